@@ -1,0 +1,74 @@
+# Everything here needs python3 (3.11 or newer), pip and make; the rest is installed into .venv
+# from the lock on first use. `make help` lists the targets.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+LOCK   := requirements/dev.txt
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
+
+# Two stamps: the locked packages, which change rarely, and the editable install of this package.
+LOCKED := $(VENV)/.locked
+READY  := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format torture bench venv lock clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) ## Ten seconds: write, kill the writer, carry on with nothing lost
+	@$(BIN)/python examples/demo.py
+
+test: $(READY) ## Run every test but the torture
+	$(BIN)/python -m pytest
+
+check: $(READY) ## Lint, formatting, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(READY) ## Rewrite the code as `make check` wants it
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+torture: $(READY) ## Run the tests that take minutes: hundreds of kills
+	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=3600
+
+bench: $(READY) ## Measure, beside the raw limit, in one run
+	$(BIN)/python -m bench
+
+venv: $(READY) ## Only set up .venv
+
+# A changed lock rebuilds the environment from nothing: what left the lock leaves .venv too.
+$(LOCKED): $(LOCK)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "holdfast needs Python 3.11 or newer; name one: make PYTHON=python3.11 …")'
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --quiet --require-hashes -r $(LOCK)
+	@touch $@
+
+# No dependencies and no build isolation: nothing is installed that the lock does not name.
+# `pip check` then fails if the lock lacks something that pyproject.toml asks for.
+$(READY): pyproject.toml $(LOCKED)
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(PIP) check
+	@touch $@
+
+# Its own environment, so that the resolver is not among the packages it locks.
+# --no-config and the cleared environment keep one machine's settings out of everybody's lock.
+UV_VERSION := 0.13.7
+lock: ## Resolve the newest versions that pyproject.toml allows into the lock
+	$(PYTHON) -m venv .venv-lock
+	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
+	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS \
+		.venv-lock/bin/uv pip compile pyproject.toml --extra cli --group dev \
+		--universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+		--no-config --no-header --no-emit-index-url --no-emit-find-links -o $(LOCK)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK); then \
+		echo 'the lock names an index, an option or a path: remove it'; exit 1; fi
+
+clean: ## Remove .venv, caches and build output
+	rm -rf $(VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+		.import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

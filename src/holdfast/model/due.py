@@ -1,0 +1,38 @@
+"""Due: when a session next wants attention. Pure folds of the head, so no scheduler can disagree."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast.model.events import to_time
+from holdfast.model.head import Head, TimerKind
+
+
+def runnable_us(head: Head) -> int | None:
+    """Since or at which microsecond there is something to run: pending input, or a wake timer."""
+    return _earliest(head.pending_us, _first(head, "wake"))
+
+
+def deadline_us(head: Head) -> int | None:
+    """At which microsecond the session is to be ended, if ever."""
+    return _first(head, "deadline")
+
+
+def runnable_at(head: Head) -> datetime | None:
+    at_us = runnable_us(head)
+    return None if at_us is None else to_time(at_us)
+
+
+def deadline_at(head: Head) -> datetime | None:
+    at_us = deadline_us(head)
+    return None if at_us is None else to_time(at_us)
+
+
+def _first(head: Head, kind: TimerKind) -> int | None:
+    if not head.timers:
+        return None
+    return min((timer.at_us for timer in head.timers.values() if timer.kind == kind), default=None)
+
+
+def _earliest(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else min(one, other)

@@ -1,0 +1,141 @@
+"""Fold: a session's state and head as what its events amount to.
+
+`record` is the only place where a prepared draft becomes an event; `replay` reads events back into
+the same fold. Every store calls these and none has its own idea of state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from holdfast.model import chain, head, ops
+from holdfast.model.events import Event, Prepared
+from holdfast.model.head import Head
+from holdfast.model.values import EMPTY, FrozenDict
+
+ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
+_ABSENT: Final = object()
+
+
+class Fold(msgspec.Struct, frozen=True):
+    """A session at one version: head, own fields, and the seq that last changed each field."""
+
+    head: Head
+    fields: FrozenDict = EMPTY
+    versions: FrozenDict = EMPTY
+
+
+class ScopeValue(msgspec.Struct, frozen=True):
+    """One app: or user: name at one version. A deleted name has no value and keeps its version."""
+
+    version: int
+    value: Any
+    deleted: bool = False
+
+
+class ScopeWrite(msgspec.Struct, frozen=True):
+    """One more version of a scope name: the op that made it and what it now is."""
+
+    key: ScopeKey
+    at: ScopeValue
+    op: ops.PlainOp
+    seq: int
+
+
+class Record(msgspec.Struct, frozen=True):
+    """An event with the bytes a store keeps of it."""
+
+    event: Event
+    raw: bytes
+    salt: bytes
+    digest: bytes
+
+
+def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Record]:
+    """Give the draft its seq, time and link, and fold it in.
+
+    Session ops are checked on the fold as they are applied; scope ops are the caller's (see
+    `scope_writes`). Raises InvalidInput and leaves nothing behind.
+    """
+    before = fold.head
+    seq = before.version + 1
+    at_us = max(now_us, before.updated_us)  # time never runs backwards within a session
+    digest = chain.body_digest(salt, draft.raw)
+    link = chain.link(before.link, seq, at_us, draft.header, digest)
+    event = Event(
+        seq=seq,
+        id=draft.id,
+        type=draft.type,
+        actor=draft.actor,
+        at_us=at_us,
+        data=draft.data,
+        ops=draft.ops,
+        cause=draft.cause,
+        invocation_id=draft.invocation_id,
+        correlation_id=draft.correlation_id,
+        wake_id=draft.wake_id,
+        link=link,
+    )
+    after = head.advance(before, draft.type, draft.data, at_us, link)
+    if draft.type.startswith("session."):
+        head.check_bounds(after)
+    return _folded(fold, after, draft.plain_ops, draft.scoped), Record(
+        event, draft.raw, salt, digest
+    )
+
+
+def replay(fold: Fold, event: Event) -> Fold:
+    """The fold after an event read back from a store. A damaged one moves the head, not the state."""
+    data = EMPTY if event.data is None else event.data
+    after = head.advance(fold.head, event.type, data, event.at_us, event.link)
+    plain = tuple(ops.resolve(op, data) for op in event.ops)
+    return _folded(fold, after, plain, scoped=True)
+
+
+def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], scoped: bool) -> Fold:
+    if scoped:
+        plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
+    if not plain:
+        return Fold(after, fold.fields, fold.versions)
+    fields = ops.apply(fold.fields, plain)
+    versions = dict(fold.versions)
+    for op in plain:
+        name: str = op.path[0]  # type: ignore[assignment]  # checked: a path begins with a name
+        if name in fields:
+            versions[name] = after.version
+        else:
+            versions.pop(name, None)
+    return Fold(after, fields, FrozenDict(versions))
+
+
+def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:
+    """A draft's app: and user: operations with the full name of what each changes."""
+    found: list[tuple[ScopeKey, ops.PlainOp]] = []
+    if draft.scoped:
+        for op in draft.plain_ops:
+            name = str(op.path[0])
+            scope = ops.scope_of(name)
+            if scope == "app":
+                found.append(((app, "", name), op))
+            elif scope == "user":
+                found.append(((app, user, name), op))
+    return found
+
+
+def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:
+    """The next version of a scope name. Raises InvalidInput if the op does not fit its value."""
+    name = key[2]
+    absent = before is None or before.deleted
+    fields = EMPTY if absent or before is None else FrozenDict({name: before.value})
+    version = 1 if before is None else before.version + 1
+    value = ops.apply(fields, (op,)).get(name, _ABSENT)
+    return ScopeValue(version, None, True) if value is _ABSENT else ScopeValue(version, value)
+
+
+def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:
+    for event in events:
+        fold = replay(fold, event)
+    return fold

@@ -1,0 +1,151 @@
+"""The head: the row that says where a session stands, folded from its events.
+
+Pending inputs, labels and timers are not kept by anyone: they are what the log amounts to. The
+facts that change them are the reserved events below, written by the session's own verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.errors import InvalidEvent
+from holdfast.model.chain import genesis
+from holdfast.model.events import to_time, to_us
+from holdfast.model.keys import Key, unfit
+from holdfast.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, NAME_CHARS_MAX, TIMERS_MAX
+from holdfast.model.values import EMPTY, FrozenDict
+
+CREATED: Final = "session.created"
+LABELED: Final = "session.labeled"
+TIMER_SET: Final = "session.timer_set"
+TIMER_CLEARED: Final = "session.timer_cleared"
+PROCESSED: Final = "session.processed"
+INPUT: Final = "user."
+
+TimerKind: TypeAlias = Literal["wake", "deadline"]
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A moment the session asked for: to be woken, or to be ended."""
+
+    at_us: int
+    kind: TimerKind = "wake"
+
+    @property
+    def at(self) -> datetime:
+        return to_time(self.at_us)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Where a session stands. `version` is the seq of its last event."""
+
+    key: Key
+    uid: str  # this session for ever, whatever its key: the id of its first event
+    version: int
+    link: bytes
+    created_us: int
+    updated_us: int
+    labels: FrozenDict = EMPTY
+    pending: int = 0  # user.* events not yet processed
+    pending_us: int | None = None  # since when there are any
+    timers: Mapping[str, Timer] = EMPTY
+    fence: int = 0  # not folded: the number of the last lease
+
+    @property
+    def created_at(self) -> datetime:
+        return to_time(self.created_us)
+
+    @property
+    def updated_at(self) -> datetime:
+        return to_time(self.updated_us)
+
+
+def blank(key: Key, uid: str, at_us: int) -> Head:
+    """The head before the first event."""
+    return Head(key, uid, 0, genesis(uid), at_us, at_us)
+
+
+def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: bytes) -> Head:
+    """The head after one more event. Total: whatever the event, there is a next head."""
+    labels, timers = head.labels, head.timers
+    pending, pending_us = head.pending, head.pending_us
+    if type.startswith(INPUT):
+        pending, pending_us = pending + 1, at_us if pending_us is None else pending_us
+    elif type.startswith("session."):
+        if type in (CREATED, LABELED):
+            labels = _labeled(labels, data.get("labels", EMPTY))
+        elif type == TIMER_SET:
+            timer = Timer(data["at_us"], data["kind"])
+            timers = FrozenDict({**timers, data["name"]: timer})
+        elif type == TIMER_CLEARED:
+            timers = FrozenDict({n: t for n, t in timers.items() if n != data["name"]})
+        elif type == PROCESSED:
+            pending -= len(data["seqs"])
+            pending_us = at_us if pending else None
+    return Head(
+        head.key,
+        head.uid,
+        head.version + 1,
+        link,
+        head.created_us,
+        at_us,
+        labels,
+        pending,
+        pending_us,
+        timers,
+        head.fence,
+    )
+
+
+def _labeled(labels: FrozenDict, changes: Mapping[str, str | None]) -> FrozenDict:
+    if not changes:
+        return labels
+    merged = {**labels, **changes}
+    return FrozenDict({name: value for name, value in merged.items() if value is not None})
+
+
+# --- the data of the reserved events, checked ---------------------------------------------------
+
+
+def created_data(key: Key, labels: Mapping[str, str]) -> dict[str, Any]:
+    """What the first event says: whose it is, so that a stored row cannot change hands unseen."""
+    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    return {**data, **labeled_data(labels)} if labels else data
+
+
+def labeled_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
+    if len(changes) > LABELS_MAX:
+        raise InvalidEvent(f"{len(changes)} labels, more than {LABELS_MAX}")
+    for name, value in changes.items():
+        if reason := unfit(name, NAME_CHARS_MAX):
+            raise InvalidEvent(f"the label {name!r} {reason}")
+        if value is not None and (reason := unfit(value, LABEL_VALUE_CHARS_MAX)):
+            raise InvalidEvent(f"the value of label {name!r} {reason}")
+    return {"labels": dict(changes)}
+
+
+def timer_data(name: str, at: datetime, kind: TimerKind) -> dict[str, Any]:
+    if reason := unfit(name, NAME_CHARS_MAX):
+        raise InvalidEvent(f"the timer's name {reason}")
+    if kind not in ("wake", "deadline"):
+        raise InvalidEvent(f"a timer's kind is 'wake' or 'deadline', not {kind!r}")
+    return {"name": name, "at_us": to_us(at), "kind": kind}
+
+
+def processed_data(seqs: Iterable[int]) -> dict[str, Any]:
+    given = list(seqs)
+    if not given or any(type(seq) is not int or seq < 1 for seq in given):
+        raise InvalidEvent("processed takes the seqs of one or more pending events")
+    return {"seqs": sorted(set(given))}
+
+
+def check_bounds(head: Head) -> None:
+    """What one event may leave behind: a head stays a row, not a table."""
+    if len(head.labels) > LABELS_MAX:
+        raise InvalidEvent(f"the session would have more than {LABELS_MAX} labels")
+    if len(head.timers) > TIMERS_MAX:
+        raise InvalidEvent(f"the session would have more than {TIMERS_MAX} timers")

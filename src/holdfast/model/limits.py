@@ -1,0 +1,39 @@
+"""Every bound of the spine, named once.
+
+A bound exists so that one caller cannot make another wait or fail without end. Raising one is a
+decision about memory and latency, never about the stored format.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KEY_PART_CHARS_MAX: Final = 256
+TYPE_CHARS_MAX: Final = 128
+ACTOR_CHARS_MAX: Final = 256
+ID_CHARS_MAX: Final = 256
+NAME_CHARS_MAX: Final = 256
+LABELS_MAX: Final = 64
+LABEL_VALUE_CHARS_MAX: Final = 256
+TIMERS_MAX: Final = 64
+
+VALUE_DEPTH_MAX: Final = 96
+INT_MIN: Final = -(2**63)
+INT_MAX: Final = 2**63 - 1
+
+EVENT_BYTES_MAX: Final = 8 * 2**20
+OPS_PER_EVENT_MAX: Final = 1_000
+DRAFTS_PER_COMMIT_MAX: Final = 10_000
+COMMIT_BYTES_MAX: Final = 64 * 2**20
+SESSIONS_PER_COMMIT_MAX: Final = 1_000
+
+PAGE_MAX: Final = 1_000
+TAIL_KEPT_MAX: Final = 1_000
+PARTIALS_WAITING_MAX: Final = 1_024
+UPDATE_TRIES_MAX: Final = 64
+
+# A snapshot pays when the log since the last one outweighs it, and never below the floor: restore
+# then reads at most about twice the state, and writing costs at most about twice the log.
+SNAPSHOT_FLOOR_BYTES: Final = 64 * 2**10
+# What an event costs a reader beyond its body, so that many tiny events snapshot in time too.
+EVENT_OVERHEAD_BYTES: Final = 128

@@ -1,0 +1,183 @@
+"""Values: what may be stored, and the read-only form in which everything stored is handed out.
+
+A value is admitted only if its encoding decodes to an equal value; the decoded form, never the
+caller's object, goes on into events and state. So live and stored state cannot differ, nothing is
+aliased, and what an encoder would change in silence (NaN, bytes, sets, integer keys) is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from holdfast.errors import InvalidValue
+from holdfast.model.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
+
+T = TypeVar("T")
+
+encode: Final = msgspec.json.Encoder().encode
+# Below 19 digits an integer fits 64 bits. Digits are folded to one and searched as text: a regular
+# expression over the same bytes takes eight times as long.
+_DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
+_LONG_NUMBER: Final = b"0" * 19
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    raise TypeError(
+        "state and events are read-only; copy with copy.deepcopy, or change them with an append"
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot be changed. Equal to, and encoded as, the plain dict of the same items."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
+    __ior__ = _refuse  # type: ignore[assignment]  # refuses on purpose what dict allows
+
+    def __hash__(self) -> int:  # type: ignore[override]  # immutable, so hashable by content
+        return hash(encode(self))
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return {name: thaw(value) for name, value in self.items()}
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[dict[str, Any]]]:
+        return (FrozenDict, (dict(self),))
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed. Equal to, and encoded as, the plain list of the same items."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = _refuse
+    reverse = sort = _refuse
+    __iadd__ = __imul__ = _refuse  # type: ignore[assignment]  # refuses on purpose what list allows
+
+    def __hash__(self) -> int:  # type: ignore[override]  # immutable, so hashable by content
+        return hash(encode(self))
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return [thaw(value) for value in self]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[Any]]]:
+        return (FrozenList, (list(self),))
+
+
+EMPTY: Final = FrozenDict()
+OPEN: Final = frozenset((dict, list))  # the kinds that freeze turns into something else
+
+
+def freeze(value: Any) -> Any:
+    """The read-only form of a decoded value. Already frozen parts are shared, not copied."""
+    kind = type(value)
+    if kind is dict:
+        return FrozenDict(
+            {name: freeze(v) if type(v) in OPEN else v for name, v in value.items()}
+        )
+    if kind is list:
+        return FrozenList([freeze(v) if type(v) in OPEN else v for v in value])
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """A plain copy that the caller may change."""
+    if isinstance(value, dict):
+        return {name: thaw(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [thaw(v) for v in value]
+    return value
+
+
+def round_trip(value: T, decode: Callable[[bytes], T]) -> tuple[bytes, T] | None:
+    """The encoding of `value` and its decoded form, or None when the two would differ.
+
+    One C-speed pass out, one back, one comparison: cheaper than a walk in Python, and it checks
+    the very bytes that will be stored. None means the slow walk must say what is wrong.
+    """
+    try:
+        raw = encode(value)
+        back = decode(raw)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None
+    if back != value or _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO):
+        return None
+    # Nesting cannot be deeper than there are opening brackets.
+    if raw.count(b"[") + raw.count(b"{") > VALUE_DEPTH_MAX:
+        return None
+    return raw, back
+
+
+def settle(value: Any, where: str) -> Any:
+    """A plain copy of `value` fit to be stored; raises InvalidValue naming the exact place."""
+    return _settle(value, where, 0, [])
+
+
+def _settle(value: Any, where: str, depth: int, open_: list[int]) -> Any:
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return _settle_text(value, where)
+    if isinstance(value, int):
+        if not INT_MIN <= value <= INT_MAX:
+            raise InvalidValue(where, "is an integer past 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidValue(where, f"is {value!r}, which JSON cannot hold")
+        return float(value)
+    if isinstance(value, (Mapping, list, tuple)):
+        if id(value) in open_:
+            raise InvalidValue(where, "contains itself")
+        if depth >= VALUE_DEPTH_MAX:
+            raise InvalidValue(where, f"is nested more than {VALUE_DEPTH_MAX} levels deep")
+        open_.append(id(value))
+        plain = _settle_inside(value, where, depth + 1, open_)
+        open_.pop()
+        return plain
+    raise InvalidValue(where, f"is {type(value).__name__}, which JSON cannot hold")
+
+
+def _settle_inside(value: Any, where: str, depth: int, open_: list[int]) -> Any:
+    if not isinstance(value, Mapping):
+        return [_settle(v, f"{where}[{i}]", depth, open_) for i, v in enumerate(value)]
+    plain = {}
+    for name, v in value.items():
+        if not isinstance(name, str):
+            raise InvalidValue(where, f"has the key {name!r}, which is not text")
+        plain[_settle_text(name, f"a key of {where}")] = _settle(
+            v, f"{where}[{name!r}]", depth, open_
+        )
+    return plain
+
+
+def _settle_text(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(where, "holds a lone surrogate, which UTF-8 cannot encode") from None
+    return str.__str__(text) if type(text) is str else "".join(text)
+
+
+class Reads(Mapping[str, Any]):
+    """A mapping that remembers which names were looked at: what a decision was based on."""
+
+    __slots__ = ("_of", "names")
+
+    def __init__(self, of: Mapping[str, Any]) -> None:
+        self._of = of
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return self._of[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self.names.update(self._of)
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        self.names.update(self._of)
+        return len(self._of)

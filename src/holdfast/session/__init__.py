@@ -1,0 +1,1 @@
+"""Sessions: the verbs people use, over whatever store is open."""

@@ -1,0 +1,84 @@
+"""A commit over several sessions, gathered inside `async with hf.commit()` and recorded at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InvalidEvent
+from holdfast.model.events import Commit, Draft, Event, Prepared
+from holdfast.session.session import Session
+
+if TYPE_CHECKING:
+    from holdfast.session.sessions import Holdfast
+
+
+class CommitBuilder:
+    """All of the appends or none. Leaving the block with an exception records nothing.
+
+    `events` has the records afterwards, in the order of the appends.
+    """
+
+    def __init__(self, hf: Holdfast) -> None:
+        self._hf = hf
+        self._sessions: list[Session] = []
+        self._drafts: list[Prepared] = []
+        self._expect: dict[int, int] = {}
+        self._done = False
+        self.events: tuple[Event, ...] = ()
+
+    def append(
+        self,
+        session: Session,
+        type: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        expect: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Add an event of `session`. Takes what Session.append takes, except `partial`."""
+        if self._done:
+            raise InvalidEvent("this commit is over; begin another with hf.commit()")
+        draft = Draft(type=type, data=data or {}, **more)
+        self._drafts.append(self._hf._prepare(draft, session.actor))
+        self._sessions.append(session)
+        if expect is not None:
+            self._expect.setdefault(len(self._drafts) - 1, expect)
+
+    async def __aenter__(self) -> CommitBuilder:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done = True
+        if kind is None and self._drafts:
+            await self._record()
+
+    async def _record(self) -> None:
+        by_key: dict[object, list[int]] = {}
+        for place, session in enumerate(self._sessions):
+            by_key.setdefault(session.key, []).append(place)
+        commits = tuple(self._commit(places) for places in by_key.values())
+        mine: dict[Session, list[Prepared]] = {}
+        for session, draft in zip(self._sessions, self._drafts, strict=True):
+            mine.setdefault(session, []).append(draft)
+        temps = {session: session._temp_after(drafts) for session, drafts in mine.items()}
+        answers = await self._hf._commit(commits)
+        events: dict[int, Event] = {}
+        for places, answer in zip(by_key.values(), answers, strict=True):
+            events.update(zip(places, answer.events, strict=True))
+            for place in places:
+                self._sessions[place]._absorb(answer, temps[self._sessions[place]])
+        self.events = tuple(events[place] for place in range(len(self._drafts)))
+
+    def _commit(self, places: list[int]) -> Commit:
+        expects = {self._expect[place] for place in places if place in self._expect}
+        if len(expects) > 1:
+            raise InvalidEvent("one session is expected at two versions in one commit")
+        drafts = tuple(self._drafts[place] for place in places)
+        return Commit(self._sessions[places[0]].key, drafts, expects.pop() if expects else None)

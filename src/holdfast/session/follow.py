@@ -1,0 +1,129 @@
+"""Following a session live.
+
+The log is the truth and the bell only a hint: a follower reads on from its own position, so no
+recorded event is lost or doubled whatever happens to the hints. In one process the bell rings at
+once; across processes a poller, one for all followers, asks the store whether anything changed.
+Partial events travel beside the log, in this process, and keep their place among recorded ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from holdfast.errors import FollowerBehind, StoreClosed
+from holdfast.model.events import Event
+from holdfast.model.keys import Key
+from holdfast.model.limits import PARTIALS_WAITING_MAX
+from holdfast.store.protocol import Store
+
+POLL_SECONDS: Final = 0.005
+_PAGE: Final = 100
+
+
+class _Follower:
+    __slots__ = ("behind", "bell", "partials")
+
+    def __init__(self) -> None:
+        self.bell = asyncio.Event()
+        self.partials: deque[tuple[int, Event]] = deque()
+        self.behind = False
+
+
+class Hub:
+    """Who follows what, in one Holdfast."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._followers: dict[Key, set[_Follower]] = {}
+        self._versions: dict[Key, int] = {}
+        self._poller: asyncio.Task[None] | None = None
+        self._open = True
+
+    def touch(self, key: Key, version: int) -> None:
+        """Say that the session reached this version (or ceased to be), here in this process."""
+        followers = self._followers.get(key)
+        if followers:
+            self._versions[key] = max(version, self._versions[key])
+            for follower in followers:
+                follower.bell.set()
+
+    def publish(self, key: Key, partial: Event) -> None:
+        """Hand a partial event to those who follow now, after what was recorded before it."""
+        for follower in self._followers.get(key, ()):
+            if len(follower.partials) >= PARTIALS_WAITING_MAX:
+                follower.behind = True
+                follower.partials.clear()
+            if not follower.behind:
+                follower.partials.append((self._versions[key], partial))
+            follower.bell.set()
+
+    async def follow(self, key: Key, after: int) -> AsyncIterator[Event]:
+        """Every event beyond seq `after`, in order, once; and partials as they come."""
+        position = after
+        with self._joined(key, after) as follower:
+            while True:
+                follower.bell.clear()
+                if follower.behind:
+                    raise FollowerBehind(position, PARTIALS_WAITING_MAX)
+                page = await self._read(key, position)
+                for event in page:
+                    while follower.partials and follower.partials[0][0] < event.seq:
+                        yield follower.partials.popleft()[1]
+                    position = event.seq
+                    yield event
+                if len(page) == _PAGE:
+                    continue
+                while follower.partials and follower.partials[0][0] <= position:
+                    yield follower.partials.popleft()[1]
+                await follower.bell.wait()
+
+    async def close(self) -> None:
+        self._open = False
+        for followers in self._followers.values():
+            for follower in followers:
+                follower.bell.set()
+        await self._stop_polling()
+
+    async def _read(self, key: Key, position: int) -> tuple[Event, ...]:
+        if not self._open:
+            raise StoreClosed
+        return await self._store.read(key, after=position, limit=_PAGE, reverse=False, types=None)
+
+    @contextmanager
+    def _joined(self, key: Key, after: int) -> Iterator[_Follower]:
+        follower = _Follower()
+        self._followers.setdefault(key, set()).add(follower)
+        self._versions.setdefault(key, after)
+        if self._poller is None and self._open:
+            self._poller = asyncio.get_running_loop().create_task(self._poll())
+        try:
+            yield follower
+        finally:
+            followers = self._followers[key]
+            followers.discard(follower)
+            if not followers:
+                del self._followers[key], self._versions[key]
+            if not self._followers and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
+
+    async def _poll(self) -> None:
+        pulse = None
+        while True:
+            now = self._store.pulse()
+            if now != pulse:
+                pulse = now
+                for followers in self._followers.values():
+                    for follower in followers:
+                        follower.bell.set()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _stop_polling(self) -> None:
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.cancel()
+            await asyncio.gather(poller, return_exceptions=True)

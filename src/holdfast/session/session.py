@@ -1,0 +1,317 @@
+"""One session, as its owner holds it: what was read of it, and the verbs that add to it.
+
+The object changes only after a commit has succeeded, and then shows exactly what was stored. It
+may be shared by tasks of one event loop: appends queue, and the object never goes backwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import InvalidEvent, InvalidQuery, SessionConflict, SessionNotLoaded
+from holdfast.model import head as facts
+from holdfast.model import ops as op
+from holdfast.model.events import Commit, Draft, Event, Prepared
+from holdfast.model.fold import ScopeValue
+from holdfast.model.head import Head, TimerKind
+from holdfast.model.keys import Key
+from holdfast.model.limits import TAIL_KEPT_MAX, UPDATE_TRIES_MAX
+from holdfast.model.values import EMPTY, FrozenDict, Reads
+from holdfast.store.protocol import Committed, Loaded, scope_fields
+from holdfast.store.select import check_limit, check_types
+
+if TYPE_CHECKING:
+    from holdfast.session.sessions import Holdfast
+
+_NONE: Final[Mapping[str, Any]] = {}
+_PAUSE_SECONDS_MAX: Final = 0.02
+
+
+class Session:
+    """A session or a handle on one. `actor`, once bound, stands for every append that names none."""
+
+    def __init__(self, hf: Holdfast, key: Key, *, actor: str | None = None) -> None:
+        self._hf = hf
+        self.key = key
+        self.actor = actor
+        self.damaged: tuple[int, ...] = ()
+        self._head: Head | None = None
+        self._fields: FrozenDict = EMPTY
+        self._scopes: dict[str, ScopeValue] | None = None  # None: never loaded
+        self._temp: FrozenDict = EMPTY
+        self._events: tuple[Event, ...] = ()
+        self._state: FrozenDict | None = None
+
+    def __repr__(self) -> str:
+        version = "not loaded" if self._head is None else f"version {self._head.version}"
+        return f"<holdfast.Session {self.key} {version}>"
+
+    # --- what is known of it -------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """Where the session stands: labels, pending inputs, timers, times."""
+        if self._head is None:
+            raise SessionNotLoaded("the head")
+        return self._head
+
+    @property
+    def version(self) -> int:
+        """The seq of the last event this object knows of."""
+        return self.head.version
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return self.head.labels
+
+    @property
+    def state(self) -> Mapping[str, Any]:
+        """Session fields, app:, user: and temp: names in one read-only dict.
+
+        The session's own fields are those of `version`; app: and user: names are as last loaded
+        or written here (refresh reads them anew).
+        """
+        if self._scopes is None:
+            raise SessionNotLoaded("the state")
+        if self._state is None:
+            merged = {**self._fields, **scope_fields(self._scopes), **self._temp}
+            self._state = FrozenDict(merged)
+        return self._state
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The loaded tail: the newest events this object knows of, without a gap."""
+        return self._events
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def refresh(self, *, tail: int = 20) -> Session:
+        """Load the newest head, state and tail into this object. Raises SessionNotFound."""
+        check_limit(tail, least=0)
+        loaded = await self._hf._store_now().load(self.key, tail=tail)
+        self._take(loaded)
+        return self
+
+    async def read(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        reverse: bool = False,
+        types: Iterable[str] | None = None,
+    ) -> tuple[Event, ...]:
+        """A page of events after seq `after`; reversed: before it, newest first (0: from the end).
+
+        `types` selects exact types or families (`user.*`).
+        """
+        if type(after) is not int or after < 0:
+            raise InvalidQuery(f"after is a seq, not {after!r}")
+        return await self._hf._store_now().read(
+            self.key,
+            after=after,
+            limit=check_limit(limit),
+            reverse=reverse,
+            types=check_types(types),
+        )
+
+    def follow(self, *, after: int = 0) -> AsyncIterator[Event]:
+        """Events after seq `after` as they are recorded: none lost, none doubled, in order.
+
+        Partial events of this process come too, marked `partial`. Ends with SessionDeleted when
+        the session is deleted, StoreClosed when Holdfast is closed, FollowerBehind when partials
+        pile up unread.
+        """
+        if type(after) is not int or after < 0:
+            raise InvalidQuery(f"after is a seq, not {after!r}")
+        self._hf._store_now()
+        return self._hf._hub.follow(self.key, after)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    async def append(
+        self,
+        type: str,
+        data: Mapping[str, Any] = _NONE,
+        *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = _NONE,
+        merge: Mapping[str, Mapping[str, Any]] = _NONE,
+        add: Mapping[str, Sequence[Any]] = _NONE,
+        inc: Mapping[str, int | float] = _NONE,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        expect: int | None = None,
+        partial: bool = False,
+    ) -> Event:
+        """Record one event and its changes to state, durably, or nothing.
+
+        Without `expect` it rebases: if the session moved on, the ops are checked on the newest
+        state and applied there. With `expect=n` it is recorded only if the session is at version
+        n, else SessionConflict. A repeated `id` returns the first record. A `partial` event only
+        reaches followers.
+        """
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
+            cause=cause,
+            invocation_id=invocation_id,
+            correlation_id=correlation_id,
+            wake_id=wake_id,
+        )
+        prepared = self._hf._prepare(draft, self.actor)
+        if partial:
+            return self._publish(prepared)
+        return (await self._commit((prepared,), expect))[0]
+
+    async def append_many(
+        self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
+    ) -> tuple[Event, ...]:
+        """Record several events in order, all or nothing."""
+        actor = actor or self.actor
+        prepared = tuple([self._hf._prepare(draft, actor) for draft in drafts])
+        return await self._commit(prepared, expect) if prepared else ()
+
+    async def update(
+        self,
+        change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None],
+        *,
+        actor: str | None = None,
+    ) -> Event | None:
+        """Read, compute, commit: `change(state)` returns the names to set (None: nothing).
+
+        If the session, or an app: or user: name that `change` looked at or sets, moved on in the
+        meantime, it is called again on the newest state; SessionConflict after too many tries.
+        """
+        if self._scopes is None:
+            await self.refresh()
+        for tried in range(UPDATE_TRIES_MAX):
+            reads = Reads(self.state)
+            changes = change(reads)
+            if not changes:
+                return None
+            draft = Draft(type="state.updated", set=changes, actor=actor or self.actor)
+            prepared = self._hf._prepare(draft, None, reserved=True)
+            guards = self._guards(reads.names.union(changes))
+            try:
+                return (await self._commit((prepared,), self.version, guards))[0]
+            except SessionConflict:
+                if tried + 1 == UPDATE_TRIES_MAX:
+                    raise
+            await asyncio.sleep(random.uniform(0, min(0.001 * 2**tried, _PAUSE_SECONDS_MAX)))
+            await self.refresh(tail=0)
+        raise AssertionError("unreachable")
+
+    async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
+        """Set labels; None takes one off. Labels are for finding sessions: hf.list(label=…)."""
+        return await self._record(facts.LABELED, facts.labeled_data(labels), actor)
+
+    async def set_timer(
+        self, name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
+    ) -> Event:
+        """Ask to be woken at a time, or (kind="deadline") to be ended. The same name replaces."""
+        return await self._record(facts.TIMER_SET, facts.timer_data(name, at, kind), actor)
+
+    async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
+        """Take a timer back. Clearing one that is not set changes nothing but the log."""
+        return await self._record(facts.TIMER_CLEARED, {"name": name}, actor)
+
+    async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
+        """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
+        return await self._record(facts.PROCESSED, facts.processed_data(seqs), actor)
+
+    # --- private -------------------------------------------------------------------------------
+
+    async def _record(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
+        draft = Draft(type=type, data=data, actor=actor or self.actor)
+        prepared = self._hf._prepare(draft, None, reserved=True)
+        return (await self._commit((prepared,), None))[0]
+
+    async def _commit(
+        self, drafts: tuple[Prepared, ...], expect: int | None, guards: Mapping[str, int] = _NONE
+    ) -> tuple[Event, ...]:
+        temp = self._temp_after(drafts)
+        commit = Commit(self.key, drafts, expect, None, guards)
+        (committed,) = await self._hf._commit((commit,))
+        self._absorb(committed, temp)
+        return committed.events
+
+    def _temp_after(self, drafts: Iterable[Prepared]) -> FrozenDict:
+        """What temp: will be once the drafts are recorded; raises before anything is."""
+        temp = self._temp
+        for draft in drafts:
+            if draft.temp_ops:
+                temp = op.apply(temp, draft.temp_ops)
+        return temp
+
+    def _begin(self, committed: Committed, temp: FrozenDict) -> None:
+        """Show a session just created: its commit also told all app: and user: names."""
+        self._scopes = {}
+        self._absorb(committed, temp)
+
+    def _absorb(self, committed: Committed, temp: FrozenDict) -> None:
+        """Show what a commit left. An answer older than what is shown only adds temp: names."""
+        head = self._head
+        if temp is not self._temp:
+            self._temp, self._state = temp, None
+        if head is None or committed.head.version > head.version:
+            self._head, self._fields, self._state = committed.head, committed.fields, None
+            self._extend(committed.events, 0 if head is None else head.version)
+        if self._scopes is not None:
+            for name, scope in committed.scopes.items():
+                if name not in self._scopes or scope.version > self._scopes[name].version:
+                    self._scopes[name] = scope
+                    self._state = None
+
+    def _extend(self, events: tuple[Event, ...], known: int) -> None:
+        new = tuple(event for event in events if event.seq > known)
+        if new and new[0].seq != known + 1:  # others wrote between: no gap in the tail
+            self._events = ()
+        self._events = (*self._events, *new)[-TAIL_KEPT_MAX:]
+
+    def _take(self, loaded: Loaded) -> None:
+        if self._head is not None and self._head.version > loaded.head.version:
+            return  # a commit of this process was faster than the load
+        self._head, self._fields = loaded.head, loaded.fields
+        self._scopes, self._state = dict(loaded.scopes), None
+        self._events, self.damaged = loaded.events, loaded.damaged
+
+    def _guards(self, names: Iterable[str]) -> dict[str, int]:
+        assert self._scopes is not None
+        scoped = [name for name in names if op.scope_of(name) in ("app", "user")]
+        return {n: self._scopes[n].version if n in self._scopes else 0 for n in scoped}
+
+    def _publish(self, draft: Prepared) -> Event:
+        if draft.ops or draft.temp_ops:
+            raise InvalidEvent("a partial event is not recorded, so it cannot change state")
+        event = Event(
+            seq=0,
+            id=draft.id,
+            type=draft.type,
+            actor=draft.actor,
+            at_us=self._hf._now_us(),
+            data=draft.data,
+            cause=draft.cause,
+            invocation_id=draft.invocation_id,
+            correlation_id=draft.correlation_id,
+            wake_id=draft.wake_id,
+            partial=True,
+        )
+        self._hf._hub.publish(self.key, event)
+        return event

@@ -1,0 +1,276 @@
+"""Holdfast: the sessions of one store, and the way to them.
+
+Every write of every session passes `_commit`, every draft `_prepare`: there is no second way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, TypeAlias
+
+from holdfast.errors import (
+    CommitTooLarge,
+    InvalidInput,
+    InvalidKey,
+    InvalidQuery,
+    SessionDeleted,
+    SessionErased,
+    SessionExists,
+    SessionNotFound,
+    StoreClosed,
+    StoreForked,
+)
+from holdfast.model.events import Commit, Draft, Prepared, prepare, to_us
+from holdfast.model.head import CREATED, created_data
+from holdfast.model.ids import Entropy, Ids
+from holdfast.model.keys import Key
+from holdfast.model.limits import (
+    COMMIT_BYTES_MAX,
+    DRAFTS_PER_COMMIT_MAX,
+    SESSIONS_PER_COMMIT_MAX,
+)
+from holdfast.model.values import EMPTY
+from holdfast.session.commit import CommitBuilder
+from holdfast.session.follow import Hub
+from holdfast.session.session import Session
+from holdfast.store import cursor as cursors
+from holdfast.store.open import open_store
+from holdfast.store.protocol import (
+    Committed,
+    Erasure,
+    Order,
+    Page,
+    Progress,
+    Query,
+    Report,
+    Seal,
+    Store,
+)
+from holdfast.store.select import check_limit
+
+AnyKey: TypeAlias = Key | tuple[str, str, str]
+_NONE: Final[Mapping[str, Any]] = {}
+
+
+class Holdfast:
+    """The door to a store. Open it with `async with holdfast.open(url) as hf`."""
+
+    def __init__(self, url: str, *, seal: Seal | None = None, store: Store | None = None) -> None:
+        self.url = url
+        self._seal = seal
+        self._store = store
+        self._pid = 0
+        self._hub: Hub
+        self._new_id: Ids
+
+    async def __aenter__(self) -> Holdfast:
+        if self._pid:
+            raise StoreClosed
+        if self._store is None:
+            self._store = await open_store(self.url, seal=self._seal)
+        self._hub = Hub(self._store)
+        self._new_id = Ids(_now_ms, Entropy(os.urandom))
+        self._pid = os.getpid()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was handed over and let go of the store. Closing twice is fine."""
+        store, self._store = self._store, None
+        if store is not None and self._pid == os.getpid():
+            await self._hub.close()
+            await store.close()
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] = _NONE,
+        labels: Mapping[str, str] = _NONE,
+        actor: str | None = None,
+    ) -> Session:
+        """A new session. Its first event holds the given state. Raises SessionExists."""
+        self._store_now()
+        key = Key(app, user, self._new_id() if id is None else id)
+        actor = actor or f"user:{key.user}"
+        draft = Draft(type=CREATED, data=created_data(key, labels or EMPTY), set=state or EMPTY)
+        prepared = self._prepare(draft, actor, reserved=True)
+        session = Session(self, key)
+        temp = session._temp_after((prepared,))
+        (committed,) = await self._commit((Commit(key, (prepared,), 0),))
+        session._begin(committed, temp)
+        return session
+
+    async def get(self, key: AnyKey, *, tail: int = 20, since: datetime | None = None) -> Session:
+        """The session with its state and its last `tail` events. Raises SessionNotFound."""
+        store = self._store_now()
+        session = Session(self, _key(key))
+        since_us = None if since is None else to_us(since)
+        check_limit(tail, least=0)
+        session._take(await store.load(session.key, tail=tail, since_us=since_us))
+        return session
+
+    async def find(self, key: AnyKey, *, tail: int = 20) -> Session | None:
+        """Like get, and None if there is no such session (any more)."""
+        try:
+            return await self.get(key, tail=tail)
+        except (SessionNotFound, SessionDeleted, SessionErased):
+            return None
+
+    async def get_or_create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str,
+        state: Mapping[str, Any] = _NONE,
+        labels: Mapping[str, str] = _NONE,
+        actor: str | None = None,
+        tail: int = 20,
+    ) -> Session:
+        """The session of this key, created with the given state if it is not there yet."""
+        key = Key(app, user, id)
+        found = await self.find(key, tail=tail)
+        if found is not None:
+            return found
+        try:
+            return await self.create(
+                app, user, id=id, state=state, labels=labels, actor=actor
+            )
+        except SessionExists:  # another was faster, which is as good
+            return await self.get(key, tail=tail)
+
+    def session(self, key: AnyKey, *, actor: str | None = None) -> Session:
+        """A handle, without I/O. Its appends need no load; refresh() reads what there is."""
+        self._store_now()
+        return Session(self, _key(key), actor=actor)
+
+    async def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        label: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        created_after: datetime | None = None,
+        updated_after: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of heads, newest first; `page.cursor` leads to the next.
+
+        By app, by app and user, or by label ({"plan": "gold"}); in order of creation, or of last
+        update (for an app or a user).
+        """
+        query = Query(
+            app=app,
+            user=user,
+            labels=cursors.labels(label),
+            order=order,
+            reverse=reverse,
+            created_after_us=None if created_after is None else to_us(created_after),
+            updated_after_us=None if updated_after is None else to_us(updated_after),
+        )
+        return await self._store_now().heads(query, cursor=cursor, limit=check_limit(limit))
+
+    def commit(self) -> CommitBuilder:
+        """Events for several sessions, all or nothing: `async with hf.commit() as c: …`."""
+        self._store_now()
+        return CommitBuilder(self)
+
+    async def delete(self, key: AnyKey) -> bool:
+        """Delete the session's log. Its key stays taken. False if there was nothing to delete."""
+        key = _key(key)
+        deleted = await self._store_now().delete(key)
+        self._hub.touch(key, 0)
+        return deleted
+
+    async def erase(self, key: AnyKey) -> Erasure | None:
+        """Forget the session: nothing of it can be read from the store's files afterwards."""
+        key = _key(key)
+        erasure = await self._store_now().erase(key)
+        self._hub.touch(key, 0)
+        return erasure
+
+    async def verify(
+        self, key: AnyKey | None = None, *, progress: Progress | None = None
+    ) -> Report:
+        """Read one session (or, without a key, everything) back and check it against its chain."""
+        return await self._store_now().verify(None if key is None else _key(key), progress)
+
+    async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
+        """Copy the whole store to a file while it is in use. The copy is whole or not there."""
+        backup = getattr(self._store_now(), "backup", None)
+        if backup is None:
+            raise InvalidQuery(f"{self.url} cannot be backed up: it is not kept in a file")
+        await backup(Path(target), progress)
+
+    # --- private: the one way in ---------------------------------------------------------------
+
+    def _store_now(self) -> Store:
+        if self._store is None or not self._pid:
+            raise StoreClosed
+        if self._pid != os.getpid():
+            raise StoreForked
+        return self._store
+
+    def _prepare(self, draft: Draft, actor: str | None, *, reserved: bool = False) -> Prepared:
+        self._store_now()
+        if not isinstance(draft, Draft):
+            raise InvalidInput(f"{type(draft).__name__} is no holdfast.Draft")
+        return prepare(draft, id=self._new_id(), actor=actor, reserved=reserved)
+
+    async def _commit(self, commits: tuple[Commit, ...]) -> tuple[Committed, ...]:
+        store = self._store_now()
+        _check_size(commits)
+        answers = await store.commit(commits)
+        for answer in answers:
+            self._hub.touch(answer.head.key, answer.head.version)
+        return answers
+
+    def _now_us(self) -> int:
+        return time.time_ns() // 1_000
+
+
+def _key(key: AnyKey) -> Key:
+    if isinstance(key, Key):
+        return key
+    if not isinstance(key, tuple) or len(key) != 3:
+        raise InvalidKey("form", f"is {key!r}, not a holdfast.Key")
+    return Key(*key)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _check_size(commits: Iterable[Commit]) -> None:
+    sessions = drafts = size = 0
+    for commit in commits:
+        sessions += 1
+        drafts += len(commit.drafts)
+        for draft in commit.drafts:
+            size += len(draft.raw)
+    if sessions > SESSIONS_PER_COMMIT_MAX:
+        raise CommitTooLarge("sessions", sessions, SESSIONS_PER_COMMIT_MAX)
+    if drafts > DRAFTS_PER_COMMIT_MAX:
+        raise CommitTooLarge("events", drafts, DRAFTS_PER_COMMIT_MAX)
+    if size > COMMIT_BYTES_MAX:
+        raise CommitTooLarge("bytes", size, COMMIT_BYTES_MAX)

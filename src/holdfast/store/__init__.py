@@ -1,0 +1,1 @@
+"""Stores: where logs are kept, each behind the same small protocol."""

@@ -1,0 +1,60 @@
+"""Cursors: where a page of heads ended, in a form that callers pass back and cannot misuse."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import InvalidCursor, InvalidQuery
+from holdfast.model.values import FrozenDict
+from holdfast.store.protocol import Query
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    query: Query
+    mark: int  # the place in the order: a time for "updated", a row for "created"
+    row: int
+
+
+_decode: Final = msgspec.json.Decoder(_Cursor)
+
+
+def write(query: Query, mark: int, row: int) -> str:
+    raw = msgspec.json.encode(_Cursor(query, mark, row))
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def read(cursor: str, query: Query) -> tuple[int, int]:
+    """mark and row of a cursor that this very query returned; raises InvalidCursor."""
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        found = _decode.decode(raw)
+    except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
+        raise InvalidCursor from None
+    if found.query != query:
+        raise InvalidCursor
+    return found.mark, found.row
+
+
+def check(query: Query) -> None:
+    """Refuse what no index serves, in every store alike."""
+    if query.order not in ("created", "updated"):
+        raise InvalidQuery(f"order is 'created' or 'updated', not {query.order!r}")
+    if query.user is not None and query.app is None:
+        raise InvalidQuery("a user belongs to an app: name the app too")
+    if query.labels and query.app is None:
+        raise InvalidQuery("labels belong to an app: name the app too")
+    if query.order == "updated" and (query.app is None or query.labels):
+        raise InvalidQuery("order='updated' is indexed by app and by user: name an app, no label")
+
+
+def labels(given: Mapping[str, Any] | None) -> FrozenDict:
+    """The labels of a query, checked to be texts."""
+    found = FrozenDict(given or {})
+    if not all(isinstance(x, str) for pair in found.items() for x in pair):
+        raise InvalidQuery("label takes names and values that are text, as in {'plan': 'gold'}")
+    return found

@@ -1,0 +1,220 @@
+"""What a store promises. Sessions, harnesses and doors rely on these words and on nothing else.
+
+A store keeps logs and what is folded from them. It decides nothing about meaning: drafts arrive
+prepared, folding is the model's. The contract suite in `holdfast.testing` holds every store to
+each sentence below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias
+
+import msgspec
+
+from holdfast.model.events import Commit, Event
+from holdfast.model.fold import ScopeValue
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.model.values import EMPTY, FrozenDict
+
+Order: TypeAlias = Literal["created", "updated"]
+Progress: TypeAlias = Callable[[int, int], None]  # done, total
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """What one Commit left: its events (earlier records for repeated drafts) and the session."""
+
+    events: tuple[Event, ...]
+    head: Head
+    fields: FrozenDict
+    versions: FrozenDict
+    scopes: dict[str, ScopeValue]  # app: and user: names it changed; all of them if it created
+    repeated: int = 0  # how many of the events were recorded before
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A session as one consistent reading: head, state, scopes and the last events."""
+
+    head: Head
+    fields: FrozenDict
+    versions: FrozenDict
+    scopes: dict[str, ScopeValue]
+    events: tuple[Event, ...]
+    damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which heads, in which order. Newest first unless `reverse` is False."""
+
+    app: str | None = None
+    user: str | None = None
+    labels: FrozenDict = EMPTY
+    order: Order = "created"
+    reverse: bool = True
+    created_after_us: int | None = None
+    updated_after_us: int | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some heads, and where the next page begins (None: there is none)."""
+
+    items: tuple[Head, ...]
+    cursor: str | None
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """The certificate of a forgotten session: all that is left of it."""
+
+    key_hash: bytes
+    version: int
+    link: bytes
+    erased_us: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, and where."""
+
+    where: str
+    problem: str
+    key: Key | None = None
+    seq: int | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a verification read and what it found."""
+
+    sessions: int
+    events: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+class Store(Protocol):
+    """Append-only logs with atomic commits.
+
+    Every method raises StoreClosed after close and translates its driver's errors to StoreError.
+    A cancelled call either never happened or has completed by the time CancelledError is raised.
+    """
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Record all of the commits or none; durable when it returns.
+
+        Order: repeats are looked for first. A draft whose id its session has recorded before is
+        not recorded again; the first record is returned in its place, and a commit of nothing
+        but repeats succeeds whatever it expects. Then expect, fence and guards are compared,
+        then each op is checked on the newest state and applied, all in one transaction: no
+        update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
+        Commits of concurrent callers do not fail each other.
+
+        Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
+        SessionConflict, SessionFenced, NotPending, or InvalidInput when an op does not fit.
+        """
+        ...
+
+    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+        """The session and its last `tail` events (at or after `since_us`), from one instant.
+
+        One round trip, and a cost that does not grow with the log. An unreadable event does not
+        make the session unreadable: it is returned with `damage` set and named in `damaged`.
+        Raises SessionNotFound, SessionDeleted, SessionErased.
+        """
+        ...
+
+    async def read(
+        self,
+        key: Key,
+        *,
+        after: int,
+        limit: int,
+        reverse: bool,
+        types: tuple[str, ...] | None,
+    ) -> tuple[Event, ...]:
+        """At most `limit` events beyond seq `after`, ascending.
+
+        Reversed: at most `limit` events before `after` (0: from the end), descending. A type
+        ending in `.*` stands for its family. Raises as load does.
+        """
+        ...
+
+    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+        """One page of heads of living sessions, on an index: its cost does not grow with the rest.
+
+        Paging through order "created" meets every session that exists throughout exactly once.
+        Raises InvalidCursor, and InvalidQuery for an order that no index serves.
+        """
+        ...
+
+    async def delete(self, key: Key) -> bool:
+        """Remove the session's log, leaving a tombstone. False if there was nothing to delete.
+
+        Durable when it returns, and atomic: a racing commit is recorded before or is refused.
+        What it wrote to app: and user: stays.
+        """
+        ...
+
+    async def erase(self, key: Key) -> Erasure | None:
+        """Forget the session: its log, its key and its labels leave the store's files.
+
+        A deleted session can still be erased; an erased one gives its certificate again; None
+        if there never was one. What it wrote to app: and user: stays.
+        """
+        ...
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        """Read everything back and compare: chain, checksums, folds, indexes. Changes nothing.
+
+        With a key, one session; without, every session and the store's own structures.
+        """
+        ...
+
+    def pulse(self) -> int:
+        """A number that has changed if another process may have committed since the last call.
+
+        No I/O to speak of. Never misses a commit; may change without one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was handed over, release everything. Closing twice is fine."""
+        ...
+
+
+class Backups(Protocol):
+    """The ability to copy a whole store while it is in use."""
+
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        """Write a consistent copy to `target`, which appears complete or not at all."""
+        ...
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
+
+    kind: Literal["event", "scope", "snapshot"]
+    owner: str  # the session's uid, or the scope's app and user
+    id: str
+    type: str = ""
+
+    def aad(self) -> bytes:
+        """The place as bytes for authenticated encryption."""
+        return msgspec.json.encode((self.kind, self.owner, self.id, self.type))
+
+
+class Seal(Protocol):
+    """Encryption of stored bodies. Both directions are pure functions of key, bytes and place."""
+
+    def seal(self, plain: bytes, place: Place) -> bytes: ...
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        """Raises any exception if the bytes were not sealed for this place with this key."""
+        ...
+
+
+def scope_fields(scopes: dict[str, ScopeValue]) -> dict[str, Any]:
+    """The values of the scope names that are not deleted."""
+    return {name: scope.value for name, scope in scopes.items() if not scope.deleted}

@@ -1,0 +1,34 @@
+"""Selecting events by type: exact names, or a family written as `user.*`."""
+
+from __future__ import annotations
+
+from holdfast.errors import InvalidQuery
+from holdfast.model.keys import unfit
+from holdfast.model.limits import PAGE_MAX, TYPE_CHARS_MAX
+
+
+def wanted(type: str, types: tuple[str, ...] | None) -> bool:
+    """Whether an event of this type is selected; None selects all."""
+    if types is None:
+        return True
+    return any(type.startswith(t[:-1]) if t.endswith(".*") else type == t for t in types)
+
+
+def check_types(types: object) -> tuple[str, ...] | None:
+    """The selection as a tuple, each entry a type or a family."""
+    if types is None:
+        return None
+    if isinstance(types, str) or not hasattr(types, "__iter__"):
+        raise InvalidQuery("types takes a list, as in types=['user.message', 'agent.*']")
+    found = tuple(types)
+    for each in found:
+        if reason := unfit(each, TYPE_CHARS_MAX):
+            raise InvalidQuery(f"the type {each!r} {reason}")
+    return found
+
+
+def check_limit(limit: object, least: int = 1) -> int:
+    """A page size within bounds."""
+    if type(limit) is not int or not least <= limit <= PAGE_MAX:
+        raise InvalidQuery(f"a page holds {least} to {PAGE_MAX:,}, not {limit!r}; read on by page")
+    return limit

@@ -1,0 +1,89 @@
+"""Verification of one session: read its log from the first event and hold everything against it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from holdfast.model import chain
+from holdfast.model.events import Event
+from holdfast.model.fold import Fold, replay
+from holdfast.model.head import CREATED, INPUT, PROCESSED, Head, blank
+from holdfast.model.keys import Key
+from holdfast.store.protocol import Finding
+
+Stored = tuple[Event, bytes | None, bytes, bytes]  # event, body (None: unreadable), salt, digest
+
+
+def verify_session(now: Fold, stored: Iterable[Stored]) -> Iterator[Finding]:
+    """Every way in which the log, its chain and what was folded from it disagree."""
+    key = now.head.key
+    fold = Fold(blank(key, now.head.uid, now.head.created_us))
+    processed: dict[int, int] = {}
+    claimed: dict[int, int] = {}
+    whole = True
+    for event, raw, salt, digest in stored:
+        expected = fold.head.version + 1
+        for problem in _event_problems(fold.head, event, raw, salt, digest, expected):
+            yield Finding("event", problem, key, event.seq)
+        if event.seq == 1:
+            yield from _first_problems(key, now.head, event)
+        whole = whole and event.damage is None and event.seq == expected
+        if event.processed_us is not None:
+            claimed[event.seq] = event.processed_us
+        if event.type == PROCESSED and event.data is not None:
+            processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
+        if whole:
+            fold = replay(fold, event)
+        else:  # what follows a hole cannot be folded; its own chain and body still can be checked
+            fold = Fold(_skip(fold.head, event))
+    if whole:
+        yield from _fold_problems(key, now, fold)
+        if processed != claimed:
+            yield Finding("event", "processed times differ from the log's", key)
+    elif now.head.version != fold.head.version:
+        yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
+
+
+def _event_problems(
+    before: Head, event: Event, raw: bytes | None, salt: bytes, digest: bytes, expected: int
+) -> Iterator[str]:
+    if event.seq != expected:
+        yield f"has seq {event.seq} where {expected} should follow"
+        return
+    if event.damage is not None:
+        yield event.damage
+    elif raw is not None and chain.body_digest(salt, raw) != digest:
+        yield "has a body that its digest does not match"
+    if event.at_us < before.updated_us:
+        yield "was recorded before the event it follows"
+    names = (event.id, event.type, event.actor, event.cause)
+    header = chain.header_digest(
+        (*names, event.invocation_id, event.correlation_id, event.wake_id)
+    )
+    if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
+        yield "breaks the chain"
+    if event.processed_us is not None and not event.type.startswith(INPUT):
+        yield "is marked processed and is no input"
+
+
+def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
+    if event.type != CREATED or event.id != head.uid:
+        yield Finding("event", "is not the creation of this session", key, 1)
+    elif event.data is not None:
+        said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
+        if said != (key.app, key.user, key.id):
+            yield Finding("head", "has another key than the one it was created with", key)
+    if head.created_us > event.at_us:
+        yield Finding("head", "was created after its first event", key)
+
+
+def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
+    for name in ("version", "link", "updated_us", "labels", "pending", "pending_us", "timers"):
+        if getattr(now.head, name) != getattr(fold.head, name):
+            yield Finding("head", f"has another {name} than its log amounts to", key)
+    if now.fields != fold.fields or now.versions != fold.versions:
+        yield Finding("state", "is not what the log amounts to", key)
+
+
+def _skip(head: Head, event: Event) -> Head:
+    return Head(head.key, head.uid, event.seq, event.link, head.created_us, event.at_us)

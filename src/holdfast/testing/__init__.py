@@ -1,0 +1,1 @@
+"""Suites and doubles that others can run against their own stores."""
