@@ -331,11 +331,11 @@ class StoreBusy(StoreError):
     code = "store.busy"
     retryable = True
 
-    def __init__(self, where: str, waited_seconds: float) -> None:
-        self.where, self.waited_seconds = where, waited_seconds
+    def __init__(self, where: str) -> None:
+        self.where = where
         super().__init__(
-            f"another process held {where} for more than {waited_seconds:g} s and nothing was "
-            "written. Try again; if it stays so, end the process that holds a transaction open."
+            f"another process holds {where} and did not let go in time; nothing was written. "
+            "Try again; if it stays so, end the process that keeps a transaction open."
         )
 
 

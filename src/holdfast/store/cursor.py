@@ -16,11 +16,11 @@ from holdfast.store.protocol import Query
 
 class _Cursor(msgspec.Struct, frozen=True, array_like=True):
     query: Query
-    mark: int  # the place in the order: a time for "updated", a row for "created"
-    row: int
+    mark: int  # the time that the order goes by
+    row: int  # among equal times: the row
 
 
-_decode: Final = msgspec.json.Decoder(_Cursor)
+_decode: Final = msgspec.json.Decoder(_Cursor, dec_hook=lambda kind, found: kind(found))
 
 
 def write(query: Query, mark: int, row: int) -> str:
@@ -50,6 +50,11 @@ def check(query: Query) -> None:
         raise InvalidQuery("labels belong to an app: name the app too")
     if query.order == "updated" and (query.app is None or query.labels):
         raise InvalidQuery("order='updated' is indexed by app and by user: name an app, no label")
+
+    if query.created_after_us is not None and query.order != "created":
+        raise InvalidQuery("created_after goes with order='created'")
+    if query.updated_after_us is not None and query.order != "updated":
+        raise InvalidQuery("updated_after goes with order='updated'")
 
 
 def labels(given: Mapping[str, Any] | None) -> FrozenDict:

@@ -221,7 +221,8 @@ def _matches(head: Head, query: Query) -> bool:
 
 
 def _mark(kept: _Kept, query: Query) -> int:
-    return kept.fold.head.updated_us if query.order == "updated" else 0
+    head = kept.fold.head
+    return head.updated_us if query.order == "updated" else head.created_us
 
 
 def _hash(key: Key) -> bytes:

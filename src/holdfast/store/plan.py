@@ -60,9 +60,10 @@ class View(Protocol):
 class Plan:
     """What a set of commits will write, and what to answer."""
 
-    __slots__ = ("_given", "_now_us", "_salt", "_view") + (
+    __slots__ = ("_now_us", "_salt", "_view") + (
         "answers",
         "folds",
+        "given",
         "records",
         "scopes",
         "writes",
@@ -70,7 +71,7 @@ class Plan:
 
     def __init__(self, view: View, now_us: int, salt: Callable[[], bytes]) -> None:
         self._view, self._now_us, self._salt = view, now_us, salt
-        self._given: dict[tuple[Key, str], Event] = {}
+        self.given: dict[tuple[Key, str], Event] = {}
         self.folds: dict[Key, Fold] = {}
         self.records: list[tuple[Key, Record]] = []
         self.scopes: dict[ScopeKey, ScopeValue] = {}
@@ -115,7 +116,7 @@ class Plan:
         return self._again(key, draft) or self._view.recorded(key, draft.id)
 
     def _again(self, key: Key, draft: Prepared) -> Event | None:
-        return self._given.get((key, draft.id))
+        return self.given.get((key, draft.id))
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
@@ -152,7 +153,7 @@ class Plan:
                 self.writes.append((key, write))
         self.records.append((key, rec))
         if draft.given:
-            self._given[key, draft.id] = rec.event
+            self.given[key, draft.id] = rec.event
         return after, rec.event
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:

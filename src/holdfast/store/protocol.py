@@ -144,7 +144,8 @@ class Store(Protocol):
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
-        Paging through order "created" meets every session that exists throughout exactly once.
+        Order "created" goes with created_after, order "updated" (of an app or a user, without
+        labels) with updated_after. Paging through order "created" meets every session that exists throughout exactly once.
         Raises InvalidCursor, and InvalidQuery for an order that no index serves.
         """
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from holdfast.model import chain
 from holdfast.model.events import Event
@@ -11,10 +12,13 @@ from holdfast.model.head import CREATED, INPUT, PROCESSED, Head, blank
 from holdfast.model.keys import Key
 from holdfast.store.protocol import Finding
 
-Stored = tuple[Event, bytes | None, bytes, bytes]  # event, body (None: unreadable), salt, digest
+Stored: TypeAlias = tuple[Event, bytes | None, bytes, bytes]  # event, body if readable, salt, digest
+Snapshot: TypeAlias = tuple[int, Fold | None]  # its seq, and the fold if it can be read
 
 
-def verify_session(now: Fold, stored: Iterable[Stored]) -> Iterator[Finding]:
+def verify_session(
+    now: Fold, stored: Iterable[Stored], snapshot: Snapshot | None = None
+) -> Iterator[Finding]:
     """Every way in which the log, its chain and what was folded from it disagree."""
     key = now.head.key
     fold = Fold(blank(key, now.head.uid, now.head.created_us))
@@ -34,8 +38,12 @@ def verify_session(now: Fold, stored: Iterable[Stored]) -> Iterator[Finding]:
             processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
         if whole:
             fold = replay(fold, event)
+            if snapshot is not None and snapshot[0] == event.seq:
+                yield from _snapshot_problems(key, snapshot, fold)
         else:  # what follows a hole cannot be folded; its own chain and body still can be checked
             fold = Fold(_skip(fold.head, event))
+    if snapshot is not None and snapshot[0] > now.head.version:
+        yield Finding("snapshot", "is of a later version than the head", key, snapshot[0])
     if whole:
         yield from _fold_problems(key, now, fold)
         if processed != claimed:
@@ -75,6 +83,14 @@ def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
             yield Finding("head", "has another key than the one it was created with", key)
     if head.created_us > event.at_us:
         yield Finding("head", "was created after its first event", key)
+
+
+def _snapshot_problems(key: Key, snapshot: Snapshot, fold: Fold) -> Iterator[Finding]:
+    seq, kept = snapshot
+    if kept is None:
+        yield Finding("snapshot", "cannot be read or fails its checksum", key, seq)
+    elif (kept.fields, kept.versions) != (fold.fields, fold.versions):
+        yield Finding("snapshot", "is not what the log amounts to", key, seq)
 
 
 def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:

@@ -1,0 +1,166 @@
+"""Verification of a database: every session against its log, and the file against itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.errors import HoldfastError, SessionNotFound
+from holdfast.model.due import deadline_us, runnable_us
+from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.model.values import freeze
+from holdfast.store.codec import Codec, Damaged
+from holdfast.store.protocol import Finding, Place, Progress, Report
+from holdfast.store.sqlite import rows
+from holdfast.store.sqlite.reader import Reader
+from holdfast.store.verify import Snapshot, Stored, verify_session
+
+_HEADS = f"SELECT {rows.HEAD_COLUMNS} FROM sessions WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1"
+_STORED = f"SELECT {rows.EVENT_COLUMNS}, salt, digest FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
+_SEQS = "SELECT seq FROM events NOT INDEXED WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
+_SCOPES = "SELECT app, user, name, version, base, form, flags, body, crc FROM scopes ORDER BY app, user, name, version"
+_ORPHANS = (
+    "SELECT 'event', count(*) FROM events WHERE sid NOT IN (SELECT sid FROM sessions) "
+    "AND sid NOT IN (SELECT sid FROM purges) UNION ALL "
+    "SELECT 'label', count(*) FROM labels WHERE sid NOT IN (SELECT sid FROM sessions) UNION ALL "
+    "SELECT 'snapshot', count(*) FROM snapshots WHERE sid NOT IN (SELECT sid FROM sessions) "
+    "AND sid NOT IN (SELECT sid FROM purges)"
+)
+
+
+class Audit:
+    """One reading of the database on a connection of its own. Changes nothing."""
+
+    def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
+        self._conn, self._codec = conn, codec
+        self._reader = Reader(conn, codec)
+        self._sessions = self._events = 0
+
+    def run(self, key: Key | None, progress: Progress | None) -> Report:
+        with self._reader.instant():
+            if key is None:
+                findings = tuple(self._guarded(self._everything(progress), "file"))
+            else:
+                row = self._row(key)
+                findings = tuple(self._guarded(self._session(row), "session", key))
+        return Report(self._sessions, self._events, findings)
+
+    def _guarded(
+        self, findings: Iterator[Finding], where: str, key: Key | None = None
+    ) -> Iterator[Finding]:
+        """Damage that stops the reading is itself a finding."""
+        try:
+            yield from findings
+        except (apsw.Error, Damaged, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            yield Finding(where, f"cannot be read: {error}", key)
+        except (HoldfastError, TypeError, ValueError, LookupError, AssertionError) as error:
+            yield Finding(where, f"holds what cannot be: {error!r}", key)
+
+    def _row(self, key: Key) -> tuple[Any, ...]:
+        self._reader.living(key)  # raises what load would
+        row = self._conn.execute(
+            f"SELECT {rows.HEAD_COLUMNS} FROM sessions WHERE app = ? AND user = ? AND id = ?",
+            (key.app, key.user, key.id),
+        ).fetchone()
+        if row is None:
+            raise SessionNotFound(key)
+        return tuple(row)
+
+    def _everything(self, progress: Progress | None) -> Iterator[Finding]:
+        yield from self._guarded(self._structure(), "file")
+        total = self._conn.execute("SELECT count(*) FROM sessions WHERE deleted_us IS NULL").get
+        sid = 0
+        while (row := self._conn.execute(_HEADS, (sid,)).fetchone()) is not None:
+            sid = row[0]
+            yield from self._guarded(self._session(row), "session", _key_of(row))
+            if progress is not None:
+                progress(self._sessions, total)
+        yield from self._guarded(self._scopes(), "scope")
+        for what, count in self._conn.execute(_ORPHANS).fetchall():
+            if count:
+                yield Finding(what, f"rows without a session: {count}")
+
+    def _structure(self) -> Iterator[Finding]:
+        for (line,) in self._conn.execute("PRAGMA integrity_check(100)").fetchall():
+            if line != "ok":
+                yield Finding("file", line)
+
+    def _session(self, row: tuple[Any, ...]) -> Iterator[Finding]:
+        self._sessions += 1
+        sid, head = row[0], rows.head_from(row)
+        found = self._reader.found(sid, head)
+        yield from verify_session(found.fold, self._stored(sid, head.uid), self._snapshot(sid, head))
+        yield from self._columns(sid, head)
+
+    def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
+        after = 0
+        while page := self._conn.execute(_STORED, (sid, after)).fetchall():
+            for row in page:
+                after = row[0]
+                self._events += 1
+                yield self._one(row, uid)
+
+    def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
+        *plain, salt, digest = row
+        event = rows.event_from(tuple(plain), uid, self._codec)
+        raw = None
+        if event.damage is None:
+            flags, body, crc = plain[9:12]
+            place = Place("event", uid, event.id, event.type)
+            raw = self._codec.unpack(flags, body, crc, lambda: place)
+        return event, raw, salt, digest
+
+    def _snapshot(self, sid: int, head: Head) -> Snapshot | None:
+        row = self._conn.execute("SELECT seq FROM snapshots WHERE sid = ?", (sid,)).fetchone()
+        if row is None:
+            return None
+        fold, size = self._reader.snapshot(sid, head)
+        return (row[0], fold) if size else (row[0], None)
+
+    def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
+        due = self._conn.execute(
+            "SELECT runnable_us, deadline_us FROM sessions WHERE sid = ?", (sid,)
+        ).fetchone()
+        if due != (runnable_us(head), deadline_us(head)):
+            yield Finding("head", "has other due times than its log amounts to", head.key)
+        listed = self._conn.execute(
+            "SELECT app, name, value, created_us, sid FROM labels WHERE app = ? AND created_us = ? "
+            "AND sid = ?",
+            (head.key.app, head.created_us, sid),
+        ).fetchall()
+        if sorted(listed) != sorted(rows.label_rows(head, sid)):
+            yield Finding("label", "is not listed as the head has it", head.key)
+
+    def _scopes(self) -> Iterator[Finding]:
+        last: ScopeKey | None = None
+        value: ScopeValue | None = None
+        for row in self._conn.execute(_SCOPES):
+            app, user, name, version, base, form, flags, body, crc = row
+            key = (app, user, name)
+            value = value if key == last else None
+            last = key
+            expected = 1 if value is None else value.version + 1
+            if version != expected:
+                yield Finding("scope", f"{name} of {app}/{user} has version {version} for {expected}")
+            place = rows.scope_place(key, version)
+            raw = self._codec.unpack(flags, body, crc, lambda place=place: place)
+            if form == rows.BY_OP and base < version:
+                value = scope_next(key, value, rows.scope_op_from(raw))
+            elif form == rows.WHOLE and base == version:
+                value = ScopeValue(version, freeze(msgspec.json.decode(raw)))
+            elif form == rows.DELETED and base == version:
+                value = ScopeValue(version, None, True)
+            else:
+                yield Finding("scope", f"{name} of {app}/{user} has no base at version {version}")
+
+
+def _key_of(row: tuple[Any, ...]) -> Key | None:
+    try:
+        return Key(*row[1:4])
+    except HoldfastError:
+        return None

@@ -1,0 +1,104 @@
+"""What the writer remembers between transactions: folds of recent sessions, newest scope values.
+
+True as long as nobody else commits. When another process has, everything is doubted at once and
+each entry is compared with its head before it is used again. Readers may borrow a fold: it is
+immutable, and they compare its version with the head they read themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue
+from holdfast.model.keys import Key
+
+SESSIONS_MAX: Final = 4_096
+SCOPES_MAX: Final = 4_096
+BYTES_MAX: Final = 64 * 2**20
+
+
+class Live(msgspec.Struct):
+    """A session in memory. `delta_bytes` is the log since its snapshot, a measure of its state too."""
+
+    sid: int
+    fold: Fold
+    snapshot_bytes: int
+    delta_bytes: int
+    damaged: bool
+    era: int
+
+    def size(self) -> int:
+        return self.snapshot_bytes + self.delta_bytes + 1_024
+
+
+class LiveScope(msgspec.Struct):
+    """A scope name in memory, with the version of its last whole value and the ops since."""
+
+    value: ScopeValue
+    base: int
+    since_base: int
+    era: int
+
+
+class Cache:
+    """Bounded, oldest use first out."""
+
+    def __init__(self) -> None:
+        self.era = 0
+        self._pulse: int | None = None
+        self._sessions: dict[Key, Live] = {}
+        self._sizes: dict[Key, int] = {}
+        self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._bytes = 0
+
+    def tell(self, pulse: int) -> None:
+        """Give the database's data_version; a new one means that another process committed."""
+        if pulse != self._pulse:
+            self._pulse = pulse
+            self.era += 1
+
+    def peek(self, key: Key) -> Live | None:
+        """An entry that may be out of date. For readers in other threads, who compare versions."""
+        return self._sessions.get(key)
+
+    def session(self, key: Key) -> Live | None:
+        live = self._sessions.pop(key, None)
+        if live is not None:
+            self._sessions[key] = live  # most recently used
+        return live
+
+    def keep(self, key: Key, live: Live) -> None:
+        self.forget(key)
+        self._sessions[key] = live
+        self._sizes[key] = size = live.size()
+        self._bytes += size
+        while len(self._sessions) > SESSIONS_MAX or self._bytes > BYTES_MAX:
+            oldest = next(iter(self._sessions))
+            if oldest == key:
+                break
+            self.forget(oldest)
+
+    def forget(self, key: Key) -> None:
+        self._sessions.pop(key, None)
+        self._bytes -= self._sizes.pop(key, 0)
+
+    def scope(self, key: ScopeKey) -> LiveScope | None:
+        live = self._scopes.get(key)
+        return live if live is not None and live.era == self.era else None
+
+    def keep_scope(self, key: ScopeKey, live: LiveScope) -> None:
+        if len(self._scopes) >= SCOPES_MAX:
+            self._scopes.clear()
+        self._scopes[key] = live
+
+    def clear(self) -> None:
+        """Forget everything: a transaction failed and what is true must be read again."""
+        self._sessions.clear()
+        self._sizes.clear()
+        self._scopes.clear()
+        self._bytes = 0
+
+    def sessions(self) -> list[tuple[Key, Live]]:
+        return list(self._sessions.items())

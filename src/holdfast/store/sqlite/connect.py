@@ -1,0 +1,169 @@
+"""Connections: how a database file is opened, recognised, and how its errors are told.
+
+WAL, and a fsync of it on every commit (synchronous=FULL) unless the URL asks for less. Several
+processes may write one file: SQLite's own busy handler backs off to 100 ms and starves writers
+under load, so ours waits 0.2 to 2 ms, at random, until a deadline.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from holdfast.errors import (
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreFull,
+    StoreNewer,
+    StoreReadOnly,
+)
+
+APPLICATION_ID: Final = 0x48464153  # "HFAS"
+SCHEMA: Final = 1
+BUSY_SECONDS_MAX: Final = 10.0
+_WAIT_SECONDS: Final = (0.0002, 0.002)
+
+
+class Database:
+    """A file and how to open it. Connections come from here and nowhere else."""
+
+    def __init__(
+        self, path: Path, *, sync: str, vfs: str | None, busy_seconds: float = BUSY_SECONDS_MAX
+    ) -> None:
+        self.path = path.absolute()
+        self.where = str(path)
+        self.plain = vfs is None  # the operating system's own files, not a test's
+        self._sync, self._vfs = sync, vfs
+        self._busy_seconds = busy_seconds
+
+    def connect(self) -> apsw.Connection:
+        """A connection with our pragmas to a file that was prepared."""
+        try:
+            conn = apsw.Connection(
+                str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs
+            )
+            return self._tuned(conn)
+        except apsw.Error as error:
+            raise translate(error, self.where) from error
+
+    def prepare(self) -> apsw.Connection:
+        """Create the file or recognise it as ours, bring its schema forward, and stay connected."""
+        try:
+            conn = apsw.Connection(str(self.path), vfs=self._vfs)
+        except apsw.Error as error:
+            raise self._cannot_open(error) from error
+        try:
+            self._tuned(conn)
+            self._recognise(conn)
+        except BaseException as error:
+            close(conn)
+            if isinstance(error, apsw.NotADBError):
+                raise StoreForeign(self.where) from error
+            if isinstance(error, apsw.Error):
+                raise translate(error, self.where) from error
+            raise
+        return conn
+
+    def _tuned(self, conn: apsw.Connection) -> apsw.Connection:
+        conn.set_busy_handler(_patience(self._busy_seconds))
+        conn.pragma("synchronous", self._sync)
+        conn.pragma("wal_autocheckpoint", 0)  # the writer checkpoints, off the critical path
+        return conn
+
+    def _recognise(self, conn: apsw.Connection) -> None:
+        found = _schema_of(conn)
+        if found == SCHEMA:
+            return
+        if found > SCHEMA:
+            raise StoreNewer(self.where, found, SCHEMA)
+        if found < 0:
+            raise StoreForeign(self.where)
+        conn.pragma("journal_mode", "wal")
+        # Under the write lock, and looked at again: two processes may open a new file at once.
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            for number in range(max(_schema_of(conn), 0) + 1, SCHEMA + 1):
+                migrate(conn, number)
+            conn.execute("COMMIT")
+        except BaseException:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
+            raise
+
+    def _cannot_open(self, error: apsw.Error) -> StoreError:
+        if not self.path.parent.is_dir():
+            return StoreFailed(self.where, "its directory does not exist; create it first")
+        if self.path.is_dir():
+            return StoreFailed(self.where, "it is a directory; name a file")
+        return translate(error, self.where)
+
+
+def _schema_of(conn: apsw.Connection) -> int:
+    """The schema number of our database, 0 for an empty one, -1 for somebody else's."""
+    if conn.pragma("application_id") == APPLICATION_ID:
+        return int(conn.pragma("user_version"))
+    empty = conn.execute("SELECT count(*) FROM sqlite_schema").get == 0
+    return 0 if empty and conn.pragma("application_id") == 0 else -1
+
+
+def migrate(conn: apsw.Connection, number: int) -> None:
+    """One step forward, inside the caller's transaction."""
+    sql = files(__package__).joinpath(f"{number:04}.sql").read_text()
+    for _ in conn.execute(sql):
+        pass
+    if number == 1:
+        conn.execute("INSERT INTO meta VALUES ('secret', randomblob(32))")
+        conn.pragma("application_id", APPLICATION_ID)
+    conn.pragma("user_version", number)
+
+
+def _patience(seconds_max: float) -> Callable[[int], bool]:
+    """Wait a little at random, again and again until the deadline: short enough that no writer
+    starves, random enough that two do not meet again."""
+    began = 0.0
+
+    def wait(tries: int) -> bool:
+        nonlocal began
+        now = time.monotonic()
+        if tries == 0:
+            began = now
+        if now - began > seconds_max:
+            return False
+        time.sleep(random.uniform(*_WAIT_SECONDS))
+        return True
+
+    return wait
+
+
+def translate(error: apsw.Error, where: str) -> StoreError:
+    """The one place where SQLite's errors become ours."""
+    match error:
+        case apsw.BusyError() | apsw.LockedError():
+            return StoreBusy(where)
+        case apsw.FullError():
+            return StoreFull(where)
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+            return StoreReadOnly(where)
+        case apsw.CorruptError() | apsw.NotADBError():
+            return StoreCorrupt(where, str(error))
+        case apsw.CantOpenError():
+            return StoreFailed(where, "the file cannot be opened; check that it may be written")
+        case _:
+            return StoreFailed(where, f"{type(error).__name__}: {error}")
+
+
+def close(conn: apsw.Connection) -> None:
+    """Close, and let go even if SQLite cannot do it cleanly: the WAL is recovered at next open."""
+    try:
+        conn.close()
+    except apsw.Error:
+        conn.close(True)

@@ -1,0 +1,40 @@
+"""Which file system a path is on, as far as the operating system tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import StoreOnNetwork
+
+_NETWORK: Final = frozenset(
+    "9p afs beegfs ceph cifs coda fuse.ceph fuse.glusterfs fuse.s3fs fuse.sshfs gfs2 glusterfs "
+    "lustre ncpfs nfs nfs4 ocfs2 smb2 smb3 smbfs".split()
+)
+_MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+def refuse_network(path: Path, mounts: Path = _MOUNTS) -> None:
+    """Raise StoreOnNetwork where SQLite's locks cannot be trusted. Silent where we cannot tell."""
+    kind = file_system(path, mounts)
+    if kind in _NETWORK:
+        raise StoreOnNetwork(str(path), kind)
+
+
+def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
+    """The type of the file system that holds `path`, or None if unknown."""
+    try:
+        table = mounts.read_text()
+        place = path.absolute().resolve()
+    except OSError:
+        return None
+    best, kind = -1, None
+    for line in table.splitlines():
+        left, _, right = line.partition(" - ")
+        columns, types = left.split(), right.split()
+        if len(columns) < 5 or not types:
+            continue
+        mount = columns[4].replace("\\040", " ").replace("\\134", "\\")
+        if place.is_relative_to(mount) and len(mount) >= best:  # a later mount hides an earlier
+            best, kind = len(mount), types[0]
+    return kind

@@ -1,0 +1,111 @@
+-- The statements of the store, by name. Each bounded by an index and a limit.
+
+-- name: head
+SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?
+
+-- name: erased
+SELECT key_hash, version, link, erased_us FROM erased WHERE key_hash = ?
+
+-- name: secret
+SELECT value FROM meta WHERE name = 'secret'
+
+-- name: event_by_id
+SELECT {event} FROM events WHERE id = ? AND sid = ?
+
+-- name: event_at
+SELECT {event} FROM events WHERE sid = ? AND seq = ?
+
+-- name: events_after
+SELECT {event} FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
+
+-- name: events_last
+SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+
+-- name: event_seqs
+SELECT seq FROM events INDEXED BY events_by_seq WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
+
+-- name: event_seqs_before
+SELECT seq FROM events INDEXED BY events_by_seq WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+
+-- name: delta_bytes
+SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ?
+
+-- name: is_pending
+SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
+
+-- name: snapshot
+SELECT seq, flags, body, crc, checksum FROM snapshots WHERE sid = ?
+
+-- name: scope_names
+WITH RECURSIVE names (name) AS (
+    SELECT (SELECT min(name) FROM scopes WHERE app = ?1 AND user = ?2)
+    UNION ALL
+    SELECT (SELECT min(s.name) FROM scopes s WHERE s.app = ?1 AND s.user = ?2 AND s.name > names.name)
+    FROM names WHERE names.name IS NOT NULL
+)
+SELECT name FROM names WHERE name IS NOT NULL
+
+-- name: scope_newest
+SELECT version, base, form, flags, body, crc FROM scopes
+WHERE app = ? AND user = ? AND name = ? ORDER BY version DESC LIMIT 1
+
+-- name: scope_since
+SELECT version, base, form, flags, body, crc FROM scopes
+WHERE app = ? AND user = ? AND name = ? AND version >= ? ORDER BY version
+
+-- name: add_session
+INSERT INTO sessions (app, user, id, uid, version, link, created_us, updated_us, pending,
+                      labels, timers, pending_us, runnable_us, deadline_us)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: add_event
+INSERT INTO events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
+                    flags, body, crc, salt, digest, link)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: add_scope
+INSERT INTO scopes (app, user, name, version, base, form, flags, body, crc, uid, seq)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: set_processed
+UPDATE events SET processed_us = ? WHERE sid = ? AND seq = ?
+
+-- name: set_hot
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, pending = ? WHERE sid = ?
+
+-- name: set_cold
+UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ? WHERE sid = ?
+
+-- name: add_label
+INSERT INTO labels (app, name, value, created_us, sid) VALUES (?, ?, ?, ?, ?)
+
+-- name: drop_label
+DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? AND sid = ?
+
+-- name: put_snapshot
+INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc, checksum) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: drop_snapshot
+DELETE FROM snapshots WHERE sid = ?
+
+-- name: bury
+UPDATE sessions SET deleted_us = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
+                    runnable_us = NULL, deadline_us = NULL WHERE sid = ?
+
+-- name: drop_session
+DELETE FROM sessions WHERE sid = ?
+
+-- name: add_erased
+INSERT INTO erased (key_hash, version, link, erased_us) VALUES (?, ?, ?, ?)
+
+-- name: add_purge
+INSERT OR IGNORE INTO purges (sid) VALUES (?)
+
+-- name: next_purge
+SELECT sid FROM purges LIMIT 1
+
+-- name: drop_purge
+DELETE FROM purges WHERE sid = ?
+
+-- name: purge_some
+DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE sid = ? LIMIT ?)

@@ -1,0 +1,198 @@
+"""Reading: bounded queries on one connection, each within one instant of the database.
+
+Used inline on the event loop (a page takes well under a millisecond and no cursor outlives a
+call), by the writer inside its transaction, and by verification in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import apsw
+import msgspec
+
+from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
+from holdfast.model.canon import canonical, checksum
+from holdfast.model.events import Event
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay, scope_next
+from holdfast.model.head import Head, blank
+from holdfast.model.keys import Key
+from holdfast.model.limits import EVENT_OVERHEAD_BYTES
+from holdfast.model.values import freeze
+from holdfast.store.codec import Codec, Damaged
+from holdfast.store.protocol import Erasure, Place
+from holdfast.store.sqlite import rows
+from holdfast.store.sqlite.sql import SQL
+
+_PAGE = 500
+
+
+class Found(msgspec.Struct):
+    """A session's fold as read from disk, and what it took to get there."""
+
+    sid: int
+    fold: Fold
+    snapshot_bytes: int
+    delta_bytes: int
+    events: tuple[Event, ...]  # those since the snapshot
+    damaged: tuple[int, ...]
+
+
+class Reader:
+    """Everything that is asked of a database."""
+
+    def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
+        self.conn, self.codec = conn, codec
+        self._secret: bytes | None = None
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        """All reads inside see the database at one moment."""
+        self.conn.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self.conn.execute("COMMIT")
+
+    # --- heads ---------------------------------------------------------------------------------
+
+    def head(self, key: Key) -> tuple[int, Head] | None:
+        """sid and head of a living session; None if there never was one."""
+        row = self.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
+        if row is None:
+            if self.erasure(key) is not None:
+                raise SessionErased(key)
+            return None
+        if row[-1] is not None:
+            raise SessionDeleted(key)
+        return row[0], rows.head_from(row)
+
+    def living(self, key: Key) -> tuple[int, Head]:
+        found = self.head(key)
+        if found is None:
+            raise SessionNotFound(key)
+        return found
+
+    def erasure(self, key: Key) -> Erasure | None:
+        row = self.conn.execute(SQL["erased"], (self.key_hash(key),)).fetchone()
+        return None if row is None else Erasure(*row)
+
+    def key_hash(self, key: Key) -> bytes:
+        """What is kept of an erased key: enough to know it again, not to learn it."""
+        if self._secret is None:
+            self._secret = bytes(self.conn.execute(SQL["secret"]).get)
+        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+
+    # --- the fold ------------------------------------------------------------------------------
+
+    def found(self, sid: int, head: Head) -> Found:
+        """The session's fold at `head`: its snapshot and the events since."""
+        fold, snapshot_bytes = self.snapshot(sid, head)
+        events: list[Event] = []
+        damaged: list[int] = []
+        (size,) = self.conn.execute(SQL["delta_bytes"], (sid, fold.head.version)).fetchone()
+        while fold.head.version < head.version:
+            page = self.events(sid, head.uid, SQL["events_after"], fold.head.version, _PAGE)
+            if not page:
+                break
+            for event in page:
+                fold = replay(fold, event)
+                if event.damage is not None:
+                    damaged.append(event.seq)
+            events += page
+        settled = Fold(head, fold.fields, fold.versions)
+        size += EVENT_OVERHEAD_BYTES * len(events)
+        return Found(sid, settled, snapshot_bytes, size, tuple(events), tuple(damaged))
+
+    def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
+        """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""
+        start = Fold(blank(head.key, head.uid, head.created_us))
+        row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
+        if row is None or row[0] > head.version:
+            return start, 0
+        seq, flags, body, crc, expected = row
+        try:
+            place = Place("snapshot", head.uid, str(seq))
+            raw = self.codec.unpack(flags, body, crc, lambda: place)
+            fields, versions = rows.snapshot_from(raw)
+        except (Damaged, msgspec.MsgspecError):
+            return start, 0
+        if checksum(fields) != expected:
+            return start, 0
+        at = msgspec.structs.replace(start.head, version=seq)
+        return Fold(at, fields, versions), len(raw)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def events(self, sid: int, uid: str, sql: str, *args: Any) -> list[Event]:
+        """The events of a query; rows that cannot be read at all are stood in for."""
+        try:
+            return [
+                rows.event_from(row, uid, self.codec) for row in self.conn.execute(sql, (sid, *args))
+            ]
+        except (apsw.CorruptError, UnicodeDecodeError):
+            return self._events_one_by_one(sid, uid, sql, args)
+
+    def _events_one_by_one(
+        self, sid: int, uid: str, sql: str, args: tuple[Any, ...]
+    ) -> list[Event]:
+        """Some row of the page is broken: fetch each by itself, so that only that one is lost."""
+        backwards = " DESC " in sql
+        bare = SQL["event_seqs_before" if backwards else "event_seqs"]
+        limit = args[-1]
+        seqs = [row[0] for row in self.conn.execute(bare, (sid, args[0], limit))]
+        return [self._event(sid, uid, seq) for seq in seqs]
+
+    def _event(self, sid: int, uid: str, seq: int) -> Event:
+        try:
+            row = self.conn.execute(SQL["event_at"], (sid, seq)).fetchone()
+            return rows.event_from(row, uid, self.codec)
+        except (apsw.CorruptError, UnicodeDecodeError, TypeError) as error:
+            return rows.lost_event(seq, f"has a row that cannot be read ({error})")
+
+    def recorded(self, sid: int, uid: str, id: str) -> Event | None:
+        row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
+        return None if row is None else rows.event_from(row, uid, self.codec)
+
+    # --- scopes --------------------------------------------------------------------------------
+
+    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
+        """The newest version of every name that the user's sessions see."""
+        found: dict[str, ScopeValue] = {}
+        for owner in ("", user):
+            for (name,) in self.conn.execute(SQL["scope_names"], (app, owner)).fetchall():
+                scope = self.scope((app, owner, name))
+                if scope is not None:
+                    found[name] = scope[0]
+        return found
+
+    def scope(self, key: ScopeKey) -> tuple[ScopeValue, int, int] | None:
+        """The newest version of a name, the version of its base, and the bytes of ops since."""
+        row = self.conn.execute(SQL["scope_newest"], key).fetchone()
+        if row is None:
+            return None
+        version, base, form = row[:3]
+        if form == rows.DELETED:
+            return ScopeValue(version, None, True), version, -1
+        if form == rows.WHOLE:
+            value = freeze(msgspec.json.decode(self._scope_raw(key, row)))
+            return ScopeValue(version, value), version, 0
+        value_at: ScopeValue | None = None
+        size = 0
+        for step in self.conn.execute(SQL["scope_since"], (*key, base)).fetchall():
+            raw = self._scope_raw(key, step)
+            if step[2] == rows.WHOLE:
+                value_at = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
+            else:
+                value_at = scope_next(key, value_at, rows.scope_op_from(raw))
+                size += len(raw)
+        assert value_at is not None
+        return value_at, base, size
+
+    def _scope_raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
+        version, _, _, flags, body, crc = row
+        return self.codec.unpack(flags, body, crc, lambda: rows.scope_place(key, version))

@@ -1,0 +1,55 @@
+"""Deleting and erasing, on the writer's thread.
+
+The session ends in one small transaction; the rows of its log, which may be many, are removed a
+few thousand at a time, and by the next process if this one dies.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import SessionDeleted, SessionErased
+from holdfast.model.keys import Key
+from holdfast.store.protocol import Erasure
+from holdfast.store.sqlite import rows
+from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.writer import Writer
+
+
+def delete(writer: Writer, key: Key, now_us: int) -> bool:
+    """Turn a living session into a tombstone. Durable when it returns."""
+    with writer.transaction():
+        try:
+            found = writer.reader.head(key)
+        except (SessionDeleted, SessionErased):
+            return False
+        if found is None:
+            return False
+        sid, head = found
+        writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+        writer.conn.execute(SQL["bury"], (now_us, sid))
+        writer.conn.execute(SQL["add_purge"], (sid,))
+        writer.cache.forget(key)
+    writer.note_purge()
+    return True
+
+
+def erase(writer: Writer, key: Key, now_us: int) -> Erasure | None:
+    """Forget a session, living or deleted: when this returns its bytes are overwritten."""
+    with writer.transaction():
+        row = writer.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
+        if row is None:
+            return writer.reader.erasure(key)
+        sid, head = row[0], rows.head_from(row)
+        erasure = Erasure(writer.reader.key_hash(key), head.version, head.link, now_us)
+        writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+        writer.conn.execute(SQL["drop_session"], (sid,))
+        writer.conn.execute(SQL["add_erased"], tuple(erasure_row(erasure)))
+        writer.conn.execute(SQL["add_purge"], (sid,))
+        writer.cache.forget(key)
+    while writer.purge_some():
+        pass
+    writer.wal.truncate()  # the log file still holds pages as they were before
+    return erasure
+
+
+def erasure_row(erasure: Erasure) -> tuple[bytes, int, bytes, int]:
+    return (erasure.key_hash, erasure.version, erasure.link, erasure.erased_us)

@@ -1,0 +1,198 @@
+"""Rows: how events, heads, snapshots and scope values lie in tables, both ways."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.model import ops
+from holdfast.model.due import deadline_us, runnable_us
+from holdfast.model.events import Event, decode_body
+from holdfast.model.fold import Record, ScopeKey, ScopeValue
+from holdfast.model.head import Head, Timer
+from holdfast.model.keys import Key
+from holdfast.model.values import EMPTY, FrozenDict, freeze
+from holdfast.store.codec import Codec, Damaged
+from holdfast.store.protocol import Place
+
+EVENT_COLUMNS: Final = (
+    "seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id, "
+    "flags, body, crc, link, processed_us"
+)
+HEAD_COLUMNS: Final = (
+    "sid, app, user, id, uid, version, link, created_us, updated_us, labels, pending, "
+    "pending_us, timers, fence, deleted_us"
+)
+WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
+
+_timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
+_any_op: Final = msgspec.json.Decoder(ops.Op).decode
+
+
+class Fields(msgspec.Struct, frozen=True):
+    """The body of a snapshot."""
+
+    fields: dict[str, Any]
+    versions: dict[str, int]
+
+
+_fields: Final = msgspec.json.Decoder(Fields).decode
+
+
+# --- ids -----------------------------------------------------------------------------------------
+
+
+def pack_id(id: str | None) -> bytes | str | None:
+    """A UUID in its usual form as 16 bytes, anything else as it is."""
+    if id is None or len(id) != 36 or id[8] != "-":
+        return id
+    try:
+        packed = bytes.fromhex(id.replace("-", ""))
+    except ValueError:
+        return id
+    return packed if len(packed) == 16 and unpack_id(packed) == id else id
+
+
+def unpack_id(id: bytes | str) -> str:
+    if isinstance(id, str):
+        return id
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def event_row(sid: int, uid: str, rec: Record, codec: Codec) -> tuple[Any, ...]:
+    """The values of an INSERT into events."""
+    e = rec.event
+    flags, body, crc = codec.pack(rec.raw, lambda: Place("event", uid, e.id, e.type))
+    return (
+        sid,
+        e.seq,
+        pack_id(e.id),
+        e.type,
+        e.actor,
+        e.at_us,
+        e.cause and pack_id(e.cause),
+        e.invocation_id and pack_id(e.invocation_id),
+        e.correlation_id and pack_id(e.correlation_id),
+        e.wake_id and pack_id(e.wake_id),
+        flags,
+        body,
+        crc,
+        rec.salt,
+        rec.digest,
+        e.link,
+    )
+
+
+def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
+    """The event in a row of EVENT_COLUMNS. An unreadable body is told in `damage`, never raised."""
+    seq, id, type_, actor, at_us, cause, inv, corr, wake, flags, body, crc, link, done_us = row
+    try:
+        id = unpack_id(id)
+        raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, id, type_))
+        content = decode_body(raw)
+        data: FrozenDict | None = content.data  # type: ignore[assignment]  # decode_body freezes
+        found, damage = content.ops, None
+    except (Damaged, msgspec.MsgspecError, TypeError, ValueError) as error:
+        data, found, damage = None, (), f"{error}" if isinstance(error, Damaged) else repr(error)
+    return Event(
+        seq=seq,
+        id=id if isinstance(id, str) else repr(id),
+        type=type_,
+        actor=actor,
+        at_us=at_us,
+        data=data,
+        ops=found,
+        cause=cause and unpack_id(cause),
+        invocation_id=inv and unpack_id(inv),
+        correlation_id=corr and unpack_id(corr),
+        wake_id=wake and unpack_id(wake),
+        processed_us=done_us,
+        link=link,
+        damage=damage,
+    )
+
+
+def lost_event(seq: int, reason: str) -> Event:
+    """What stands for a row that cannot be read at all."""
+    return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, damage=reason)
+
+
+# --- heads ---------------------------------------------------------------------------------------
+
+
+def head_from(row: tuple[Any, ...]) -> Head:
+    """The head in a row of HEAD_COLUMNS."""
+    _, app, user, id, uid, version, link, created, updated, labels, pending, since, timers, fence, _ = row
+    return Head(
+        Key(app, user, id),
+        unpack_id(uid),
+        version,
+        link,
+        created,
+        updated,
+        EMPTY if labels is None else FrozenDict(msgspec.json.decode(labels)),
+        pending,
+        since,
+        EMPTY if timers is None else FrozenDict(_timers(timers)),
+        fence,
+    )
+
+
+def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
+    """What every event changes."""
+    return (head.version, head.link, head.updated_us, head.pending, sid)
+
+
+def head_cold(head: Head) -> tuple[Any, ...]:
+    """What few events change: kept apart, so that its indexes rest."""
+    labels = msgspec.json.encode(head.labels).decode() if head.labels else None
+    timers = msgspec.json.encode(head.timers).decode() if head.timers else None
+    return (labels, timers, head.pending_us, runnable_us(head), deadline_us(head))
+
+
+def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:
+    return [(head.key.app, n, value, head.created_us, sid) for n, value in head.labels.items()]
+
+
+# --- snapshots -----------------------------------------------------------------------------------
+
+
+def snapshot_body(fields: FrozenDict, versions: FrozenDict) -> bytes:
+    return msgspec.json.encode(Fields(fields, versions))
+
+
+def snapshot_from(raw: bytes) -> tuple[FrozenDict, FrozenDict]:
+    body = _fields(raw)
+    return freeze(body.fields), FrozenDict(body.versions)
+
+
+# --- scopes --------------------------------------------------------------------------------------
+
+
+def scope_place(key: ScopeKey, version: int) -> Place:
+    return Place("scope", msgspec.json.encode(key[:2]).decode(), f"{key[2]}@{version}")
+
+
+def scope_body(value: ScopeValue, op: ops.PlainOp, since_base: int) -> tuple[int, bytes, int]:
+    """form, body, and the bytes of ops since the last whole value.
+
+    A value is written whole until it is large; then only the op, until the ops outweigh it: a
+    list that grows by a message a turn is written about twice, not once a turn.
+    """
+    if value.deleted:
+        return DELETED, b"", 0
+    step = msgspec.json.encode(op)
+    whole = msgspec.json.encode(value.value)
+    if since_base < 0 or len(whole) <= max(512, since_base + len(step)):
+        return WHOLE, whole, 0
+    return BY_OP, step, since_base + len(step)
+
+
+def scope_op_from(raw: bytes) -> ops.PlainOp:
+    op = ops.frozen(_any_op(raw))
+    return ops.resolve(op, EMPTY)

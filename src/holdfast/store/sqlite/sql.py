@@ -1,0 +1,22 @@
+"""The named statements of queries.sql."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Final
+
+from holdfast.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
+
+
+def _load() -> dict[str, str]:
+    text = files(__package__).joinpath("queries.sql").read_text()
+    blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
+    names, bodies = blocks[::2], blocks[1::2]
+    return {
+        name: body.strip().replace("{head}", HEAD_COLUMNS).replace("{event}", EVENT_COLUMNS)
+        for name, body in zip(names, bodies, strict=True)
+    }
+
+
+SQL: Final = _load()

@@ -1,0 +1,216 @@
+"""The SQLite store: the embedded default.
+
+Reads run inline on the caller's event loop, each bounded and within one instant of the database;
+writes go to the writer's thread, which is started by the first of them. Several processes may
+open the same file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.errors import StoreClosed, StoreForked
+from holdfast.model.events import Commit, Event
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.store.clock import Clock
+from holdfast.store.codec import Codec
+from holdfast.store.protocol import (
+    Committed,
+    Erasure,
+    Loaded,
+    Page,
+    Progress,
+    Query,
+    Report,
+    Seal,
+)
+from holdfast.store.sqlite import heads, remove
+from holdfast.store.sqlite.audit import Audit
+from holdfast.store.sqlite.backup import back_up
+from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
+from holdfast.store.sqlite.disks import refuse_network
+from holdfast.store.sqlite.reader import Reader
+from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+
+class SQLiteStore:
+    """A database file. Open with `await SQLiteStore.open(path)`."""
+
+    def __init__(
+        self, database: Database, conn: apsw.Connection, codec: Codec, clock: Clock
+    ) -> None:
+        self._database, self._codec, self._clock = database, codec, clock
+        self._reader = Reader(conn, codec)
+        self._writer: Writer | None = None
+        self._pid = os.getpid()
+        self._open = True
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        sync: str = "full",
+        seal: Seal | None = None,
+        vfs: str | None = None,
+        busy_seconds: float = BUSY_SECONDS_MAX,
+        clock: Clock | None = None,
+    ) -> SQLiteStore:
+        """Open the file, creating it if it is not there. Raises StoreError."""
+        refuse_network(path)
+        database = Database(path, sync=sync, vfs=vfs, busy_seconds=busy_seconds)
+        return cls(database, database.prepare(), Codec(seal), clock or Clock())
+
+    # --- writing -------------------------------------------------------------------------------
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        answers: tuple[Committed, ...] = await self._write().commit(commits)
+        return answers
+
+    async def delete(self, key: Key) -> bool:
+        deleted: bool = await self._write().call(partial(self._remove, remove.delete, key))
+        return deleted
+
+    async def erase(self, key: Key) -> Erasure | None:
+        erasure: Erasure | None = await self._write().call(partial(self._remove, remove.erase, key))
+        return erasure
+
+    def _remove(
+        self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer
+    ) -> Any:
+        return how(writer, key, self._clock())
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+        return self._read(lambda: self._load(key, tail, since_us))
+
+    async def read(
+        self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+    ) -> tuple[Event, ...]:
+        return self._read(lambda: self._events(key, after, limit, reverse, types))
+
+    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+        conn = self._reader.conn
+        return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
+
+    def pulse(self) -> int:
+        return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
+
+    # --- the whole file ------------------------------------------------------------------------
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        self._check()
+
+        def run() -> Report:
+            conn = self._database.connect()
+            try:
+                return Audit(conn, self._codec).run(key, progress)
+            except apsw.Error as error:
+                raise translate(error, self._database.where) from error
+            finally:
+                close(conn)
+
+        return await asyncio.shield(asyncio.to_thread(run))
+
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        self._check()
+        await asyncio.shield(asyncio.to_thread(back_up, self._database, target, progress))
+
+    async def close(self) -> None:
+        if not self._open:
+            await self._closed.wait()
+            return
+        self._open = False
+        try:
+            close(self._reader.conn)
+            if self._writer is not None:
+                await self._writer.end()
+        finally:
+            self._closed.set()
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if not self._open:
+            raise StoreClosed
+        if self._pid != os.getpid():
+            raise StoreForked
+
+    def _write(self) -> Writer:
+        self._check()
+        if self._writer is None:
+            self._writer = Writer(self._database, self._codec, self._clock)
+            self._writer.start()
+        return self._writer
+
+    def _read(self, query: Callable[[], T]) -> T:
+        self._check()
+        try:
+            return query()
+        except apsw.Error as error:
+            raise translate(error, self._database.where) from error
+
+    def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
+        reader = self._reader
+        with reader.instant():
+            sid, head = reader.living(key)
+            fold, events, damaged = self._fold(sid, key, head)
+            if len(events) < min(tail, head.version):
+                last = reader.events(sid, head.uid, SQL["events_last"], head.version + 1, tail)
+                events = tuple(reversed(last))
+            scopes = reader.scopes(key.app, key.user)
+        events = events[len(events) - min(tail, len(events)) :]
+        if since_us is not None:
+            events = tuple(event for event in events if event.at_us >= since_us)
+        return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
+
+    def _fold(self, sid: int, key: Key, head: Head) -> Any:
+        """The fold at this head: the writer's if it is just that, else read from the tables."""
+        live = None if self._writer is None else self._writer.cache.peek(key)
+        if live is not None and not live.damaged:
+            fold = live.fold
+            if fold.head.version == head.version and fold.head.uid == head.uid:
+                return fold, (), ()
+        found = self._reader.found(sid, head)
+        return found.fold, found.events, found.damaged
+
+    def _events(
+        self, key: Key, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+    ) -> tuple[Event, ...]:
+        sql = SQL["events_last" if reverse else "events_after"]
+        start = (after or 2**62) if reverse else after
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            if types is None:
+                return tuple(self._reader.events(sid, head.uid, sql, start, limit))
+            chosen, args = _by_type(types)
+            sql = sql.replace(" ORDER BY", f" AND ({chosen}) ORDER BY")
+            return tuple(self._reader.events(sid, head.uid, sql, start, *args, limit))
+
+
+def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:
+    """A condition on type. A family is the range from its dot to the character after the dot."""
+    if not types:
+        return "FALSE", []
+    parts, args = [], []
+    for each in types:
+        if each.endswith(".*"):
+            parts.append("type >= ? AND type < ?")
+            args += [each[:-1], each[:-2] + "/"]
+        else:
+            parts.append("type = ?")
+            args.append(each)
+    return " OR ".join(f"({part})" for part in parts), args

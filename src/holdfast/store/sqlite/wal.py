@@ -1,0 +1,74 @@
+"""The write-ahead log file: kept at a length that makes commits cheap, and emptied in time.
+
+Appending to a file costs a journal entry of the file system on every fsync; writing inside it does
+not. So the WAL is lengthened with zeros ahead of use (SQLite stops reading at the first frame that
+is not one), and checkpointed when it is long, between batches rather than inside a commit.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import apsw
+
+CHECKPOINT_PAGES: Final = 4_000
+_FRAME_BYTES: Final = 4_096 + 24
+_STEP_BYTES: Final = 2 * 2**20
+
+
+class Wal:
+    """Belongs to the writer's connection and thread."""
+
+    def __init__(self, conn: apsw.Connection, *, grow: bool) -> None:
+        self._conn, self._grow = conn, grow
+        self._pages = 0
+        self._idle = 0  # do not try again before this many pages: a reader was in the way
+        self._truncate = False
+        conn.set_wal_hook(self._committed)
+
+    def tend(self) -> None:
+        """After a batch: checkpoint if the log is long, lengthen it if its end is near."""
+        if self._truncate:
+            self.truncate()
+        if self._pages >= max(CHECKPOINT_PAGES, self._idle):
+            self._checkpoint()
+        if self._grow and self._pages:
+            self._lengthen()
+
+    def truncate(self) -> None:
+        """Empty the log file, so that nothing erased is left in it; later if a reader is in the way."""
+        try:
+            self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+        except apsw.BusyError:
+            self._truncate = True
+        else:
+            self._truncate, self._pages = False, 0
+
+    def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
+        self._pages = pages
+        return 0
+
+    def _checkpoint(self) -> None:
+        # PASSIVE waits for nobody: a reader in another process only makes it do less. The next
+        # commit begins the log anew if all of it was copied.
+        total, copied = self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+        self._pages = total
+        self._idle = 0 if copied == total else total + CHECKPOINT_PAGES // 4
+        if copied == total:
+            self._pages = 0
+
+    def _lengthen(self) -> None:
+        path = self._conn.filename_wal
+        used = self._pages * _FRAME_BYTES
+        if used > CHECKPOINT_PAGES * _FRAME_BYTES or os.path.getsize(path) > used + _STEP_BYTES // 4:  # noqa: PTH202
+            return
+        # Only with the write lock nobody else adds frames, so what lies past the end is nobody's.
+        self._conn.execute("BEGIN IMMEDIATE")
+        try:
+            with open(path, "r+b") as file:  # noqa: PTH123  # SQLite's own name for the file
+                end = file.seek(0, os.SEEK_END)
+                file.write(bytes(_STEP_BYTES))
+                assert end >= 0
+        finally:
+            self._conn.execute("ROLLBACK")

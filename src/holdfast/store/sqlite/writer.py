@@ -1,0 +1,363 @@
+"""The writer: one thread that turns a queue of commits into few transactions.
+
+Everything that waits is planned and written together and made durable by one fsync; then each
+caller is answered. Snapshots, purges and checkpoints happen when nobody waits, or ride along when
+they must. A caller that is cancelled takes its commit back if the writer has not begun it, and
+waits for the end if it has: a commit is never in doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, Final
+
+import apsw
+
+from holdfast.errors import HoldfastError, StoreFailed
+from holdfast.model.canon import checksum
+from holdfast.model.chain import SALT_BYTES
+from holdfast.model.events import Commit
+from holdfast.model.ids import Entropy
+from holdfast.model.keys import Key
+from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
+from holdfast.store.clock import Clock
+from holdfast.store.codec import Codec
+from holdfast.store.protocol import Place
+from holdfast.store.sqlite import rows
+from holdfast.store.sqlite.batch import Batch
+from holdfast.store.sqlite.cache import Cache, Live
+from holdfast.store.sqlite.connect import Database, close, translate
+from holdfast.store.sqlite.reader import Reader
+from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.wal import Wal
+
+BATCH_MAX: Final = 512
+BATCH_BYTES_MAX: Final = 8 * 2**20
+WAITING_MAX: Final = 16_384
+SNAPSHOTS_PER_BATCH: Final = 4
+CLOSE_SNAPSHOT_BYTES_MIN: Final = 8 * 2**10
+PURGE_ROWS: Final = 2_000
+
+
+class Job:
+    """Something the writer is asked to do, and whom to tell."""
+
+    __slots__ = ("call", "commits", "future", "loop", "size", "ticket")
+
+    def __init__(self, commits: Sequence[Commit], call: Callable[[Writer], Any] | None) -> None:
+        self.commits, self.call = commits, call
+        self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
+
+    def claim(self) -> bool:
+        try:
+            self.ticket.pop()
+        except IndexError:
+            return False
+        return True
+
+
+class Writer(threading.Thread):
+    """The only one who writes through this store."""
+
+    def __init__(self, database: Database, codec: Codec, clock: Clock) -> None:
+        super().__init__(name="holdfast-writer", daemon=True)
+        self.cache = Cache()
+        self.conn: apsw.Connection
+        self.reader: Reader
+        self._database, self._codec, self._clock = database, codec, clock
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._entropy = Entropy(os.urandom)
+        self.wal: Wal
+        self._due: dict[Key, Live] = {}
+        self._purging = True  # there may be purges that an earlier process left unfinished
+        self._waiting = 0
+        self._room = asyncio.Event()
+        self._failed: HoldfastError | None = None
+
+    # --- for callers, on their event loop ------------------------------------------------------
+
+    async def commit(self, commits: Sequence[Commit]) -> Any:
+        return await self._submit(Job(commits, None))
+
+    async def call(self, function: Callable[[Writer], Any]) -> Any:
+        """Run `function` on the writer's thread, in a transaction if it begins one."""
+        return await self._submit(Job((), function))
+
+    async def end(self) -> None:
+        """Let the writer finish everything and wait until its thread is gone."""
+        self._jobs.put(None)
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.join))
+
+    async def _submit(self, job: Job) -> Any:
+        while self._waiting >= WAITING_MAX:  # back-pressure: memory for the queue is bounded
+            self._room.clear()
+            await self._room.wait()
+        self._waiting += 1
+        self._jobs.put(job)
+        try:
+            if self._failed is not None and job.claim():  # put after the last look at the queue
+                raise self._failed
+            return await self._answer(job)
+        finally:
+            self._waiting -= 1
+            self._room.set()
+
+    async def _answer(self, job: Job) -> Any:
+        try:
+            return await asyncio.shield(job.future)
+        except asyncio.CancelledError:
+            if job.claim():
+                raise  # the writer had not begun: it never happened
+            while not job.future.done():
+                try:
+                    await asyncio.shield(job.future)
+                except asyncio.CancelledError:
+                    continue
+                except Exception:
+                    break
+            job.future.exception()  # seen, if there was one: the cancellation is what is told
+            raise
+
+    # --- the thread ----------------------------------------------------------------------------
+
+    def run(self) -> None:
+        try:
+            self._begin()
+            self._loop()
+        except BaseException as error:
+            told = self._told(error)
+            if not isinstance(told, HoldfastError):
+                told = StoreFailed(self._database.where, repr(told))
+            self._failed = told
+            self._refuse_all(told)
+
+    def _begin(self) -> None:
+        self.conn = self._database.connect()
+        # What is deleted is overwritten: an erased session must not linger in free pages.
+        self.conn.pragma("secure_delete", True)
+        self.reader = Reader(self.conn, self._codec)
+        self.wal = Wal(self.conn, grow=self._database.plain)
+
+    def _loop(self) -> None:
+        while True:
+            self._rest()
+            job = self._jobs.get()
+            if job is None:
+                break
+            while job is not None:
+                job = self._work(job)
+        self._finish()
+
+    def _work(self, first: Job) -> Job | None:
+        """Do `first` and what waits behind it; a job that must run alone is handed back."""
+        if first.call is not None:
+            self._run_call(first)
+            return None
+        batch, size, alone = [first], first.size, None
+        while len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                break
+            if job is None:
+                self._jobs.put(None)  # the end comes after this batch
+                break
+            if job.call is not None:
+                alone = job
+                break
+            batch.append(job)
+            size += job.size
+        self._run_batch([job for job in batch if job.claim()])
+        return alone
+
+    def _run_batch(self, jobs: list[Job]) -> None:
+        answers: list[tuple[Job, Any, BaseException | None]] = []
+        try:
+            with self.transaction():
+                batch = Batch(
+                    self.reader, self.cache, self._clock(), lambda: self._entropy.take(SALT_BYTES)
+                )
+                for job in jobs:
+                    try:
+                        answers.append((job, batch.plan(job.commits), None))
+                    except HoldfastError as error:
+                        answers.append((job, None, error))
+                batch.write()
+                self._write_snapshots(SNAPSHOTS_PER_BATCH)
+            touched = batch.settle()
+        except BaseException as error:
+            self._cache_lost()
+            told = self._told(error)
+            answers = [(job, None, told) for job in jobs]
+        else:
+            self._note_due(touched)
+        _answer(answers)
+
+    def _run_call(self, job: Job) -> None:
+        if not job.claim():
+            return
+        assert job.call is not None
+        try:
+            answer = (job, job.call(self), None)
+        except BaseException as error:
+            self._cache_lost()
+            answer = (job, None, self._told(error))
+        _answer([answer])
+
+    def transaction(self) -> _Transaction:
+        """The write lock, from BEGIN IMMEDIATE to a durable COMMIT or a ROLLBACK."""
+        return _Transaction(self.conn, self.cache)
+
+    # --- when there is time --------------------------------------------------------------------
+
+    def _rest(self) -> None:
+        """Housekeeping between batches. Whatever fails here failed for nobody: it is tried again."""
+        try:
+            self.wal.tend()
+            while self._jobs.empty() and self._chore():
+                pass
+        except (apsw.Error, HoldfastError):
+            self._due.clear()
+            self._purging = False
+
+    def _chore(self) -> bool:
+        """One piece of work that nobody waits for; False if there is none."""
+        if self._due:
+            with self.transaction():
+                self._write_snapshots(SNAPSHOTS_PER_BATCH)
+            return True
+        if self._purging:
+            self._purging = self.purge_some()
+            return True
+        return False
+
+    def purge_some(self) -> bool:
+        """Remove some rows of deleted logs. False if none are left."""
+        with self.transaction():
+            row = self.conn.execute(SQL["next_purge"]).fetchone()
+            if row is None:
+                return False
+            self.conn.execute(SQL["purge_some"], (row[0], PURGE_ROWS))
+            if self.conn.changes() < PURGE_ROWS:
+                self.conn.execute(SQL["drop_snapshot"], row)
+                self.conn.execute(SQL["drop_purge"], row)
+            return True
+
+    def note_purge(self) -> None:
+        self._purging = True
+
+    def _note_due(self, touched: Iterable[tuple[Key, Live]]) -> None:
+        for key, live in touched:
+            if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
+                self._due[key] = live
+
+    def _write_snapshots(self, most: int) -> None:
+        """Inside a transaction. The newest fold is the cache's: nobody else may have written since."""
+        for key in list(self._due)[:most]:
+            live = self._due.pop(key)
+            current = self.cache.peek(key) is live and live.era == self.cache.era
+            if current and not live.damaged:  # a snapshot must not launder a damaged log
+                self._write_snapshot(live)
+
+    def _write_snapshot(self, live: Live) -> None:
+        fold = live.fold
+        seq = fold.head.version
+        raw = rows.snapshot_body(fold.fields, fold.versions)
+        packed = self._codec.pack(raw, Place("snapshot", fold.head.uid, str(seq)))
+        self.conn.execute(
+            SQL["put_snapshot"], (live.sid, seq, *packed, checksum(fold.fields))
+        )
+        live.snapshot_bytes, live.delta_bytes = len(raw), 0
+
+    # --- ends ----------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """A clean end: snapshots, so that the next process starts fast; then close."""
+        for key, live in self.cache.sessions():
+            if live.delta_bytes >= CLOSE_SNAPSHOT_BYTES_MIN:
+                self._due[key] = live
+        try:
+            while self._due:
+                with self.transaction():
+                    self._write_snapshots(64)
+        except (apsw.Error, HoldfastError):
+            pass  # a snapshot not written costs the next process time, nothing else
+        close(self.conn)
+
+    def _cache_lost(self) -> None:
+        self.cache.clear()
+        self._due.clear()
+
+    def _told(self, error: BaseException) -> BaseException:
+        if isinstance(error, apsw.Error):
+            told = translate(error, self._database.where)
+            told.__cause__ = error
+            return told
+        return error
+
+    def _refuse_all(self, error: HoldfastError) -> None:
+        """The writer cannot go on: nobody may wait for it for ever."""
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except Empty:
+                return
+            if job is not None and job.claim():
+                _answer([(job, None, error)])
+
+
+class _Transaction:
+    """BEGIN IMMEDIATE … COMMIT, and the question whether another process was here before."""
+
+    __slots__ = ("_cache", "_conn")
+
+    def __init__(self, conn: apsw.Connection, cache: Cache) -> None:
+        self._conn, self._cache = conn, cache
+
+    def __enter__(self) -> None:
+        # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
+        self._conn.execute("BEGIN IMMEDIATE")
+        self._cache.tell(self._conn.execute("PRAGMA data_version").get)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self._conn.execute("COMMIT")  # durable here: the WAL is synced
+                return
+            except BaseException:
+                self._roll_back()
+                raise
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        if self._conn.in_transaction:
+            self._conn.execute("ROLLBACK")
+
+
+def _answer(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
+    """Tell the callers, one crossing of threads for all that share a loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any, BaseException | None]]] = {}
+    for answer in answers:
+        by_loop.setdefault(answer[0].loop, []).append(answer)
+    for loop, told in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_deliver, told)
+        except RuntimeError:
+            pass  # the loop is closed: nobody is left to be told
+
+
+def _deliver(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
+    for job, result, error in answers:
+        if job.future.done():
+            continue
+        if error is None:
+            job.future.set_result(result)
+        else:
+            job.future.set_exception(error)

@@ -1,0 +1,71 @@
+"""The contract suite: every sentence of the store protocol, as tests that any store can run.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        async def store(self):
+            store = await MyStore.open(…)
+            yield store
+            await store.close()
+
+`store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
+that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
+open `SharedLaws` with a fixture `other`. Needs pytest and pytest-asyncio.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+_LAWS: Final = [
+    "commits",
+    "repeats",
+    "scopes",
+    "reading",
+    "heads",
+    "facts",
+    "endings",
+    "races",
+    "times",
+    "durable",
+    "shared",
+]
+# Before they are imported, so that a failed assertion shows its values.
+pytest.register_assert_rewrite(
+    "holdfast.testing.commits", *(f"holdfast.testing.laws.{name}" for name in _LAWS)
+)
+
+from holdfast.store.protocol import Store  # noqa: E402  # after the rewrite, see above
+from holdfast.testing.clock import FakeClock  # noqa: E402
+from holdfast.testing.laws.commits import CommitLaws  # noqa: E402
+from holdfast.testing.laws.durable import DurableLaws, Reopen  # noqa: E402
+from holdfast.testing.laws.endings import EndLaws  # noqa: E402
+from holdfast.testing.laws.facts import FactLaws  # noqa: E402
+from holdfast.testing.laws.heads import HeadLaws  # noqa: E402
+from holdfast.testing.laws.races import RaceLaws  # noqa: E402
+from holdfast.testing.laws.reading import ReadLaws  # noqa: E402
+from holdfast.testing.laws.repeats import RepeatLaws  # noqa: E402
+from holdfast.testing.laws.scopes import ScopeLaws  # noqa: E402
+from holdfast.testing.laws.shared import SharedLaws  # noqa: E402
+from holdfast.testing.laws.times import TimeLaws  # noqa: E402
+
+__all__ = ["DurableLaws", "Reopen", "SharedLaws", "StoreContract", "TimeLaws"]
+
+
+class StoreContract(
+    CommitLaws, RepeatLaws, ScopeLaws, ReadLaws, HeadLaws, FactLaws, EndLaws, RaceLaws
+):
+    """What holds for every store. Subclass it with a name that pytest collects."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """Time by hand, for stores that take a Clock."""
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self) -> Store:
+        """An empty store. Override it."""
+        raise NotImplementedError("the suite's class must provide the fixture `store`")

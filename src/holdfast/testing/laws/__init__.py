@@ -1,0 +1,1 @@
+"""The laws a store is held to, a module for each part of the protocol."""
