@@ -9,17 +9,34 @@ A session is an append-only log of events; every change to anything is one atomi
 
 from __future__ import annotations
 
-from holdfast import errors
+from holdfast import errors as errors
 from holdfast.errors import *  # noqa: F403  # the error tree is public by name
-from holdfast.errors import HoldfastError
-from holdfast.model import ops
-from holdfast.model.due import deadline_at, runnable_at
-from holdfast.model.events import Draft, Event
-from holdfast.model.head import Head, Timer
-from holdfast.model.keys import Key
-from holdfast.session.session import Session
-from holdfast.session.sessions import Holdfast
-from holdfast.store.protocol import Erasure, Finding, Page, Report, Seal
+from holdfast.errors import HoldfastError as HoldfastError
+from holdfast.model import ops as ops
+from holdfast.model.due import deadline_at as deadline_at
+from holdfast.model.due import runnable_at as runnable_at
+from holdfast.model.events import Draft as Draft
+from holdfast.model.events import Event as Event
+from holdfast.model.head import Head as Head
+from holdfast.model.head import Timer as Timer
+from holdfast.model.keys import Key as Key
+from holdfast.session.session import Session as Session
+from holdfast.session.sessions import Holdfast as Holdfast
+from holdfast.store.protocol import (
+    Erasure as Erasure,
+)
+from holdfast.store.protocol import (
+    Finding as Finding,
+)
+from holdfast.store.protocol import (
+    Page as Page,
+)
+from holdfast.store.protocol import (
+    Report as Report,
+)
+from holdfast.store.protocol import (
+    Seal as Seal,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

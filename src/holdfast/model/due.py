@@ -1,4 +1,4 @@
-"""Due: when a session next wants attention. Pure folds of the head, so no scheduler can disagree."""
+"""Due: when a session next wants attention. Folds of the head, so no scheduler can disagree."""
 
 from __future__ import annotations
 

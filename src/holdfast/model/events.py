@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -57,7 +58,7 @@ def to_us(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A recorded fact. Its data and ops are read-only."""
 
     seq: int  # dense within the session, from 1; 0 for a partial, which has no place in the log
@@ -106,14 +107,14 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     wake_id: str | None = None
 
 
-class Body(msgspec.Struct, frozen=True, omit_defaults=True):
+class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The part of an event that is compressed and sealed: what was said and what it changed."""
 
     data: dict[str, Any]
     ops: tuple[op.Op, ...] = ()
 
 
-class Prepared(msgspec.Struct, frozen=True):
+class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A draft that no store need look at again: checked, encoded, decoded, hashed."""
 
     id: str
@@ -133,7 +134,7 @@ class Prepared(msgspec.Struct, frozen=True):
     header: bytes  # the digest of everything but the body
 
 
-class Commit(msgspec.Struct, frozen=True):
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """Drafts for one session, on conditions. No condition: they rebase onto what is there."""
 
     key: Key
@@ -152,7 +153,10 @@ def decode_body(raw: bytes) -> Body:
 
 
 def _frozen(body: Body) -> Body:
-    return Body(freeze(body.data), tuple([op.frozen(o) for o in body.ops]) if body.ops else ())
+    for o in body.ops:
+        op.frozen(o)
+    msgspec.structs.force_setattr(body, "data", freeze(body.data))  # ours: just decoded
+    return body
 
 
 def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False) -> Prepared:
@@ -161,35 +165,32 @@ def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False)
     Raises InvalidInput; what it returns can be recorded without another look at its form.
     """
     actor = draft.actor or actor
-    _check_names(draft, actor, reserved)
+    _check_names(draft, actor, reserved=reserved)
     assert actor is not None  # _check_names saw to it
     given = draft.id is not None
     if draft.id is not None:
         id = draft.id
-    names = (id, draft.type, actor, draft.cause) + (
+    names = (
+        id,
+        draft.type,
+        actor,
+        draft.cause,
         draft.invocation_id,
         draft.correlation_id,
         draft.wake_id,
     )
     ops = collect_ops(draft)
-    marked = any(":" in o.path[0] for o in ops)  # type: ignore[operator]  # checked: a name
+    marked = any([":" in o.path[0] for o in ops])  # type: ignore[operator]  # checked: a name
     temp: tuple[op.PlainOp, ...] = ()
     if marked:
         ops, temp = _without_temporary(ops, draft.data)
     raw, body = _encode(draft.data, tuple(ops))
-    plain = tuple([op.resolve(o, body.data) for o in body.ops])
-    return Prepared(
-        id,
-        given,
-        *names[1:],
-        body.data,  # type: ignore[arg-type]  # frozen by _encode
-        body.ops,
-        plain,
-        marked and any(op.scope_of(str(o.path[0])) != "session" for o in plain),
-        temp,
-        raw,
-        header_digest(names),
-    )
+    plain: tuple[Any, ...] = body.ops
+    if any([type(o) in op.REFS for o in plain]):
+        plain = tuple([op.resolve(o, body.data) for o in plain])
+    scoped = marked and any([op.scope_of(o.path[0]) != "session" for o in plain])
+    digest = header_digest(names)
+    return Prepared(id, given, *names[1:], body.data, body.ops, plain, scoped, temp, raw, digest)  # type: ignore[arg-type]  # frozen
 
 
 def collect_ops(draft: Draft) -> list[op.Op]:
@@ -264,22 +265,30 @@ def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
     return Body(settle(data, "data"), tuple(settled))
 
 
-def _check_names(draft: Draft, actor: str | None, reserved: bool) -> None:
-    type_: object = draft.type
-    if reason := unfit(type_, TYPE_CHARS_MAX):
-        raise InvalidEvent(f"its type {reason}")
-    if not _DOTTED(draft.type):
-        raise InvalidEvent(f"its type {draft.type!r} is not dotted, as in 'user.message'")
+def _check_names(draft: Draft, actor: str | None, *, reserved: bool) -> None:
+    if not isinstance(draft.type, str) or (problem := _type_problem(draft.type)):
+        raise InvalidEvent(problem if isinstance(draft.type, str) else "its type is not text")
     if not reserved and draft.type.startswith(RESERVED):
         raise ReservedType(draft.type)
     if not actor:
         raise ActorMissing
     if reason := unfit(actor, ACTOR_CHARS_MAX):
         raise InvalidEvent(f"its actor {reason}")
+    if draft.id is draft.cause is draft.invocation_id is draft.correlation_id is draft.wake_id:
+        return  # all None, as most often
     for name in _IDS:
         value = getattr(draft, name)
         if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
             raise InvalidEvent(f"its {name} {reason}")
+
+
+@lru_cache(maxsize=1_024)
+def _type_problem(type: str) -> str | None:
+    if reason := unfit(type, TYPE_CHARS_MAX):
+        return f"its type {reason}"
+    if not _DOTTED(type):
+        return f"its type {type!r} is not dotted, as in 'user.message'"
+    return None
 
 
 def _named(name: str) -> op.Path:
@@ -289,10 +298,9 @@ def _named(name: str) -> op.Path:
 
 
 def _set(name: str, value: Any, data: Any) -> op.Op:
-    path = _named(name)
     if type(value) in _REFERABLE and (ref := _reference(value, data)) is not None:
-        return op.SetRef(path, ref)
-    return op.Set(path, value)
+        return op.SetRef(_named(name), ref)
+    return op.Set(_named(name), value)
 
 
 def _add(name: str, items: Sequence[Any], data: Any) -> list[op.Op]:

@@ -20,7 +20,7 @@ ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), 
 _ABSENT: Final = object()
 
 
-class Fold(msgspec.Struct, frozen=True):
+class Fold(msgspec.Struct, frozen=True, gc=False):
     """A session at one version: head, own fields, and the seq that last changed each field."""
 
     head: Head
@@ -28,7 +28,7 @@ class Fold(msgspec.Struct, frozen=True):
     versions: FrozenDict = EMPTY
 
 
-class ScopeValue(msgspec.Struct, frozen=True):
+class ScopeValue(msgspec.Struct, frozen=True, gc=False):
     """One app: or user: name at one version. A deleted name has no value and keeps its version."""
 
     version: int
@@ -36,7 +36,7 @@ class ScopeValue(msgspec.Struct, frozen=True):
     deleted: bool = False
 
 
-class ScopeWrite(msgspec.Struct, frozen=True):
+class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
     """One more version of a scope name: the op that made it and what it now is."""
 
     key: ScopeKey
@@ -45,7 +45,7 @@ class ScopeWrite(msgspec.Struct, frozen=True):
     seq: int
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """An event with the bytes a store keeps of it."""
 
     event: Event
@@ -82,20 +82,20 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     after = head.advance(before, draft.type, draft.data, at_us, link)
     if draft.type.startswith("session."):
         head.check_bounds(after)
-    return _folded(fold, after, draft.plain_ops, draft.scoped), Record(
+    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Record(
         event, draft.raw, salt, digest
     )
 
 
 def replay(fold: Fold, event: Event) -> Fold:
-    """The fold after an event read back from a store. A damaged one moves the head, not the state."""
+    """The fold after an event read back. A damaged one moves the head, not the state."""
     data = EMPTY if event.data is None else event.data
     after = head.advance(fold.head, event.type, data, event.at_us, event.link)
     plain = tuple(ops.resolve(op, data) for op in event.ops)
     return _folded(fold, after, plain, scoped=True)
 
 
-def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], scoped: bool) -> Fold:
+def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: bool) -> Fold:
     if scoped:
         plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
     if not plain:

@@ -29,7 +29,7 @@ INPUT: Final = "user."
 TimerKind: TypeAlias = Literal["wake", "deadline"]
 
 
-class Timer(msgspec.Struct, frozen=True):
+class Timer(msgspec.Struct, frozen=True, gc=False):
     """A moment the session asked for: to be woken, or to be ended."""
 
     at_us: int
@@ -40,7 +40,7 @@ class Timer(msgspec.Struct, frozen=True):
         return to_time(self.at_us)
 
 
-class Head(msgspec.Struct, frozen=True):
+class Head(msgspec.Struct, frozen=True, gc=False):
     """Where a session stands. `version` is the seq of its last event."""
 
     key: Key

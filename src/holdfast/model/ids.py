@@ -12,6 +12,8 @@ from typing import Final
 
 _BLOCK_BYTES: Final = 8_192
 _COUNTER_MAX: Final = 0xFFF
+_NOISE: Final = 0x3FFF_FFFF_FFFF_FFFF
+_VARIANT: Final = 0x8000_0000_0000_0000
 
 
 class Entropy:
@@ -57,6 +59,6 @@ class Ids:
 
 def uuid7(at_ms: int, counter: int, noise: bytes) -> str:
     """RFC 9562 version 7: 48 bits of time, 12 of counter, 62 of noise."""
-    tail = int.from_bytes(noise, "big") & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000
-    text = f"{at_ms << 16 | 0x7000 | counter:016x}{tail:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    head = f"{at_ms:012x}7{counter:03x}"
+    tail = f"{int.from_bytes(noise, 'big') & _NOISE | _VARIANT:x}"
+    return f"{head[:8]}-{head[8:12]}-{head[12:]}-{tail[:4]}-{tail[4:]}"

@@ -16,7 +16,7 @@ from holdfast.model.limits import KEY_PART_CHARS_MAX
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
-class Key(msgspec.Struct, frozen=True, order=True):
+class Key(msgspec.Struct, frozen=True, gc=False, order=True):
     """app, user and id together name one session, for ever."""
 
     app: str

@@ -11,7 +11,7 @@ a message that is both said and remembered is stored once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -24,65 +24,59 @@ Path: TypeAlias = tuple[str | int, ...]
 Scope: TypeAlias = Literal["session", "app", "user", "temp"]
 
 
-class _Op(msgspec.Struct, frozen=True, array_like=True):
-    path: Path
-
-    def __post_init__(self) -> None:
-        path: object = self.path
-        if type(path) is not tuple:
-            path = (path,) if isinstance(path, str) else tuple(path)  # type: ignore[arg-type]
-            msgspec.structs.force_setattr(self, "path", path)
+class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    path: Path  # a lone name may be given as text
 
 
-class Set(_Op, frozen=True, array_like=True, tag="set"):
+class Set(_Op, frozen=True, array_like=True, gc=False, tag="set"):
     """Put `value` at the path, whatever was there."""
 
     value: Any
 
 
-class Delete(_Op, frozen=True, array_like=True, tag="del"):
+class Delete(_Op, frozen=True, array_like=True, gc=False, tag="del"):
     """Take the name at the path out of its dict. It must be there."""
 
 
-class Add(_Op, frozen=True, array_like=True, tag="add"):
-    """Put `items` at the end of the list at the path (begun if missing), or in before index `at`."""
+class Add(_Op, frozen=True, array_like=True, gc=False, tag="add"):
+    """Put `items` at the end of the list at the path (begun if missing), or before index `at`."""
 
     items: list[Any]
     at: int | None = None
 
 
-class Merge(_Op, frozen=True, array_like=True, tag="merge"):
+class Merge(_Op, frozen=True, array_like=True, gc=False, tag="merge"):
     """Update the dict at the path (begun if missing) with the names of `value`, one level deep."""
 
     value: dict[str, Any]
 
 
-class Inc(_Op, frozen=True, array_like=True, tag="inc"):
+class Inc(_Op, frozen=True, array_like=True, gc=False, tag="inc"):
     """Add `by` to the number at the path (0 if missing)."""
 
     by: int | float
 
 
-class Cut(_Op, frozen=True, array_like=True, tag="cut"):
+class Cut(_Op, frozen=True, array_like=True, gc=False, tag="cut"):
     """Take the items from `start` up to `stop` out of the list at the path."""
 
     start: int
     stop: int
 
 
-class SetRef(_Op, frozen=True, array_like=True, tag="set@"):
+class SetRef(_Op, frozen=True, array_like=True, gc=False, tag="set@"):
     """Set, with the value found at `ref` in the event's data."""
 
     ref: Path
 
 
-class AddRef(_Op, frozen=True, array_like=True, tag="add@"):
+class AddRef(_Op, frozen=True, array_like=True, gc=False, tag="add@"):
     """Add one item: the value found at `ref` in the event's data."""
 
     ref: Path
 
 
-class MergeRef(_Op, frozen=True, array_like=True, tag="merge@"):
+class MergeRef(_Op, frozen=True, array_like=True, gc=False, tag="merge@"):
     """Merge, with the dict found at `ref` in the event's data."""
 
     ref: Path
@@ -91,6 +85,7 @@ class MergeRef(_Op, frozen=True, array_like=True, tag="merge@"):
 PlainOp: TypeAlias = Set | Delete | Add | Merge | Inc | Cut
 Op: TypeAlias = PlainOp | SetRef | AddRef | MergeRef
 
+REFS: Final = frozenset((SetRef, AddRef, MergeRef))
 _OPS: Final = get_args(Op)
 _MISSING: Final = object()
 
@@ -107,22 +102,24 @@ def scope_of(name: str) -> Scope:
 
 
 def check(op: object) -> Op:
-    """`op` itself if it is well formed, whatever the state; raises InvalidOp."""
+    """The operation, well formed whatever the state; raises InvalidOp."""
     if not isinstance(op, _OPS):
         raise InvalidOp(f"{type(op).__name__} is no operation")
     path: object = op.path
-    if not isinstance(path, tuple) or not path or not isinstance(path[0], str):
+    if not isinstance(path, tuple):
+        path = tuple(path) if isinstance(path, list) else (path,)
+        op = cast(Op, msgspec.structs.replace(op, path=path))
+    if not path or not isinstance(path[0], str):
         raise InvalidOp(f"the path {path!r} does not begin with a name")
     if reason := unfit(path[0], NAME_CHARS_MAX):
         raise InvalidOp(f"the name {path[0]!r} {reason}")
     for step in path[1:]:
         if type(step) is not str and (type(step) is not int or step < 0):
             raise InvalidOp(f"the path {path!r} has the step {step!r}: a name or an index from 0")
-    _check_arguments(op)
-    return op
+    return _check_arguments(cast(Op, op))
 
 
-def _check_arguments(op: Op) -> None:
+def _check_arguments(op: Op) -> Op:
     match op:
         case Add(items=items, at=at):
             if not isinstance(items, (list, tuple)):
@@ -137,8 +134,12 @@ def _check_arguments(op: Op) -> None:
             if type(start) is not int or type(stop) is not int or not 0 <= start <= stop:
                 raise InvalidOp(f"cut at {show(op.path)} takes 0 <= start <= stop")
         case SetRef(ref=ref) | AddRef(ref=ref) | MergeRef(ref=ref):
-            if not isinstance(ref, (tuple, list)):
-                raise InvalidOp(f"the reference {ref!r} is no path")
+            if not isinstance(ref, tuple):
+                step = tuple(ref) if isinstance(ref, list) else (ref,)
+                return msgspec.structs.replace(op, ref=step)
+        case _:
+            pass
+    return op
 
 
 def resolve(op: Op, data: Any) -> PlainOp:
@@ -160,7 +161,7 @@ def apply(fields: FrozenDict, ops: Iterable[PlainOp]) -> FrozenDict:
     root = FrozenDict(fields)
     for op in ops:
         if len(op.path) == 1 and type(op) is Set:
-            dict.__setitem__(root, op.path[0], op.value)  # type: ignore[index]  # checked: a name
+            _put(root, op.path[0], op.value)
         else:
             _apply_at(root, op)
     return root
@@ -330,11 +331,10 @@ def _part(data: Any, ref: Path) -> Any:
     return value
 
 
-def frozen(op: Op) -> Op:
-    """The operation with its decoded value made read-only, in place: nobody else has seen it."""
+def frozen(op: Op) -> None:
+    """Make the operation's decoded value read-only, in place: nobody else has seen it."""
     if isinstance(op, (Set, Merge)):
         if type(op.value) in OPEN:
             msgspec.structs.force_setattr(op, "value", freeze(op.value))
     elif isinstance(op, Add):
         msgspec.structs.force_setattr(op, "items", freeze(op.items))
-    return op

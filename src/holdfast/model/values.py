@@ -36,10 +36,10 @@ class FrozenDict(dict[str, Any]):
 
     __slots__ = ()
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
-    __ior__ = _refuse  # type: ignore[assignment]  # refuses on purpose what dict allows
+    __ior__ = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]  # immutable, so hashable by content
-        return hash(encode(self))
+        return hash(frozenset(self.items()))
 
     def __deepcopy__(self, memo: object) -> dict[str, Any]:
         return {name: thaw(value) for name, value in self.items()}
@@ -54,10 +54,10 @@ class FrozenList(list[Any]):
     __slots__ = ()
     __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = _refuse
     reverse = sort = _refuse
-    __iadd__ = __imul__ = _refuse  # type: ignore[assignment]  # refuses on purpose what list allows
+    __iadd__ = __imul__ = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]  # immutable, so hashable by content
-        return hash(encode(self))
+        return hash(tuple(self))
 
     def __deepcopy__(self, memo: object) -> list[Any]:
         return [thaw(value) for value in self]
@@ -74,9 +74,7 @@ def freeze(value: Any) -> Any:
     """The read-only form of a decoded value. Already frozen parts are shared, not copied."""
     kind = type(value)
     if kind is dict:
-        return FrozenDict(
-            {name: freeze(v) if type(v) in OPEN else v for name, v in value.items()}
-        )
+        return FrozenDict({name: freeze(v) if type(v) in OPEN else v for name, v in value.items()})
     if kind is list:
         return FrozenList([freeze(v) if type(v) in OPEN else v for v in value])
     return value

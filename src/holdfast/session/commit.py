@@ -1,4 +1,4 @@
-"""A commit over several sessions, gathered inside `async with hf.commit()` and recorded at its end."""
+"""A commit over several sessions: gathered in `async with hf.commit()`, recorded at its end."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +33,7 @@ _PAUSE_SECONDS_MAX: Final = 0.02
 
 
 class Session:
-    """A session or a handle on one. `actor`, once bound, stands for every append that names none."""
+    """A session, or a handle on one. A bound `actor` stands for appends that name none."""
 
     def __init__(self, hf: Holdfast, key: Key, *, actor: str | None = None) -> None:
         self._hf = hf
@@ -43,7 +44,7 @@ class Session:
         self._fields: FrozenDict = EMPTY
         self._scopes: dict[str, ScopeValue] | None = None  # None: never loaded
         self._temp: FrozenDict = EMPTY
-        self._events: tuple[Event, ...] = ()
+        self._events: deque[Event] = deque(maxlen=TAIL_KEPT_MAX)
         self._state: FrozenDict | None = None
 
     def __repr__(self) -> str:
@@ -85,7 +86,7 @@ class Session:
     @property
     def events(self) -> tuple[Event, ...]:
         """The loaded tail: the newest events this object knows of, without a gap."""
-        return self._events
+        return tuple(self._events)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -280,17 +281,20 @@ class Session:
                     self._state = None
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
-        new = tuple(event for event in events if event.seq > known)
-        if new and new[0].seq != known + 1:  # others wrote between: no gap in the tail
-            self._events = ()
-        self._events = (*self._events, *new)[-TAIL_KEPT_MAX:]
+        for event in events:
+            if event.seq > known:
+                if event.seq != known + 1:  # others wrote between: no gap in the tail
+                    self._events.clear()
+                self._events.append(event)
+                known = event.seq
 
     def _take(self, loaded: Loaded) -> None:
         if self._head is not None and self._head.version > loaded.head.version:
             return  # a commit of this process was faster than the load
         self._head, self._fields = loaded.head, loaded.fields
         self._scopes, self._state = dict(loaded.scopes), None
-        self._events, self.damaged = loaded.events, loaded.damaged
+        self._events = deque(loaded.events, TAIL_KEPT_MAX)
+        self.damaged = loaded.damaged
 
     def _guards(self, names: Iterable[str]) -> dict[str, int]:
         assert self._scopes is not None

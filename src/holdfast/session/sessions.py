@@ -150,9 +150,7 @@ class Holdfast:
         if found is not None:
             return found
         try:
-            return await self.create(
-                app, user, id=id, state=state, labels=labels, actor=actor
-            )
+            return await self.create(app, user, id=id, state=state, labels=labels, actor=actor)
         except SessionExists:  # another was faster, which is as good
             return await self.get(key, tail=tail)
 

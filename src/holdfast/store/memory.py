@@ -123,7 +123,9 @@ class MemoryStore:
         if since_us is not None:
             events = [event for event in events if event.at_us >= since_us]
         fold = kept.fold
-        return Loaded(fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), tuple(events))
+        return Loaded(
+            fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), tuple(events)
+        )
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

@@ -1,9 +1,9 @@
 """From a URL to an open store.
 
-    memory://                      in this process, gone with it
-    sqlite:///support.db           a file, relative to the working directory
-    sqlite:////var/lib/support.db  a file, absolute
-    sqlite:///support.db?sync=normal   faster; a power cut may take the last commits (a crash not)
+memory://                      in this process, gone with it
+sqlite:///support.db           a file, relative to the working directory
+sqlite:////var/lib/support.db  a file, absolute
+sqlite:///support.db?sync=normal   faster; a power cut may take the last commits (a crash not)
 """
 
 from __future__ import annotations

@@ -60,7 +60,10 @@ class View(Protocol):
 class Plan:
     """What a set of commits will write, and what to answer."""
 
-    __slots__ = ("_now_us", "_salt", "_view") + (
+    __slots__ = (
+        "_now_us",
+        "_salt",
+        "_view",
         "answers",
         "folds",
         "given",
@@ -175,7 +178,9 @@ class Plan:
     def _scopes(self, key: Key) -> dict[str, ScopeValue]:
         """What a new session finds: stored names, and those this plan has written already."""
         found = self._view.scopes(key.app, key.user)
-        planned = {k[2]: v for k, v in self.scopes.items() if k[0] == key.app and k[1] in ("", key.user)}
+        planned = {
+            k[2]: v for k, v in self.scopes.items() if k[0] == key.app and k[1] in ("", key.user)
+        }
         return {**found, **planned}
 
     def _scope(self, key: ScopeKey) -> ScopeValue | None:

@@ -23,7 +23,7 @@ Order: TypeAlias = Literal["created", "updated"]
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """What one Commit left: its events (earlier records for repeated drafts) and the session."""
 
     events: tuple[Event, ...]
@@ -144,8 +144,9 @@ class Store(Protocol):
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
-        Order "created" goes with created_after, order "updated" (of an app or a user, without
-        labels) with updated_after. Paging through order "created" meets every session that exists throughout exactly once.
+        Order "created" goes with created_after; order "updated", for an app or a user without
+        labels, with updated_after. Paging through order "created" meets every session that exists
+        throughout exactly once.
         Raises InvalidCursor, and InvalidQuery for an order that no index serves.
         """
         ...

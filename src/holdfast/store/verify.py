@@ -12,7 +12,9 @@ from holdfast.model.head import CREATED, INPUT, PROCESSED, Head, blank
 from holdfast.model.keys import Key
 from holdfast.store.protocol import Finding
 
-Stored: TypeAlias = tuple[Event, bytes | None, bytes, bytes]  # event, body if readable, salt, digest
+Stored: TypeAlias = tuple[
+    Event, bytes | None, bytes, bytes
+]  # event, body if readable, salt, digest
 Snapshot: TypeAlias = tuple[int, Fold | None]  # its seq, and the fold if it can be read
 
 
@@ -65,9 +67,7 @@ def _event_problems(
     if event.at_us < before.updated_us:
         yield "was recorded before the event it follows"
     names = (event.id, event.type, event.actor, event.cause)
-    header = chain.header_digest(
-        (*names, event.invocation_id, event.correlation_id, event.wake_id)
-    )
+    header = chain.header_digest((*names, event.invocation_id, event.correlation_id, event.wake_id))
     if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
         yield "breaks the chain"
     if event.processed_us is not None and not event.type.startswith(INPUT):

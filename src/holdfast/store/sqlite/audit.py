@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -20,11 +21,19 @@ from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.verify import Snapshot, Stored, verify_session
 
-_HEADS = f"SELECT {rows.HEAD_COLUMNS} FROM sessions WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1"
-_STORED = f"SELECT {rows.EVENT_COLUMNS}, salt, digest FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
-_SEQS = "SELECT seq FROM events NOT INDEXED WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
-_SCOPES = "SELECT app, user, name, version, base, form, flags, body, crc FROM scopes ORDER BY app, user, name, version"
-_ORPHANS = (
+_HEADS: Final = (
+    f"SELECT {rows.HEAD_COLUMNS} FROM sessions "
+    "WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1"
+)
+_STORED: Final = (
+    f"SELECT {rows.EVENT_COLUMNS}, salt, digest FROM events "
+    "WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
+)
+_SCOPES: Final = (
+    "SELECT app, user, name, version, base, form, flags, body, crc FROM scopes "
+    "ORDER BY app, user, name, version"
+)
+_ORPHANS: Final = (
     "SELECT 'event', count(*) FROM events WHERE sid NOT IN (SELECT sid FROM sessions) "
     "AND sid NOT IN (SELECT sid FROM purges) UNION ALL "
     "SELECT 'label', count(*) FROM labels WHERE sid NOT IN (SELECT sid FROM sessions) UNION ALL "
@@ -73,7 +82,7 @@ class Audit:
 
     def _everything(self, progress: Progress | None) -> Iterator[Finding]:
         yield from self._guarded(self._structure(), "file")
-        total = self._conn.execute("SELECT count(*) FROM sessions WHERE deleted_us IS NULL").get
+        total = self._all("SELECT count(*) FROM sessions WHERE deleted_us IS NULL")[0][0]
         sid = 0
         while (row := self._conn.execute(_HEADS, (sid,)).fetchone()) is not None:
             sid = row[0]
@@ -81,12 +90,12 @@ class Audit:
             if progress is not None:
                 progress(self._sessions, total)
         yield from self._guarded(self._scopes(), "scope")
-        for what, count in self._conn.execute(_ORPHANS).fetchall():
+        for what, count in self._all(_ORPHANS):
             if count:
                 yield Finding(what, f"rows without a session: {count}")
 
     def _structure(self) -> Iterator[Finding]:
-        for (line,) in self._conn.execute("PRAGMA integrity_check(100)").fetchall():
+        for (line,) in self._all("PRAGMA integrity_check(100)"):
             if line != "ok":
                 yield Finding("file", line)
 
@@ -94,16 +103,21 @@ class Audit:
         self._sessions += 1
         sid, head = row[0], rows.head_from(row)
         found = self._reader.found(sid, head)
-        yield from verify_session(found.fold, self._stored(sid, head.uid), self._snapshot(sid, head))
+        yield from verify_session(
+            found.fold, self._stored(sid, head.uid), self._snapshot(sid, head)
+        )
         yield from self._columns(sid, head)
 
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
         after = 0
-        while page := self._conn.execute(_STORED, (sid, after)).fetchall():
+        while page := self._all(_STORED, (sid, after)):
             for row in page:
                 after = row[0]
                 self._events += 1
                 yield self._one(row, uid)
+
+    def _all(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        return self._conn.execute(sql, args).fetchall()
 
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         *plain, salt, digest = row
@@ -146,9 +160,11 @@ class Audit:
             last = key
             expected = 1 if value is None else value.version + 1
             if version != expected:
-                yield Finding("scope", f"{name} of {app}/{user} has version {version} for {expected}")
+                yield Finding(
+                    "scope", f"{name} of {app}/{user} has version {version} for {expected}"
+                )
             place = rows.scope_place(key, version)
-            raw = self._codec.unpack(flags, body, crc, lambda place=place: place)
+            raw = self._codec.unpack(flags, body, crc, partial(_same, place))
             if form == rows.BY_OP and base < version:
                 value = scope_next(key, value, rows.scope_op_from(raw))
             elif form == rows.WHOLE and base == version:
@@ -157,6 +173,10 @@ class Audit:
                 value = ScopeValue(version, None, True)
             else:
                 yield Finding("scope", f"{name} of {app}/{user} has no base at version {version}")
+
+
+def _same(place: Place) -> Place:
+    return place
 
 
 def _key_of(row: tuple[Any, ...]) -> Key | None:

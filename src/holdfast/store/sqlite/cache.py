@@ -20,7 +20,7 @@ BYTES_MAX: Final = 64 * 2**20
 
 
 class Live(msgspec.Struct):
-    """A session in memory. `delta_bytes` is the log since its snapshot, a measure of its state too."""
+    """A session in memory. `delta_bytes` is the size of its log since the snapshot."""
 
     sid: int
     fold: Fold

@@ -48,9 +48,7 @@ class Database:
     def connect(self) -> apsw.Connection:
         """A connection with our pragmas to a file that was prepared."""
         try:
-            conn = apsw.Connection(
-                str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs
-            )
+            conn = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
             return self._tuned(conn)
         except apsw.Error as error:
             raise translate(error, self.where) from error

@@ -15,7 +15,7 @@ def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int)
     """One page, and the cursor to the next if there is one."""
     cursors.check(query)
     sql, args = _statement(query, cursor)
-    found = conn.execute(sql, (*args, limit + 1)).fetchall()
+    found: list[tuple[Any, ...]] = conn.execute(sql, (*args, limit + 1)).fetchall()
     heads = tuple(rows.head_from(row) for row in found[:limit])
     if len(found) <= limit:
         return Page(heads, None)
@@ -26,7 +26,8 @@ def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int)
 
 def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
     mark = "s.updated_us" if query.order == "updated" else "s.created_us"
-    source, where, args = "sessions s", ["s.deleted_us IS NULL"], []
+    source, where = "sessions s", ["s.deleted_us IS NULL"]
+    args: list[Any] = []
     if query.labels:
         source, mark, more, args = _by_label(query)
         where += more

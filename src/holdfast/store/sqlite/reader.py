@@ -58,6 +58,9 @@ class Reader:
         finally:
             self.conn.execute("COMMIT")
 
+    def _rows(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self.conn.execute(sql, args).fetchall()
+
     # --- heads ---------------------------------------------------------------------------------
 
     def head(self, key: Key) -> tuple[int, Head] | None:
@@ -94,7 +97,7 @@ class Reader:
         fold, snapshot_bytes = self.snapshot(sid, head)
         events: list[Event] = []
         damaged: list[int] = []
-        (size,) = self.conn.execute(SQL["delta_bytes"], (sid, fold.head.version)).fetchone()
+        size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
         while fold.head.version < head.version:
             page = self.events(sid, head.uid, SQL["events_after"], fold.head.version, _PAGE)
             if not page:
@@ -132,7 +135,8 @@ class Reader:
         """The events of a query; rows that cannot be read at all are stood in for."""
         try:
             return [
-                rows.event_from(row, uid, self.codec) for row in self.conn.execute(sql, (sid, *args))
+                rows.event_from(row, uid, self.codec)
+                for row in self.conn.execute(sql, (sid, *args))
             ]
         except (apsw.CorruptError, UnicodeDecodeError):
             return self._events_one_by_one(sid, uid, sql, args)
@@ -149,9 +153,9 @@ class Reader:
 
     def _event(self, sid: int, uid: str, seq: int) -> Event:
         try:
-            row = self.conn.execute(SQL["event_at"], (sid, seq)).fetchone()
+            row = self._rows(SQL["event_at"], (sid, seq))[0]
             return rows.event_from(row, uid, self.codec)
-        except (apsw.CorruptError, UnicodeDecodeError, TypeError) as error:
+        except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
             return rows.lost_event(seq, f"has a row that cannot be read ({error})")
 
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
@@ -164,7 +168,7 @@ class Reader:
         """The newest version of every name that the user's sessions see."""
         found: dict[str, ScopeValue] = {}
         for owner in ("", user):
-            for (name,) in self.conn.execute(SQL["scope_names"], (app, owner)).fetchall():
+            for (name,) in self._rows(SQL["scope_names"], (app, owner)):
                 scope = self.scope((app, owner, name))
                 if scope is not None:
                     found[name] = scope[0]
@@ -183,7 +187,7 @@ class Reader:
             return ScopeValue(version, value), version, 0
         value_at: ScopeValue | None = None
         size = 0
-        for step in self.conn.execute(SQL["scope_since"], (*key, base)).fetchall():
+        for step in self._rows(SQL["scope_since"], (*key, base)):
             raw = self._scope_raw(key, step)
             if step[2] == rows.WHOLE:
                 value_at = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))

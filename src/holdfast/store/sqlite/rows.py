@@ -127,7 +127,23 @@ def lost_event(seq: int, reason: str) -> Event:
 
 def head_from(row: tuple[Any, ...]) -> Head:
     """The head in a row of HEAD_COLUMNS."""
-    _, app, user, id, uid, version, link, created, updated, labels, pending, since, timers, fence, _ = row
+    (
+        _,
+        app,
+        user,
+        id,
+        uid,
+        version,
+        link,
+        created,
+        updated,
+        labels,
+        pending,
+        since,
+        timers,
+        fence,
+        _,
+    ) = row
     return Head(
         Key(app, user, id),
         unpack_id(uid),
@@ -194,5 +210,6 @@ def scope_body(value: ScopeValue, op: ops.PlainOp, since_base: int) -> tuple[int
 
 
 def scope_op_from(raw: bytes) -> ops.PlainOp:
-    op = ops.frozen(_any_op(raw))
+    op = _any_op(raw)
+    ops.frozen(op)
     return ops.resolve(op, EMPTY)

@@ -39,7 +39,7 @@ from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, tra
 from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
-from holdfast.store.sqlite.writer import Writer
+from holdfast.store.sqlite.writer import Job, Writer
 
 T = TypeVar("T")
 
@@ -76,20 +76,20 @@ class SQLiteStore:
     # --- writing -------------------------------------------------------------------------------
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        answers: tuple[Committed, ...] = await self._write().commit(commits)
+        answers: tuple[Committed, ...] = await self._write().submit(Job(commits, None))
         return answers
 
     async def delete(self, key: Key) -> bool:
-        deleted: bool = await self._write().call(partial(self._remove, remove.delete, key))
+        job = Job((), partial(self._remove, remove.delete, key))
+        deleted: bool = await self._write().submit(job)
         return deleted
 
     async def erase(self, key: Key) -> Erasure | None:
-        erasure: Erasure | None = await self._write().call(partial(self._remove, remove.erase, key))
+        job = Job((), partial(self._remove, remove.erase, key))
+        erasure: Erasure | None = await self._write().submit(job)
         return erasure
 
-    def _remove(
-        self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer
-    ) -> Any:
+    def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
         return how(writer, key, self._clock())
 
     # --- reading -------------------------------------------------------------------------------
@@ -100,7 +100,7 @@ class SQLiteStore:
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        return self._read(lambda: self._events(key, after, limit, reverse, types))
+        return self._read(lambda: self._events(key, after, limit, types, reverse=reverse))
 
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         conn = self._reader.conn
@@ -188,7 +188,7 @@ class SQLiteStore:
         return found.fold, found.events, found.damaged
 
     def _events(
-        self, key: Key, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+        self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool
     ) -> tuple[Event, ...]:
         sql = SQL["events_last" if reverse else "events_after"]
         start = (after or 2**62) if reverse else after

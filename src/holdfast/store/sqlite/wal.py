@@ -7,7 +7,7 @@ is not one), and checkpointed when it is long, between batches rather than insid
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import Final
 
 import apsw
@@ -37,7 +37,7 @@ class Wal:
             self._lengthen()
 
     def truncate(self) -> None:
-        """Empty the log file, so that nothing erased is left in it; later if a reader is in the way."""
+        """Empty the file, so that nothing erased is left in it; later if a reader is in the way."""
         try:
             self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
         except apsw.BusyError:
@@ -59,16 +59,14 @@ class Wal:
             self._pages = 0
 
     def _lengthen(self) -> None:
-        path = self._conn.filename_wal
-        used = self._pages * _FRAME_BYTES
-        if used > CHECKPOINT_PAGES * _FRAME_BYTES or os.path.getsize(path) > used + _STEP_BYTES // 4:  # noqa: PTH202
+        path = Path(self._conn.filename_wal)
+        used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES
+        if path.stat().st_size > used + _STEP_BYTES // 4:
             return
         # Only with the write lock nobody else adds frames, so what lies past the end is nobody's.
         self._conn.execute("BEGIN IMMEDIATE")
         try:
-            with open(path, "r+b") as file:  # noqa: PTH123  # SQLite's own name for the file
-                end = file.seek(0, os.SEEK_END)
+            with path.open("ab") as file:
                 file.write(bytes(_STEP_BYTES))
-                assert end >= 0
         finally:
             self._conn.execute("ROLLBACK")

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
@@ -41,16 +43,16 @@ WAITING_MAX: Final = 16_384
 SNAPSHOTS_PER_BATCH: Final = 4
 CLOSE_SNAPSHOT_BYTES_MIN: Final = 8 * 2**10
 PURGE_ROWS: Final = 2_000
+GATHER_SECONDS: Final = 0.0001
 
 
 class Job:
     """Something the writer is asked to do, and whom to tell."""
 
-    __slots__ = ("call", "commits", "future", "loop", "size", "ticket")
+    __slots__ = ("call", "commits", "future", "loop", "ticket")
 
     def __init__(self, commits: Sequence[Commit], call: Callable[[Writer], Any] | None) -> None:
         self.commits, self.call = commits, call
-        self.size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
@@ -77,25 +79,15 @@ class Writer(threading.Thread):
         self.wal: Wal
         self._due: dict[Key, Live] = {}
         self._purging = True  # there may be purges that an earlier process left unfinished
+        self._crowd = 1  # how many the last batch served
         self._waiting = 0
         self._room = asyncio.Event()
         self._failed: HoldfastError | None = None
 
     # --- for callers, on their event loop ------------------------------------------------------
 
-    async def commit(self, commits: Sequence[Commit]) -> Any:
-        return await self._submit(Job(commits, None))
-
-    async def call(self, function: Callable[[Writer], Any]) -> Any:
-        """Run `function` on the writer's thread, in a transaction if it begins one."""
-        return await self._submit(Job((), function))
-
-    async def end(self) -> None:
-        """Let the writer finish everything and wait until its thread is gone."""
-        self._jobs.put(None)
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.join))
-
-    async def _submit(self, job: Job) -> Any:
+    async def submit(self, job: Job) -> Any:
+        """The answer to a job. Cancelled, it is taken back or waited for, never left in doubt."""
         while self._waiting >= WAITING_MAX:  # back-pressure: memory for the queue is bounded
             self._room.clear()
             await self._room.wait()
@@ -104,26 +96,32 @@ class Writer(threading.Thread):
         try:
             if self._failed is not None and job.claim():  # put after the last look at the queue
                 raise self._failed
-            return await self._answer(job)
+            return await job.future
+        except asyncio.CancelledError:
+            if not job.claim():
+                await self._outcome(job)
+            raise  # if claimed, the writer had not begun: it never happened
         finally:
             self._waiting -= 1
-            self._room.set()
+            if self._waiting < WAITING_MAX:
+                self._room.set()
 
-    async def _answer(self, job: Job) -> Any:
-        try:
-            return await asyncio.shield(job.future)
-        except asyncio.CancelledError:
-            if job.claim():
-                raise  # the writer had not begun: it never happened
-            while not job.future.done():
-                try:
-                    await asyncio.shield(job.future)
-                except asyncio.CancelledError:
-                    continue
-                except Exception:
-                    break
-            job.future.exception()  # seen, if there was one: the cancellation is what is told
-            raise
+    async def _outcome(self, job: Job) -> None:
+        """Wait until the writer is done with a job whose caller was cancelled, however often."""
+        while not job.future.done() or job.future.cancelled():
+            job.future = job.loop.create_future()
+            try:
+                await job.future
+            except asyncio.CancelledError:
+                continue
+            except Exception:
+                return  # the cancellation is what is told
+        job.future.exception()
+
+    async def end(self) -> None:
+        """Let the writer finish everything and wait until its thread is gone."""
+        self._jobs.put(None)
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.join))
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -160,7 +158,8 @@ class Writer(threading.Thread):
         if first.call is not None:
             self._run_call(first)
             return None
-        batch, size, alone = [first], first.size, None
+        self._gather()
+        batch, size, alone = [first], _size(first), None
         while len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
             try:
                 job = self._jobs.get_nowait()
@@ -173,9 +172,19 @@ class Writer(threading.Thread):
                 alone = job
                 break
             batch.append(job)
-            size += job.size
+            size += _size(job)
+        self._crowd = len(batch)
         self._run_batch([job for job in batch if job.claim()])
         return alone
+
+    def _gather(self) -> None:
+        """Let a crowd come together: where many wrote a moment ago many will again, and one fsync
+        serves them all. Ends when as many wait as last time, or when no one joined for a moment;
+        a lone writer is never made to wait."""
+        waiting = -1
+        while waiting < self._jobs.qsize() < self._crowd - 1:
+            waiting = self._jobs.qsize()
+            time.sleep(GATHER_SECONDS)
 
     def _run_batch(self, jobs: list[Job]) -> None:
         answers: list[tuple[Job, Any, BaseException | None]] = []
@@ -205,11 +214,11 @@ class Writer(threading.Thread):
             return
         assert job.call is not None
         try:
-            answer = (job, job.call(self), None)
+            result, failure = job.call(self), None
         except BaseException as error:
             self._cache_lost()
-            answer = (job, None, self._told(error))
-        _answer([answer])
+            result, failure = None, self._told(error)
+        _answer([(job, result, failure)])
 
     def transaction(self) -> _Transaction:
         """The write lock, from BEGIN IMMEDIATE to a durable COMMIT or a ROLLBACK."""
@@ -218,7 +227,7 @@ class Writer(threading.Thread):
     # --- when there is time --------------------------------------------------------------------
 
     def _rest(self) -> None:
-        """Housekeeping between batches. Whatever fails here failed for nobody: it is tried again."""
+        """Housekeeping between batches. What fails here failed for nobody and is tried again."""
         try:
             self.wal.tend()
             while self._jobs.empty() and self._chore():
@@ -259,7 +268,7 @@ class Writer(threading.Thread):
                 self._due[key] = live
 
     def _write_snapshots(self, most: int) -> None:
-        """Inside a transaction. The newest fold is the cache's: nobody else may have written since."""
+        """Inside a transaction, from the cache's folds, as far as they are still the newest."""
         for key in list(self._due)[:most]:
             live = self._due.pop(key)
             current = self.cache.peek(key) is live and live.era == self.cache.era
@@ -271,9 +280,7 @@ class Writer(threading.Thread):
         seq = fold.head.version
         raw = rows.snapshot_body(fold.fields, fold.versions)
         packed = self._codec.pack(raw, Place("snapshot", fold.head.uid, str(seq)))
-        self.conn.execute(
-            SQL["put_snapshot"], (live.sid, seq, *packed, checksum(fold.fields))
-        )
+        self.conn.execute(SQL["put_snapshot"], (live.sid, seq, *packed, checksum(fold.fields)))
         live.snapshot_bytes, live.delta_bytes = len(raw), 0
 
     # --- ends ----------------------------------------------------------------------------------
@@ -341,16 +348,18 @@ class _Transaction:
             self._conn.execute("ROLLBACK")
 
 
+def _size(job: Job) -> int:
+    return sum([len(draft.raw) for commit in job.commits for draft in commit.drafts])
+
+
 def _answer(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
     """Tell the callers, one crossing of threads for all that share a loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any, BaseException | None]]] = {}
     for answer in answers:
         by_loop.setdefault(answer[0].loop, []).append(answer)
     for loop, told in by_loop.items():
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
             loop.call_soon_threadsafe(_deliver, told)
-        except RuntimeError:
-            pass  # the loop is closed: nobody is left to be told
 
 
 def _deliver(answers: list[tuple[Job, Any, BaseException | None]]) -> None:

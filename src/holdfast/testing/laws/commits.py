@@ -187,8 +187,10 @@ class CommitLaws:
 
     async def test_a_session_may_be_created_and_added_to_at_once(self, store: Store) -> None:
         """One call may create a session and go on with it."""
-        _, second = await store.commit([creation(A, {"n": 1}), addition(A, draft(inc={"n": 1}))])
-        assert (second.head.version, second.fields) == (2, {"n": 2})
+        _, second = await store.commit(
+            [creation(A, {"n": 1}), addition(A, draft(inc={"n": 1}), draft(id="own-id"))]
+        )
+        assert (second.head.version, second.fields) == (3, {"n": 2})
 
     async def test_a_fence_admits_only_its_own_number(self, store: Store) -> None:
         """A commit that carries another fence than the session's is refused."""

@@ -10,7 +10,7 @@ from holdfast.model.events import Prepared
 from holdfast.model.head import Timer
 from holdfast.model.limits import LABELS_MAX, TIMERS_MAX
 from holdfast.store.protocol import Store
-from holdfast.testing.commits import add, create, draft, key, load, log, refused
+from holdfast.testing.commits import add, addition, create, creation, draft, key, load, log, refused
 
 A = key("a")
 
@@ -56,6 +56,11 @@ class FactLaws:
         await add(store, A, processed(3))
         async with refused(store, NotPending):
             await add(store, A, processed(2, seq))
+
+    async def test_nothing_is_pending_in_a_session_just_begun(self, store: Store) -> None:
+        """A call that creates a session and processes what it does not have is refused."""
+        async with refused(store, NotPending):
+            await store.commit([creation(A), addition(A, processed(7))])
 
     async def test_an_input_is_processed_once(self, store: Store) -> None:
         """Twice in one commit, in one event or two, is refused as it is in two commits."""

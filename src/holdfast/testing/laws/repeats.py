@@ -116,6 +116,16 @@ class RepeatLaws:
         assert again.events[0] == (await log(store, A))[1]
         assert again.events[0].processed_us is not None
 
+    async def test_a_repeat_behind_its_processing_shows_it(self, store: Store) -> None:
+        """Sent at once, an input, its processing and its retry are answered in their order."""
+        await create(store, A)
+        _, done, again = await asyncio.gather(
+            add(store, A, draft("user.message", id="x")),
+            add(store, A, draft("session.processed", {"seqs": [2]})),
+            add(store, A, draft("user.message", id="x")),
+        )
+        assert again.events[0].processed_us == done.events[0].at_us
+
     async def test_racing_retries_record_one_event(self, store: Store) -> None:
         """Twenty callers with one id get one and the same record."""
         await create(store, A)
