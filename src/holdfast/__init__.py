@@ -9,40 +9,122 @@ A session is an append-only log of events; every change to anything is one atomi
 
 from __future__ import annotations
 
-from holdfast import errors as errors
-from holdfast.errors import *  # noqa: F403  # the error tree is public by name
-from holdfast.errors import HoldfastError as HoldfastError
-from holdfast.model import ops as ops
-from holdfast.model.due import deadline_at as deadline_at
-from holdfast.model.due import runnable_at as runnable_at
-from holdfast.model.events import Draft as Draft
-from holdfast.model.events import Event as Event
-from holdfast.model.head import Head as Head
-from holdfast.model.head import Timer as Timer
-from holdfast.model.keys import Key as Key
-from holdfast.session.session import Session as Session
-from holdfast.session.sessions import Holdfast as Holdfast
-from holdfast.store.protocol import (
-    Erasure as Erasure,
-)
-from holdfast.store.protocol import (
-    Finding as Finding,
-)
-from holdfast.store.protocol import (
-    Page as Page,
-)
-from holdfast.store.protocol import (
-    Report as Report,
-)
-from holdfast.store.protocol import (
-    Seal as Seal,
-)
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
+from holdfast.errors import (
+    ActorMissing,
+    CommitTooLarge,
+    EventTooLarge,
+    ExtraMissing,
+    FollowerBehind,
+    HoldfastError,
+    InvalidCursor,
+    InvalidEvent,
+    InvalidInput,
+    InvalidKey,
+    InvalidOp,
+    InvalidQuery,
+    InvalidURL,
+    InvalidValue,
+    NotPending,
+    OpPathUnknown,
+    OpTypeMismatch,
+    ReservedType,
+    SessionConflict,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionErased,
+    SessionError,
+    SessionExists,
+    SessionFenced,
+    SessionNotFound,
+    SessionNotLoaded,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreForked,
+    StoreFull,
+    StoreNewer,
+    StoreOnNetwork,
+    StoreReadOnly,
+)
+from holdfast.model import ops
+from holdfast.model.due import deadline_at, runnable_at
+from holdfast.model.events import Draft, Event
+from holdfast.model.head import Head, Timer
+from holdfast.model.keys import Key
+from holdfast.session.session import Session
+from holdfast.session.sessions import Holdfast
+from holdfast.store.protocol import Erasure, Finding, Page, Report, Seal
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from holdfast.session.sync import SyncHoldfast
+    from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
+__all__ = [
+    "ActorMissing",
+    "CommitTooLarge",
+    "Draft",
+    "Erasure",
+    "Event",
+    "EventTooLarge",
+    "ExtraMissing",
+    "Finding",
+    "FollowerBehind",
+    "Head",
+    "Holdfast",
+    "HoldfastError",
+    "InvalidCursor",
+    "InvalidEvent",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidOp",
+    "InvalidQuery",
+    "InvalidURL",
+    "InvalidValue",
+    "Key",
+    "NotPending",
+    "OpPathUnknown",
+    "OpTypeMismatch",
+    "Page",
+    "Report",
+    "ReservedType",
+    "Seal",
+    "Session",
+    "SessionConflict",
+    "SessionCorrupt",
+    "SessionDeleted",
+    "SessionErased",
+    "SessionError",
+    "SessionExists",
+    "SessionFenced",
+    "SessionNotFound",
+    "SessionNotLoaded",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFailed",
+    "StoreForeign",
+    "StoreForked",
+    "StoreFull",
+    "StoreNewer",
+    "StoreOnNetwork",
+    "StoreReadOnly",
+    "Timer",
+    "deadline_at",
+    "open",
+    "open_sync",
+    "ops",
+    "restore",
+    "runnable_at",
+]
 
 
 def open(url: str, *, seal: Seal | None = None) -> Holdfast:
@@ -59,3 +141,15 @@ def open_sync(url: str, *, seal: Seal | None = None) -> SyncHoldfast:
     from holdfast.session.sync import SyncHoldfast
 
     return SyncHoldfast(url, seal=seal)
+
+
+def restore(
+    backup: str | Path, url: str, *, replace: bool = False, progress: Progress | None = None
+) -> None:
+    """Put a backup file in the place that `url` names. No process may have that place open.
+
+    The backup is checked first. An existing database is only overwritten with replace=True.
+    """
+    from holdfast.store.open import restore_store
+
+    restore_store(backup, url, replace=replace, progress=progress)

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.errors import InvalidURL
 from holdfast.store.memory import MemoryStore
-from holdfast.store.protocol import Seal, Store
+from holdfast.store.protocol import Progress, Seal, Store
 
 
 async def open_store(url: str, *, seal: Seal | None = None) -> Store:
@@ -32,6 +32,15 @@ async def open_store(url: str, *, seal: Seal | None = None) -> Store:
             return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal)
         case scheme:
             raise InvalidURL(url, f"no store is called {scheme!r}")
+
+
+def restore_store(
+    backup: str | Path, url: str, *, replace: bool, progress: Progress | None
+) -> None:
+    """Put a backup file in the place of the store that a URL names."""
+    from holdfast.store.sqlite.backup import restore
+
+    restore(Path(backup), sqlite_path(url), replace=replace, progress=progress)
 
 
 def sqlite_path(url: str) -> Path:

@@ -7,9 +7,11 @@ from typing import Final
 
 from holdfast.errors import StoreOnNetwork
 
-_NETWORK: Final = frozenset(
-    ["9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs", "fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"]
-)
+_NETWORK: Final = {
+    *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "lustre", "ncpfs"),
+    *("nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs"),
+    *("fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
+}
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 
 
