@@ -141,7 +141,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     drafts: tuple[Prepared, ...]
     expect: int | None = None  # the session's version; 0: it must not exist and is created
     fence: int | None = None  # the fence its runner holds
-    guards: Mapping[str, int] = {}  # app: and user: names and the version each must still have
+    guards: Mapping[str, int] = {}  # names in state, and the version each must still have
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode

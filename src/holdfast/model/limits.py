@@ -30,7 +30,7 @@ SESSIONS_PER_COMMIT_MAX: Final = 1_000
 PAGE_MAX: Final = 1_000
 TAIL_KEPT_MAX: Final = 1_000
 PARTIALS_WAITING_MAX: Final = 1_024
-UPDATE_TRIES_MAX: Final = 64
+UPDATE_TRIES_MAX: Final = 256
 
 # A snapshot pays when the log since the last one outweighs it, and never below the floor: restore
 # then reads at most about twice the state, and writing costs at most about twice the log.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.session.sessions import Holdfast
 
 _NONE: Final[Mapping[str, Any]] = {}
-_PAUSE_SECONDS_MAX: Final = 0.02
+_PAUSE_SECONDS_MAX: Final = 0.002
 
 
 class Session:
@@ -42,6 +42,7 @@ class Session:
         self.damaged: tuple[int, ...] = ()
         self._head: Head | None = None
         self._fields: FrozenDict = EMPTY
+        self._versions: FrozenDict = EMPTY
         self._scopes: dict[str, ScopeValue] | None = None  # None: never loaded
         self._temp: FrozenDict = EMPTY
         self._events: deque[Event] = deque(maxlen=TAIL_KEPT_MAX)
@@ -197,27 +198,25 @@ class Session:
     ) -> Event | None:
         """Read, compute, commit: `change(state)` returns the names to set (None: nothing).
 
-        If the session, or an app: or user: name that `change` looked at or sets, moved on in the
-        meantime, it is called again on the newest state; SessionConflict after too many tries.
+        If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
+        `change` is called again on the newest state; SessionConflict after too many tries.
         """
         if self._scopes is None:
             await self.refresh()
-        for tried in range(UPDATE_TRIES_MAX):
-            reads = Reads(self.state)
-            changes = change(reads)
-            if not changes:
-                return None
-            draft = Draft(type="state.updated", set=changes, actor=actor or self.actor)
-            prepared = self._hf._prepare(draft, None, reserved=True)
-            guards = self._guards(reads.names.union(changes))
-            try:
-                return (await self._commit((prepared,), self.version, guards))[0]
-            except SessionConflict:
-                if tried + 1 == UPDATE_TRIES_MAX:
-                    raise
-            await asyncio.sleep(random.uniform(0, min(0.001 * 2**tried, _PAUSE_SECONDS_MAX)))
-            await self.refresh(tail=0)
-        raise AssertionError("unreachable")
+        try:
+            return await self._try_update(change, actor)
+        except SessionConflict:
+            pass
+        # In this process those who met a conflict go one by one, so that each round has a winner.
+        async with self._hf._updating(self.key.app):
+            for _ in range(UPDATE_TRIES_MAX):
+                await self.refresh(tail=0)
+                try:
+                    return await self._try_update(change, actor)
+                except SessionConflict as error:
+                    conflict = error
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+        raise conflict
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: hf.list(label=…)."""
@@ -238,6 +237,18 @@ class Session:
         return await self._record(facts.PROCESSED, facts.processed_data(seqs), actor)
 
     # --- private -------------------------------------------------------------------------------
+
+    async def _try_update(
+        self, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], actor: str | None
+    ) -> Event | None:
+        reads = Reads(self.state)
+        changes = change(reads)
+        if not changes:
+            return None
+        draft = Draft(type="state.updated", set=changes, actor=actor or self.actor)
+        prepared = self._hf._prepare(draft, None, reserved=True)
+        guards = self._guards(reads.names.union(changes))
+        return (await self._commit((prepared,), None, guards))[0]
 
     async def _record(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
         draft = Draft(type=type, data=data, actor=actor or self.actor)
@@ -272,7 +283,8 @@ class Session:
         if temp is not self._temp:
             self._temp, self._state = temp, None
         if head is None or committed.head.version > head.version:
-            self._head, self._fields, self._state = committed.head, committed.fields, None
+            self._head, self._state = committed.head, None
+            self._fields, self._versions = committed.fields, committed.versions
             self._extend(committed.events, 0 if head is None else head.version)
         if self._scopes is not None:
             for name, scope in committed.scopes.items():
@@ -291,15 +303,22 @@ class Session:
     def _take(self, loaded: Loaded) -> None:
         if self._head is not None and self._head.version > loaded.head.version:
             return  # a commit of this process was faster than the load
-        self._head, self._fields = loaded.head, loaded.fields
+        self._head, self._fields, self._versions = loaded.head, loaded.fields, loaded.versions
         self._scopes, self._state = dict(loaded.scopes), None
         self._events = deque(loaded.events, TAIL_KEPT_MAX)
         self.damaged = loaded.damaged
 
     def _guards(self, names: Iterable[str]) -> dict[str, int]:
+        """The version of each name as this object knows it: what a decision was based on."""
         assert self._scopes is not None
-        scoped = [name for name in names if op.scope_of(name) in ("app", "user")]
-        return {n: self._scopes[n].version if n in self._scopes else 0 for n in scoped}
+        found: dict[str, int] = {}
+        for name in names:
+            kind = op.scope_of(name)
+            if kind == "session":
+                found[name] = self._versions.get(name, 0)
+            elif kind != "temp":
+                found[name] = self._scopes[name].version if name in self._scopes else 0
+        return found
 
     def _publish(self, draft: Prepared) -> Event:
         if draft.ops or draft.temp_ops:

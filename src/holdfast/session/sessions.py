@@ -5,6 +5,7 @@ Every write of every session passes `_commit`, every draft `_prepare`: there is 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -67,6 +68,7 @@ class Holdfast:
         self._pid = 0
         self._hub: Hub
         self._new_id: Ids
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def __aenter__(self) -> Holdfast:
         if self._pid:
@@ -242,6 +244,10 @@ class Holdfast:
         for answer in answers:
             self._hub.touch(answer.head.key, answer.head.version)
         return answers
+
+    def _updating(self, app: str) -> asyncio.Lock:
+        """One after the other: updates of an app that met a conflict."""
+        return self._locks.setdefault(app, asyncio.Lock())
 
     def _now_us(self) -> int:
         return time.time_ns() // 1_000

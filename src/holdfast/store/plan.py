@@ -30,6 +30,7 @@ from holdfast.model.fold import (
 )
 from holdfast.model.head import CREATED, PROCESSED, blank
 from holdfast.model.keys import Key
+from holdfast.model.ops import scope_of
 from holdfast.store.protocol import Committed
 
 
@@ -136,11 +137,18 @@ class Plan:
         if commit.fence is not None and commit.fence != fold.head.fence:
             raise SessionFenced(key, commit.fence, fold.head.fence)
         for name, version in commit.guards.items():
-            scope = self._scope((key.app, "" if name.startswith("app:") else key.user, name))
-            actual = 0 if scope is None else scope.version
+            actual = self._version_of(key, fold, name)
             if actual != version:
                 raise SessionConflict(key, name, version, actual)
         return fold
+
+    def _version_of(self, key: Key, fold: Fold, name: str) -> int:
+        """The version of a name in state, whatever its scope; 0 if it is not there."""
+        kind = scope_of(name)
+        if kind == "session":
+            return int(fold.versions.get(name, 0))
+        scope = self._scope((key.app, "" if kind == "app" else key.user, name))
+        return 0 if scope is None else scope.version
 
     def _record(
         self, key: Key, fold: Fold, draft: Prepared, scopes: dict[str, ScopeValue]

@@ -106,7 +106,9 @@ class Store(Protocol):
 
         Order: repeats are looked for first. A draft whose id its session has recorded before is
         not recorded again; the first record is returned in its place, and a commit of nothing
-        but repeats succeeds whatever it expects. Then expect, fence and guards are compared,
+        but repeats succeeds whatever it expects. Then expect, fence and guards (the version of a
+        session field is the seq that last set it, of an app: or user: name its own count; 0 if it
+        is not there) are compared,
         then each op is checked on the newest state and applied, all in one transaction: no
         update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
         Commits of concurrent callers do not fail each other.

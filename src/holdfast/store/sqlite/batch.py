@@ -125,7 +125,7 @@ class Batch:
             live = self._checked(key, live)
         if live is not None:
             self._lives[key] = live
-            self._written[key] = live.fold.head
+            self._written.setdefault(key, live.fold.head)
         return live
 
     def _checked(self, key: Key, live: Live | None) -> Live | None:

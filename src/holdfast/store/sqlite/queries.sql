@@ -21,12 +21,6 @@ SELECT {event} FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
 -- name: events_last
 SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 
--- name: event_seqs
-SELECT seq FROM events INDEXED BY events_by_seq WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
-
--- name: event_seqs_before
-SELECT seq FROM events INDEXED BY events_by_seq WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
-
 -- name: delta_bytes
 SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ?
 

@@ -139,17 +139,9 @@ class Reader:
                 for row in self.conn.execute(sql, (sid, *args))
             ]
         except (apsw.CorruptError, UnicodeDecodeError):
-            return self._events_one_by_one(sid, uid, sql, args)
-
-    def _events_one_by_one(
-        self, sid: int, uid: str, sql: str, args: tuple[Any, ...]
-    ) -> list[Event]:
-        """Some row of the page is broken: fetch each by itself, so that only that one is lost."""
-        backwards = " DESC " in sql
-        bare = SQL["event_seqs_before" if backwards else "event_seqs"]
-        limit = args[-1]
-        seqs = [row[0] for row in self.conn.execute(bare, (sid, args[0], limit))]
-        return [self._event(sid, uid, seq) for seq in seqs]
+            # Some row is broken: fetch each by itself, so that only that one is lost.
+            bare = sql.replace(f"SELECT {rows.EVENT_COLUMNS}", "SELECT seq")
+            return [self._event(sid, uid, seq) for (seq,) in self._rows(bare, (sid, *args))]
 
     def _event(self, sid: int, uid: str, seq: int) -> Event:
         try:

@@ -151,7 +151,7 @@ class SQLiteStore:
 
     def _write(self) -> Writer:
         self._check()
-        if self._writer is None:
+        if self._writer is None or self._writer.failed:
             self._writer = Writer(self._database, self._codec, self._clock)
             self._writer.start()
         return self._writer

@@ -61,12 +61,14 @@ class Wal:
     def _lengthen(self) -> None:
         path = Path(self._conn.filename_wal)
         used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES
-        if path.stat().st_size > used + _STEP_BYTES // 4:
+        if not path.exists() or path.stat().st_size > used + _STEP_BYTES // 4:
             return
         # Only with the write lock nobody else adds frames, so what lies past the end is nobody's.
         self._conn.execute("BEGIN IMMEDIATE")
         try:
             with path.open("ab") as file:
                 file.write(bytes(_STEP_BYTES))
+        except OSError:  # no room to be generous: commits still work, a little slower
+            self._grow = False
         finally:
             self._conn.execute("ROLLBACK")

@@ -118,6 +118,11 @@ class Writer(threading.Thread):
                 return  # the cancellation is what is told
         job.future.exception()
 
+    @property
+    def failed(self) -> bool:
+        """Whether the thread is gone and another must take its place."""
+        return self._failed is not None
+
     async def end(self) -> None:
         """Let the writer finish everything and wait until its thread is gone."""
         self._jobs.put(None)
