@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,20 +204,17 @@ class Session:
         """
         if self._scopes is None:
             await self.refresh()
-        try:
+        with suppress(SessionConflict):
             return await self._try_update(change, actor)
-        except SessionConflict:
-            pass
         # In this process those who met a conflict go one by one, so that each round has a winner.
         async with self._hf._updating(self.key.app):
             for _ in range(UPDATE_TRIES_MAX):
                 await self.refresh(tail=0)
-                try:
+                with suppress(SessionConflict):
                     return await self._try_update(change, actor)
-                except SessionConflict as error:
-                    conflict = error
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-        raise conflict
+            await self.refresh(tail=0)
+            return await self._try_update(change, actor)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: hf.list(label=…)."""
