@@ -421,4 +421,4 @@ class ExtraMissing(StoreError):
 
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
-        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'")
+        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'.")

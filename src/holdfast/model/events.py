@@ -34,10 +34,20 @@ from holdfast.model.limits import (
     OPS_PER_EVENT_MAX,
     TYPE_CHARS_MAX,
 )
-from holdfast.model.values import FrozenDict, freeze, round_trip, settle
+from holdfast.model.values import (
+    FrozenDict,
+    encode,
+    freeze,
+    is_exact,
+    round_trip,
+    settle,
+    try_encode,
+)
 
 RESERVED: Final = ("session.", "state.", "audit.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
+_SUGAR: Final = ("set", "merge", "add", "inc")
+_NO_IDS: Final = (None,) * len(_IDS)
 _DOTTED: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+").fullmatch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -58,7 +68,7 @@ def to_us(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
-class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+class Event(msgspec.Struct, frozen=True, gc=False):
     """A recorded fact. Its data and ops are read-only."""
 
     seq: int  # dense within the session, from 1; 0 for a partial, which has no place in the log
@@ -87,7 +97,7 @@ class Event(msgspec.Struct, frozen=True, gc=False, kw_only=True):
         return None if self.processed_us is None else to_time(self.processed_us)
 
 
-class Draft(msgspec.Struct, frozen=True, kw_only=True):
+class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A proposed event. set, merge, add, inc and delete are short for ops on top-level names,
     applied in that order, then `ops`."""
 
@@ -180,13 +190,18 @@ def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False)
         draft.wake_id,
     )
     ops = collect_ops(draft)
-    marked = any([":" in o.path[0] for o in ops])  # type: ignore[operator]  # checked: a name
+    marked, referring = False, False
+    for o in ops:
+        if ":" in o.path[0]:  # type: ignore[operator]  # checked: a name
+            marked = True
+        if type(o) in op.REFS:
+            referring = True
     temp: tuple[op.PlainOp, ...] = ()
     if marked:
         ops, temp = _without_temporary(ops, draft.data)
     raw, body = _encode(draft.data, tuple(ops))
-    plain: tuple[Any, ...] = body.ops
-    if any([type(o) in op.REFS for o in plain]):
+    plain: Any = body.ops
+    if referring:
         plain = tuple([op.resolve(o, body.data) for o in plain])
     scoped = marked and any([op.scope_of(o.path[0]) != "session" for o in plain])
     digest = header_digest(names)
@@ -196,6 +211,9 @@ def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False)
 def collect_ops(draft: Draft) -> list[op.Op]:
     """All of a draft's operations in the order they apply, each checked for its form."""
     data = draft.data
+    for name, given in zip(_SUGAR, (draft.set, draft.merge, draft.add, draft.inc), strict=True):
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise InvalidOp(f"{name} takes a dict of names in state, not {type(given).__name__}")
     ops: list[op.Op] = []
     if draft.set:
         ops += [_set(name, value, data) for name, value in draft.set.items()]
@@ -206,10 +224,12 @@ def collect_ops(draft: Draft) -> list[op.Op]:
     if draft.inc:
         ops += [op.check(op.Inc(_named(name), by)) for name, by in draft.inc.items()]
     if draft.delete:
-        if isinstance(draft.delete, str):
-            raise InvalidOp(f"delete takes names, as in delete=[{draft.delete!r}]")
+        if isinstance(draft.delete, str) or not isinstance(draft.delete, Iterable):
+            raise InvalidOp(f"delete takes names, as in delete=[{str(draft.delete)!r}]")
         ops += [op.Delete(_named(name)) for name in draft.delete]
-    if draft.ops:
+    if draft.ops != ():
+        if not isinstance(draft.ops, Iterable):
+            raise InvalidOp("ops takes a list of operations")
         ops += [op.check(o) for o in draft.ops]
     if len(ops) > OPS_PER_EVENT_MAX:
         raise InvalidOp(f"{len(ops):,} operations in one event, more than {OPS_PER_EVENT_MAX:,}")
@@ -229,17 +249,25 @@ def _without_temporary(
 
 
 def _encode(data: Mapping[str, Any], ops: tuple[op.Op, ...]) -> tuple[bytes, Body]:
-    body = Body(data, ops)  # type: ignore[arg-type]  # round_trip refuses what is not a dict
-    trip = round_trip(body, _decode_body)
-    if trip is None:
-        body = _settled(data, ops)
-        raw = msgspec.json.encode(body)
-        back = _decode_body(raw)
+    body = Body(data, ops)  # type: ignore[arg-type]  # looked at below
+    if type(data) is dict and _is_flat(data, ops) and (flat := try_encode(body)) is not None:
+        raw, back = flat, Body(FrozenDict(data), ops)
+    elif (trip := round_trip(body, _decode_body)) is not None:
+        raw, back = trip[0], _frozen(trip[1])
     else:
-        raw, back = trip
+        raw = encode(_settled(data, ops))
+        back = _frozen(_decode_body(raw))
     if len(raw) > EVENT_BYTES_MAX:
         raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
-    return raw, _frozen(back)
+    return raw, back
+
+
+def _is_flat(data: dict[str, Any], ops: tuple[op.Op, ...]) -> bool:
+    """Whether everything in the body is immutable and read back as it is: nothing to copy."""
+    for o in ops:
+        if type(o) is not op.Set or len(o.path) != 1 or not is_exact(o.value):
+            return False
+    return all([type(name) is str and is_exact(value) for name, value in data.items()])
 
 
 def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
@@ -261,7 +289,7 @@ def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
             case _:
                 settled.append(o)
     for o in settled:
-        settle(list(o.path), "a path")
+        settle([*o.path, *getattr(o, "ref", ())], "a path")
     return Body(settle(data, "data"), tuple(settled))
 
 
@@ -274,10 +302,10 @@ def _check_names(draft: Draft, actor: str | None, *, reserved: bool) -> None:
         raise ActorMissing
     if reason := unfit(actor, ACTOR_CHARS_MAX):
         raise InvalidEvent(f"its actor {reason}")
-    if draft.id is draft.cause is draft.invocation_id is draft.correlation_id is draft.wake_id:
-        return  # all None, as most often
-    for name in _IDS:
-        value = getattr(draft, name)
+    ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    if ids == _NO_IDS:
+        return
+    for name, value in zip(_IDS, ids, strict=True):
         if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
             raise InvalidEvent(f"its {name} {reason}")
 

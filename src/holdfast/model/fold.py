@@ -18,6 +18,8 @@ from holdfast.model.values import EMPTY, FrozenDict
 
 ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
 _ABSENT: Final = object()
+_put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
+_drop: Final[Any] = dict.pop
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
@@ -66,18 +68,19 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     digest = chain.body_digest(salt, draft.raw)
     link = chain.link(before.link, seq, at_us, draft.header, digest)
     event = Event(
-        seq=seq,
-        id=draft.id,
-        type=draft.type,
-        actor=draft.actor,
-        at_us=at_us,
-        data=draft.data,
-        ops=draft.ops,
-        cause=draft.cause,
-        invocation_id=draft.invocation_id,
-        correlation_id=draft.correlation_id,
-        wake_id=draft.wake_id,
-        link=link,
+        seq,
+        draft.id,
+        draft.type,
+        draft.actor,
+        at_us,
+        draft.data,
+        draft.ops,
+        draft.cause,
+        draft.invocation_id,
+        draft.correlation_id,
+        draft.wake_id,
+        None,
+        link,
     )
     after = head.advance(before, draft.type, draft.data, at_us, link)
     if draft.type.startswith("session."):
@@ -101,14 +104,14 @@ def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: 
     if not plain:
         return Fold(after, fold.fields, fold.versions)
     fields = ops.apply(fold.fields, plain)
-    versions = dict(fold.versions)
+    versions = FrozenDict(fold.versions)  # ours until it is returned
     for op in plain:
-        name: str = op.path[0]  # type: ignore[assignment]  # checked: a path begins with a name
+        name = op.path[0]
         if name in fields:
-            versions[name] = after.version
+            _put(versions, name, after.version)
         else:
-            versions.pop(name, None)
-    return Fold(after, fields, FrozenDict(versions))
+            _drop(versions, name, None)
+    return Fold(after, fields, versions)
 
 
 def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:

@@ -75,7 +75,7 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
     pending, pending_us = head.pending, head.pending_us
     if type.startswith(INPUT):
         pending, pending_us = pending + 1, at_us if pending_us is None else pending_us
-    elif type.startswith("session."):
+    elif type.startswith("session.") and data:  # none: the body of this fact is damaged
         if type in (CREATED, LABELED):
             labels = _labeled(labels, data.get("labels", EMPTY))
         elif type == TIMER_SET:
@@ -131,6 +131,8 @@ def labeled_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
 def timer_data(name: str, at: datetime, kind: TimerKind) -> dict[str, Any]:
     if reason := unfit(name, NAME_CHARS_MAX):
         raise InvalidEvent(f"the timer's name {reason}")
+    if not isinstance(at, datetime):
+        raise InvalidEvent(f"a timer's time is an aware datetime, not {at!r}")
     if kind not in ("wake", "deadline"):
         raise InvalidEvent(f"a timer's kind is 'wake' or 'deadline', not {kind!r}")
     return {"name": name, "at_us": to_us(at), "kind": kind}

@@ -1,5 +1,7 @@
 """Ids: UUID version 7, made from time and pooled randomness that arrive as arguments.
 
+48 bits of milliseconds, 12 of a counter within them, 62 of noise (RFC 9562).
+
 Ids made by one pool sort in the order they were made, even within a millisecond and when the
 clock steps back. Randomness is drawn in large blocks: one system call per id costs more than the
 rest of an append.
@@ -12,8 +14,8 @@ from typing import Final
 
 _BLOCK_BYTES: Final = 8_192
 _COUNTER_MAX: Final = 0xFFF
-_NOISE: Final = 0x3FFF_FFFF_FFFF_FFFF
-_VARIANT: Final = 0x8000_0000_0000_0000
+# RFC 9562: the first digit of the fourth group has its two high bits set to 10.
+_VARIANT: Final = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
 
 
 class Entropy:
@@ -40,25 +42,36 @@ class Entropy:
 class Ids:
     """A source of UUIDv7 texts that only grow."""
 
-    __slots__ = ("_counter", "_entropy", "_last_ms", "_now_ms")
+    __slots__ = ("_counter", "_entropy", "_last_ms", "_now_ms", "_prefix")
 
     def __init__(self, now_ms: Callable[[], int], entropy: Entropy) -> None:
         self._now_ms, self._entropy = now_ms, entropy
-        self._last_ms, self._counter = 0, 0
+        self._last_ms, self._counter, self._prefix = -1, 0, ""
 
     def __call__(self) -> str:
         now = self._now_ms()
         if now > self._last_ms:
-            self._last_ms, self._counter = now, 0
+            self._begin(now)
         elif self._counter < _COUNTER_MAX:
             self._counter += 1
         else:  # the millisecond is used up: borrow the next one rather than lose the order
-            self._last_ms, self._counter = self._last_ms + 1, 0
-        return uuid7(self._last_ms, self._counter, self._entropy.take(8))
+            self._begin(self._last_ms + 1)
+        return _text(self._prefix, self._counter, self._entropy.take(8))
+
+    def _begin(self, at_ms: int) -> None:
+        self._last_ms, self._counter, self._prefix = at_ms, 0, _prefix(at_ms)
 
 
 def uuid7(at_ms: int, counter: int, noise: bytes) -> str:
-    """RFC 9562 version 7: 48 bits of time, 12 of counter, 62 of noise."""
-    head = f"{at_ms:012x}7{counter:03x}"
-    tail = f"{int.from_bytes(noise, 'big') & _NOISE | _VARIANT:x}"
-    return f"{head[:8]}-{head[8:12]}-{head[12:]}-{tail[:4]}-{tail[4:]}"
+    """The id of a moment, a count within it, and eight bytes of noise."""
+    return _text(_prefix(at_ms), counter, noise)
+
+
+def _prefix(at_ms: int) -> str:
+    head = f"{at_ms:012x}"
+    return f"{head[:8]}-{head[8:]}-7"
+
+
+def _text(prefix: str, counter: int, noise: bytes) -> str:
+    tail = noise.hex()
+    return f"{prefix}{counter:03x}-{_VARIANT[tail[0]]}{tail[1:4]}-{tail[4:]}"

@@ -10,6 +10,7 @@ a message that is both said and remembered is stored once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
@@ -87,6 +88,7 @@ Op: TypeAlias = PlainOp | SetRef | AddRef | MergeRef
 
 REFS: Final = frozenset((SetRef, AddRef, MergeRef))
 _OPS: Final = get_args(Op)
+_LONE: Final = re.compile("[\ud800-\udfff]").search  # a lone surrogate
 _MISSING: Final = object()
 
 
@@ -113,10 +115,15 @@ def check(op: object) -> Op:
         raise InvalidOp(f"the path {path!r} does not begin with a name")
     if reason := unfit(path[0], NAME_CHARS_MAX):
         raise InvalidOp(f"the name {path[0]!r} {reason}")
-    for step in path[1:]:
-        if type(step) is not str and (type(step) is not int or step < 0):
-            raise InvalidOp(f"the path {path!r} has the step {step!r}: a name or an index from 0")
+    _check_steps(path, path[1:])
     return _check_arguments(cast(Op, op))
+
+
+def _check_steps(path: object, steps: Iterable[object]) -> None:
+    for step in steps:
+        is_name = type(step) is str and not _LONE(step)
+        if not is_name and (type(step) is not int or step < 0):
+            raise InvalidOp(f"the path {path!r} has the step {step!r}: a name or an index from 0")
 
 
 def _check_arguments(op: Op) -> Op:
@@ -135,8 +142,9 @@ def _check_arguments(op: Op) -> Op:
                 raise InvalidOp(f"cut at {show(op.path)} takes 0 <= start <= stop")
         case SetRef(ref=ref) | AddRef(ref=ref) | MergeRef(ref=ref):
             if not isinstance(ref, tuple):
-                step = tuple(ref) if isinstance(ref, list) else (ref,)
-                return msgspec.structs.replace(op, ref=step)
+                ref = tuple(ref) if isinstance(ref, list) else (ref,)
+                op = msgspec.structs.replace(op, ref=ref)
+            _check_steps(ref, ref)
         case _:
             pass
     return op

@@ -108,6 +108,24 @@ def round_trip(value: T, decode: Callable[[bytes], T]) -> tuple[bytes, T] | None
     return raw, back
 
 
+def is_exact(value: Any) -> bool:
+    """Whether this is a plain immutable value whose JSON reads back as the same value."""
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return True
+    if kind is int:
+        return INT_MIN <= value <= INT_MAX  # type: ignore[no-any-return]  # an int, as just seen
+    return kind is float and value - value == 0.0  # finite
+
+
+def try_encode(value: Any) -> bytes | None:
+    """The encoding of a value, or None if its text cannot be encoded."""
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return None
+
+
 def settle(value: Any, where: str) -> Any:
     """A plain copy of `value` fit to be stored; raises InvalidValue naming the exact place."""
     return _settle(value, where, 0, [])

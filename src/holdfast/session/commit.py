@@ -68,7 +68,9 @@ class CommitBuilder:
         for session, draft in zip(self._sessions, self._drafts, strict=True):
             mine.setdefault(session, []).append(draft)
         temps = {session: session._temp_after(drafts) for session, drafts in mine.items()}
-        answers = await self._hf._commit(commits)
+        answers = await self._hf._committing(commits)
+        for answer in answers:
+            self._hf._hub.touch(answer.head.key, answer.head.version)
         events: dict[int, Event] = {}
         for places, answer in zip(by_key.values(), answers, strict=True):
             events.update(zip(places, answer.events, strict=True))

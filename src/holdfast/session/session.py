@@ -257,8 +257,9 @@ class Session:
         self, drafts: tuple[Prepared, ...], expect: int | None, guards: Mapping[str, int] = _NONE
     ) -> tuple[Event, ...]:
         temp = self._temp_after(drafts)
-        commit = Commit(self.key, drafts, expect, None, guards)
-        (committed,) = await self._hf._commit((commit,))
+        commits = (Commit(self.key, drafts, expect, None, guards),)
+        (committed,) = await self._hf._committing(commits)
+        self._hf._hub.touch(self.key, committed.head.version)
         self._absorb(committed, temp)
         return committed.events
 

@@ -1,6 +1,6 @@
 """Holdfast: the sessions of one store, and the way to them.
 
-Every write of every session passes `_commit`, every draft `_prepare`: there is no second way.
+Every write of every session passes `_committing`, every draft `_prepare`: there is no second way.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -115,7 +115,8 @@ class Holdfast:
         prepared = self._prepare(draft, actor, reserved=True)
         session = Session(self, key)
         temp = session._temp_after((prepared,))
-        (committed,) = await self._commit((Commit(key, (prepared,), 0),))
+        (committed,) = await self._committing((Commit(key, (prepared,), 0),))
+        self._hub.touch(key, committed.head.version)
         session._begin(committed, temp)
         return session
 
@@ -237,13 +238,13 @@ class Holdfast:
             raise InvalidInput(f"{type(draft).__name__} is no holdfast.Draft")
         return prepare(draft, id=self._new_id(), actor=actor, reserved=reserved)
 
-    async def _commit(self, commits: tuple[Commit, ...]) -> tuple[Committed, ...]:
-        store = self._store_now()
-        _check_size(commits)
-        answers = await store.commit(commits)
-        for answer in answers:
-            self._hub.touch(answer.head.key, answer.head.version)
-        return answers
+    def _committing(
+        self, commits: tuple[Commit, ...]
+    ) -> Coroutine[Any, Any, tuple[Committed, ...]]:
+        """The one way to write: to be awaited, and its answers told to the hub."""
+        if len(commits) != 1 or len(commits[0].drafts) != 1:
+            _check_size(commits)
+        return self._store_now().commit(commits)
 
     def _updating(self, app: str) -> asyncio.Lock:
         """One after the other: updates of an app that met a conflict."""

@@ -1,9 +1,9 @@
 """The store's clock: wall time that a wrong wall cannot throw far.
 
 Time is read from the wall and checked against a clock that only runs forward (and runs on while
-the machine sleeps). A wall that leaps ahead by more than a day beyond what has really passed is
-not believed: one bad reading would otherwise date every later event of a session into the future,
-since time never runs backwards within one.
+the machine sleeps). A wall that is more than a day ahead of what has passed since the store was
+opened is not believed: since time never runs backwards within a session, one bad reading would
+date all its later events into the future.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 JUMP_SECONDS_MAX: Final = 86_400
+_JUMP_NS_MAX: Final = JUMP_SECONDS_MAX * 1_000_000_000
 _BOOT: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -27,18 +28,15 @@ def steady_ns() -> int:
 class Clock:
     """Microseconds since 1970 in UTC. Single-threaded, like the writer that owns it."""
 
-    __slots__ = ("_last_steady", "_last_wall", "_steady", "_wall")
+    __slots__ = ("_began_steady", "_began_wall", "_steady", "_wall")
 
     def __init__(
         self, wall: Callable[[], int] = wall_ns, steady: Callable[[], int] = steady_ns
     ) -> None:
         self._wall, self._steady = wall, steady
-        self._last_wall, self._last_steady = wall(), steady()
+        self._began_wall, self._began_steady = wall(), steady()
 
     def __call__(self) -> int:
-        wall, steady = self._wall(), self._steady()
-        explained = self._last_wall + (steady - self._last_steady)
-        if wall - explained > JUMP_SECONDS_MAX * 1_000_000_000:
-            wall = explained
-        self._last_wall, self._last_steady = wall, steady
-        return wall // 1_000
+        explained = self._began_wall + self._steady() - self._began_steady
+        wall = self._wall()
+        return (explained if wall - explained > _JUMP_NS_MAX else wall) // 1_000

@@ -31,21 +31,22 @@ class Damaged(Exception):
 class Codec:
     """Both directions, with an optional seal."""
 
-    __slots__ = ("_seal",)
+    __slots__ = ("_seal", "seals")
 
     def __init__(self, seal: Seal | None = None) -> None:
         self._seal = seal
+        self.seals = seal is not None
 
-    def pack(self, raw: bytes, place: Place | Callable[[], Place]) -> tuple[int, bytes, int]:
-        """flags, stored bytes and their CRC."""
+    def pack(self, raw: bytes, place: Place | None) -> tuple[int, bytes, int]:
+        """flags, stored bytes and their CRC. The place may be left out where nothing is sealed."""
         flags, stored = 0, raw
         if len(raw) >= COMPRESS_BYTES_MIN:
             smaller = _zstd().compress(raw, _LEVEL)
             if len(smaller) < len(raw) * 7 // 8:
                 flags, stored = COMPRESSED, smaller
         if self._seal is not None:
-            where = place if isinstance(place, Place) else place()
-            flags, stored = flags | SEALED, self._seal.seal(stored, where)
+            assert place is not None
+            flags, stored = flags | SEALED, self._seal.seal(stored, place)
         return flags, stored, crc32(stored)
 
     def unpack(self, flags: int, stored: bytes, crc: int, place: Callable[[], Place]) -> bytes:

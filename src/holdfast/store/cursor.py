@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import InvalidCursor, InvalidQuery
-from holdfast.model.values import FrozenDict
+from holdfast.model.values import EMPTY, FrozenDict
 from holdfast.store.protocol import Query
 
 
@@ -59,7 +59,9 @@ def check(query: Query) -> None:
 
 def labels(given: Mapping[str, Any] | None) -> FrozenDict:
     """The labels of a query, checked to be texts."""
-    found = FrozenDict(given or {})
-    if not all(isinstance(x, str) for pair in found.items() for x in pair):
+    if given is None:
+        return EMPTY
+    pairs = given.items() if isinstance(given, Mapping) else [(None, None)]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise InvalidQuery("label takes names and values that are text, as in {'plan': 'gold'}")
-    return found
+    return FrozenDict(given)

@@ -79,12 +79,14 @@ class MemoryStore:
         return None
 
     def recorded(self, key: Key, id: str) -> Event | None:
-        kept = self._kept[key]
-        place = kept.ids.get(id)
-        return None if place is None else kept.event(place)
+        kept = self._kept.get(key)
+        place = None if kept is None else kept.ids.get(id)
+        return None if kept is None or place is None else kept.event(place)
 
     def pending(self, key: Key, seq: int) -> bool:
-        kept = self._kept[key]
+        kept = self._kept.get(key)
+        if kept is None:  # being created by this very commit
+            return False
         known = 1 <= seq <= len(kept.records) and seq not in kept.processed
         return known and kept.records[seq - 1].event.type.startswith(INPUT)
 
@@ -104,7 +106,7 @@ class MemoryStore:
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()
         plan = Plan(self, self._clock(), lambda: os.urandom(SALT_BYTES))
-        plan.add(commits)
+        answers = plan.add(commits)
         for key, fold in plan.folds.items():
             if key not in self._kept:
                 self._rows += 1
@@ -114,7 +116,7 @@ class MemoryStore:
             self._keep(self._kept[key], rec)
         for _, write in plan.writes:
             self._scopes.setdefault(write.key, []).append(write.at)
-        return plan.answers
+        return answers
 
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
         kept = self._living(key)

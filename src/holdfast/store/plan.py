@@ -1,14 +1,17 @@
-"""Planning a commit: from what is asked and what is there to what is to be written.
+"""Planning commits: from what is asked and what is there to what is to be written.
 
 Pure but for the view it is given, and the same for every store: a store shows the planner its
-present state, then writes the plan in one transaction. A refused commit raises here, before
-anything was written, so it cannot harm its neighbours.
+present state, adds the commits of its callers one after the other, then writes the plan in one
+transaction. A refused commit raises here, before anything was written, and leaves the plan as it
+was, so it cannot harm its neighbours.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.errors import (
     NotPending,
@@ -28,7 +31,7 @@ from holdfast.model.fold import (
     scope_next,
     scope_ops,
 )
-from holdfast.model.head import CREATED, PROCESSED, blank
+from holdfast.model.head import CREATED, INPUT, PROCESSED, blank
 from holdfast.model.keys import Key
 from holdfast.model.ops import scope_of
 from holdfast.store.protocol import Committed
@@ -42,7 +45,7 @@ class View(Protocol):
         ...
 
     def recorded(self, key: Key, id: str) -> Event | None:
-        """The event of a living session that was recorded under this id."""
+        """The event that the session recorded under this id, if there is such a session."""
         ...
 
     def pending(self, key: Key, seq: int) -> bool:
@@ -59,13 +62,13 @@ class View(Protocol):
 
 
 class Plan:
-    """What a set of commits will write, and what to answer."""
+    """What commits will write: sessions as they will be, new records, new scope versions."""
 
     __slots__ = (
         "_now_us",
         "_salt",
+        "_undo",
         "_view",
-        "answers",
         "folds",
         "given",
         "records",
@@ -75,52 +78,62 @@ class Plan:
 
     def __init__(self, view: View, now_us: int, salt: Callable[[], bytes]) -> None:
         self._view, self._now_us, self._salt = view, now_us, salt
-        self.given: dict[tuple[Key, str], Event] = {}
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self.folds: dict[Key, Fold] = {}
         self.records: list[tuple[Key, Record]] = []
+        self.given: dict[tuple[Key, str], Event] = {}
         self.scopes: dict[ScopeKey, ScopeValue] = {}
         self.writes: list[tuple[Key, ScopeWrite]] = []
-        self.answers: tuple[Committed, ...] = ()
 
-    def add(self, commits: Sequence[Commit]) -> None:
-        """Plan the commits in order. Raises on the first that must be refused: drop the plan."""
-        self.answers = tuple([self._add(commit) for commit in commits])
+    def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
+        records, writes = len(self.records), len(self.writes)
+        self._undo.clear()
+        try:
+            return tuple([self._add(commit) for commit in commits])
+        except BaseException:
+            del self.records[records:], self.writes[writes:]
+            for kept, key, before in reversed(self._undo):
+                if before is None:
+                    del kept[key]
+                else:
+                    kept[key] = before
+            raise
 
     def _add(self, commit: Commit) -> Committed:
-        fold = self._fold(commit.key)
-        events: list[Event | None] = [self._repeat(fold, commit.key, d) for d in commit.drafts]
-        repeated = len(events) - events.count(None)
-        scopes = self._scopes(commit.key) if fold is None else {}
-        if repeated < len(events) or not events:
+        key = commit.key
+        fold = self.folds.get(key) or self._view.fold(key)
+        scopes = self._scopes(key) if fold is None else {}
+        events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
+        before = len(self.records)
+        if None in events:
             fold = self._admit(commit, fold)
             for place, draft in enumerate(commit.drafts):
+                if events[place] is None and draft.given:  # the same id twice in one commit
+                    events[place] = self.given.get((key, draft.id))
                 if events[place] is None:
-                    again = self._again(commit.key, draft) if draft.given else None
-                    if again is not None:  # the same id twice in one commit: one event
-                        events[place], repeated = again, repeated + 1
-                        continue
-                    fold, events[place] = self._record(commit.key, fold, draft, scopes)
-            self.folds[commit.key] = fold
+                    fold, events[place] = self._record(key, fold, draft, scopes)
+            self._put(self.folds, key, fold)
         assert fold is not None
         return Committed(
-            tuple([event for event in events if event is not None]),
+            tuple(events),  # type: ignore[arg-type]  # no None is left
             fold.head,
             fold.fields,
             fold.versions,
             scopes,
-            repeated,
+            len(events) - (len(self.records) - before),
         )
 
-    def _fold(self, key: Key) -> Fold | None:
-        return self.folds.get(key) or self._view.fold(key)
-
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
-        if not draft.given or fold is None:
+        if fold is None:
             return None
-        return self._again(key, draft) or self._view.recorded(key, draft.id)
-
-    def _again(self, key: Key, draft: Prepared) -> Event | None:
-        return self.given.get((key, draft.id))
+        event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
+        if event is None or not event.type.startswith(INPUT):
+            return event
+        for planned, rec in self.records:  # processed by a commit of this very plan?
+            if planned == key and event.seq in _processed(rec.event):
+                return msgspec.structs.replace(event, processed_us=rec.event.at_us)
+        return event
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
@@ -130,9 +143,9 @@ class Plan:
                 raise SessionNotFound(key)
             assert commit.drafts[0].type == CREATED
             return Fold(blank(key, commit.drafts[0].id, self._now_us))
-        if expect == 0:
-            raise SessionExists(key)
         if expect is not None and expect != fold.head.version:
+            if expect == 0:
+                raise SessionExists(key)
             raise SessionConflict(key, "the session", expect, fold.head.version)
         if commit.fence is not None and commit.fence != fold.head.fence:
             raise SessionFenced(key, commit.fence, fold.head.fence)
@@ -159,26 +172,22 @@ class Plan:
         if draft.scoped:
             for scope_key, op in scope_ops(draft, key.app, key.user):
                 value = scope_next(scope_key, self._scope(scope_key), op)
-                self.scopes[scope_key] = scopes[scope_key[2]] = value
-                write = ScopeWrite(scope_key, value, op, rec.event.seq)
-                self.writes.append((key, write))
+                self._put(self.scopes, scope_key, value)
+                scopes[scope_key[2]] = value
+                self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq)))
         self.records.append((key, rec))
         if draft.given:
-            self.given[key, draft.id] = rec.event
+            self._put(self.given, (key, draft.id), rec.event)
         return after, rec.event
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:
-        done = {
-            seq
-            for planned, rec in self.records
-            if planned == key and rec.event.type == PROCESSED and rec.event.data
-            for seq in rec.event.data["seqs"]
-        }
-        new = {
-            rec.event.seq
-            for planned, rec in self.records
-            if planned == key and rec.event.type.startswith("user.")
-        }
+        new: set[int] = set()
+        done: set[int] = set()
+        for planned, rec in self.records:
+            if planned == key:
+                done.update(_processed(rec.event))
+                if rec.event.type.startswith(INPUT):
+                    new.add(rec.event.seq)
         for seq in draft.data["seqs"]:
             if seq in done or not (seq in new or self._view.pending(key, seq)):
                 raise NotPending(seq)
@@ -186,10 +195,22 @@ class Plan:
     def _scopes(self, key: Key) -> dict[str, ScopeValue]:
         """What a new session finds: stored names, and those this plan has written already."""
         found = self._view.scopes(key.app, key.user)
-        planned = {
-            k[2]: v for k, v in self.scopes.items() if k[0] == key.app and k[1] in ("", key.user)
-        }
-        return {**found, **planned}
+        for (app, user, name), value in self.scopes.items():
+            if app == key.app and user in ("", key.user):
+                found[name] = value
+        return found
 
     def _scope(self, key: ScopeKey) -> ScopeValue | None:
         return self.scopes.get(key) or self._view.scope(key)
+
+    def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
+        self._undo.append((kept, key, kept.get(key)))
+        kept[key] = value
+
+
+def _processed(event: Event) -> Sequence[int]:
+    """The seqs of the inputs that this event says were processed."""
+    if event.type != PROCESSED or event.data is None:
+        return ()
+    seqs: Sequence[int] = event.data["seqs"]
+    return seqs

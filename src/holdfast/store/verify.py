@@ -81,8 +81,8 @@ def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
         said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
         if said != (key.app, key.user, key.id):
             yield Finding("head", "has another key than the one it was created with", key)
-    if head.created_us > event.at_us:
-        yield Finding("head", "was created after its first event", key)
+    if head.created_us != event.at_us:
+        yield Finding("head", "has another time of creation than its first event", key)
 
 
 def _snapshot_problems(key: Key, snapshot: Snapshot, fold: Fold) -> Iterator[Finding]:

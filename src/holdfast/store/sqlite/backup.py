@@ -83,7 +83,7 @@ def _copy(source: apsw.Connection, part: Path, progress: Progress | None) -> Non
 def _put(part: Path, target: Path) -> None:
     """Durable under its name: the bytes first, then the name, then the directory that has it."""
     for path in (part, target.parent):
-        if path is target.parent:
+        if path == target.parent:
             os.replace(part, target)  # noqa: PTH105  # the atomic one, by its name
         handle = os.open(path, os.O_RDONLY)
         try:

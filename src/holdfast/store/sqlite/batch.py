@@ -1,24 +1,23 @@
 """One write transaction: the view its planner sees, and the rows it writes.
 
-Commits are planned one after the other on what the ones before left, in memory; what was planned
-is written in a few executemany calls. A commit that is refused raises while it is planned and
-leaves no trace here. Nothing reaches the cache before the database has committed.
+Commits are planned one after the other on what the ones before left, in memory; then the whole
+plan is written in a few executemany calls. Nothing reaches the cache before the database has
+committed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import apsw
 
-from holdfast.model.events import Commit, Event
-from holdfast.model.fold import Fold, Record, ScopeKey, ScopeValue, ScopeWrite
+from holdfast.model.events import Event
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, ScopeWrite
 from holdfast.model.head import PROCESSED, Head
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.store.plan import Plan
-from holdfast.store.protocol import Committed
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.cache import Cache, Live, LiveScope
 from holdfast.store.sqlite.reader import Reader
@@ -26,90 +25,70 @@ from holdfast.store.sqlite.sql import SQL
 
 
 class Batch:
-    """A transaction under way. Implements the planner's View."""
+    """A transaction under way: `plan.add` for each caller, then write, commit, settle."""
 
     def __init__(
         self, reader: Reader, cache: Cache, now_us: int, salt: Callable[[], bytes]
     ) -> None:
+        self.plan = Plan(self, now_us, salt)
         self._reader, self._cache = reader, cache
         self._conn: apsw.Connection = reader.conn
-        self._now_us, self._salt = now_us, salt
-        self._lives: dict[Key, Live] = {}  # as of the beginning, or made here
-        self._written: dict[Key, Head] = {}  # heads as the tables have them now
-        self._folds: dict[Key, Fold] = {}
-        self._records: list[tuple[Key, Record]] = []
-        self._given: dict[tuple[Key, str], Event] = {}
+        self._lives: dict[Key, Live] = {}  # the sessions of this batch, as the tables have them
         self._scopes: dict[ScopeKey, LiveScope] = {}
-        self._scope_rows: list[tuple[Any, ...]] = []
-        self.deltas: dict[Key, int] = {}
 
-    # --- planning ------------------------------------------------------------------------------
-
-    def plan(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        """Plan one caller's commits on top of the batch. Raises, and takes nothing, if refused."""
-        plan = Plan(self, self._now_us, self._salt)
-        plan.add(commits)
-        self._folds.update(plan.folds)
-        self._records += plan.records
-        for key, rec in plan.records:
-            self.deltas[key] = self.deltas.get(key, 0) + len(rec.raw) + EVENT_OVERHEAD_BYTES
-        self._given.update(plan.given)
-        for key, write in plan.writes:
-            self._take_scope(self._folds[key].head.uid, write)
-        return plan.answers
+    # --- the planner's view --------------------------------------------------------------------
 
     def fold(self, key: Key) -> Fold | None:
-        planned = self._folds.get(key)
-        if planned is not None:
-            return planned
-        live = self._live(key)
-        return None if live is None else live.fold
+        live = self._lives.get(key) or self._cache.session(key)
+        if live is None or live.era != self._cache.era:
+            live = self._checked(key, live)
+            if live is None:
+                return None
+        self._lives[key] = live
+        return live.fold
 
     def recorded(self, key: Key, id: str) -> Event | None:
-        planned = self._given.get((key, id))
-        if planned is not None:
-            return planned
         live = self._lives.get(key)
-        if live is None:  # created in this batch: nothing of it is in the tables yet
-            return None
-        return self._reader.recorded(live.sid, live.fold.head.uid, id)
+        return None if live is None else self._reader.recorded(live.sid, live.fold.head.uid, id)
 
     def pending(self, key: Key, seq: int) -> bool:
-        self.write()  # what earlier commits of this batch processed must be in the table
-        sid = self._lives[key].sid
-        return self._conn.execute(SQL["is_pending"], (sid, seq)).fetchone() is not None
+        live = self._lives.get(key)
+        if live is None:  # being created by this very commit
+            return False
+        return self._conn.execute(SQL["is_pending"], (live.sid, seq)).fetchone() is not None
 
     def scope(self, key: ScopeKey) -> ScopeValue | None:
-        live = self._scopes.get(key) or self._stored_scope(key)
+        live = self._stored_scope(key)
         return None if live is None else live.value
 
     def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
-        found = self._reader.scopes(app, user)
-        for key, live in self._scopes.items():
-            if key[0] == app and key[1] in ("", user):
-                found[key[2]] = live.value
-        return found
+        return self._reader.scopes(app, user)
 
     # --- writing -------------------------------------------------------------------------------
 
     def write(self) -> None:
-        """Put what was planned since the last call into the tables."""
-        for key, fold in self._folds.items():
+        """Put the plan into the tables."""
+        for key, fold in self.plan.folds.items():
             if key not in self._lives:
                 self._add_session(key, fold)
+            else:
+                self._write_cold(self._lives[key].fold.head, fold.head, self._lives[key].sid)
         self._write_events()
-        self._write_heads()
-        if self._scope_rows:
-            self._conn.executemany(SQL["add_scope"], self._scope_rows)
-            self._scope_rows = []
+        hot = [rows.head_hot(f.head, self._lives[key].sid) for key, f in self.plan.folds.items()]
+        self._conn.executemany(SQL["set_hot"], hot)
+        if self.plan.writes:
+            values = [self._scope_row(key, write) for key, write in self.plan.writes]
+            self._conn.executemany(SQL["add_scope"], values)
 
     def settle(self) -> list[tuple[Key, Live]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
+        lives, era = self._lives, self._cache.era
+        for key, rec in self.plan.records:
+            lives[key].delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
         touched = []
-        for key, fold in self._folds.items():
-            live = self._lives[key]
-            live.fold, live.era = fold, self._cache.era
-            live.delta_bytes += self.deltas.get(key, 0)
+        for key, fold in self.plan.folds.items():
+            live = lives[key]
+            live.fold, live.era = fold, era
             self._cache.keep(key, live)
             touched.append((key, live))
         for scope_key, scope in self._scopes.items():
@@ -118,17 +97,8 @@ class Batch:
 
     # --- private -------------------------------------------------------------------------------
 
-    def _live(self, key: Key) -> Live | None:
-        """The session as the tables have it: from the cache if that is true, else read."""
-        live = self._lives.get(key) or self._cache.session(key)
-        if live is None or live.era != self._cache.era:
-            live = self._checked(key, live)
-        if live is not None:
-            self._lives[key] = live
-            self._written.setdefault(key, live.fold.head)
-        return live
-
     def _checked(self, key: Key, live: Live | None) -> Live | None:
+        """The session as its tables have it; what the cache has, if that is still true."""
         try:
             found = self._reader.head(key)
         except BaseException:
@@ -157,79 +127,48 @@ class Batch:
             self._cache.keep_scope(key, live)
         return live
 
-    def _take_scope(self, uid: str, write: ScopeWrite) -> None:
+    def _scope_row(self, key: Key, write: ScopeWrite) -> tuple[Any, ...]:
         before = self._scopes.get(write.key) or self._stored_scope(write.key)
-        since_base = -1 if before is None else before.since_base
-        form, raw, since_base = rows.scope_body(write.at, write.op, since_base)
-        if form == rows.DELETED:
-            since_base = -1
+        form, raw, since_base = rows.scope_body(
+            write.at, write.op, -1 if before is None else before.since_base
+        )
         version = write.at.version
         base = version if form != rows.BY_OP or before is None else before.base
         self._scopes[write.key] = LiveScope(write.at, base, since_base, self._cache.era)
-        packed = self._reader.codec.pack(raw, lambda: rows.scope_place(write.key, version))
-        self._scope_rows.append(
-            (*write.key, version, base, form, *packed, rows.pack_id(uid), write.seq)
-        )
+        packed = self._reader.codec.pack(raw, rows.scope_place(write.key, version))
+        uid = rows.pack_id(self.plan.folds[key].head.uid)
+        return (*write.key, version, base, form, *packed, uid, write.seq)
 
     def _add_session(self, key: Key, fold: Fold) -> None:
         head = fold.head
-        self._conn.execute(
-            SQL["add_session"],
-            (
-                key.app,
-                key.user,
-                key.id,
-                rows.pack_id(head.uid),
-                head.version,
-                head.link,
-                head.created_us,
-                head.updated_us,
-                head.pending,
-                *rows.head_cold(head),
-            ),
-        )
+        self._conn.execute(SQL["add_session"], rows.session_row(head))
         sid = self._conn.last_insert_rowid()
         self._conn.executemany(SQL["add_label"], rows.label_rows(head, sid))
         self._lives[key] = Live(sid, fold, 0, 0, False, self._cache.era)
-        self._written[key] = head
 
     def _write_events(self) -> None:
-        if not self._records:
-            return
-        codec, lives, folds = self._reader.codec, self._lives, self._folds
+        codec, lives, folds = self._reader.codec, self._lives, self.plan.folds
         self._conn.executemany(
             SQL["add_event"],
             [
                 rows.event_row(lives[key].sid, folds[key].head.uid, rec, codec)
-                for key, rec in self._records
+                for key, rec in self.plan.records
             ],
         )
-        for key, rec in self._records:
+        for key, rec in self.plan.records:
             if rec.event.type == PROCESSED and rec.event.data is not None:
                 at_us, sid = rec.event.at_us, lives[key].sid
-                self._conn.executemany(
-                    SQL["set_processed"], [(at_us, sid, seq) for seq in rec.event.data["seqs"]]
-                )
-        self._records = []
-
-    def _write_heads(self) -> None:
-        hot: list[tuple[Any, ...]] = []
-        for key, fold in self._folds.items():
-            before, after, sid = self._written[key], fold.head, self._lives[key].sid
-            if before is after:
-                continue
-            hot.append(rows.head_hot(after, sid))
-            if (
-                before.pending_us != after.pending_us
-                or before.labels is not after.labels
-                or before.timers is not after.timers
-            ):
-                self._write_cold(before, after, sid)
-            self._written[key] = after
-        if hot:
-            self._conn.executemany(SQL["set_hot"], hot)
+                done = [(at_us, sid, seq) for seq in rec.event.data["seqs"]]
+                self._conn.executemany(SQL["set_processed"], done)
 
     def _write_cold(self, before: Head, after: Head, sid: int) -> None:
+        """What few events change, so that its indexes rest."""
+        if (
+            before.labels is after.labels
+            and before.timers is after.timers
+            and before.pending_us == after.pending_us
+        ):
+            return
         self._conn.execute(SQL["set_cold"], (*rows.head_cold(after), sid))
         if before.labels != after.labels:
             self._conn.executemany(SQL["drop_label"], rows.label_rows(before, sid))

@@ -17,6 +17,7 @@ from holdfast.model.keys import Key
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
 BYTES_MAX: Final = 64 * 2**20
+_ENTRY_BYTES: Final = 1_024
 
 
 class Live(msgspec.Struct):
@@ -28,9 +29,6 @@ class Live(msgspec.Struct):
     delta_bytes: int
     damaged: bool
     era: int
-
-    def size(self) -> int:
-        return self.snapshot_bytes + self.delta_bytes + 1_024
 
 
 class LiveScope(msgspec.Struct):
@@ -70,10 +68,10 @@ class Cache:
         return live
 
     def keep(self, key: Key, live: Live) -> None:
-        self.forget(key)
-        self._sessions[key] = live
-        self._sizes[key] = size = live.size()
-        self._bytes += size
+        """Put an entry in, or tell that it has grown."""
+        size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES
+        self._bytes += size - self._sizes.get(key, 0)
+        self._sessions[key], self._sizes[key] = live, size
         while len(self._sessions) > SESSIONS_MAX or self._bytes > BYTES_MAX:
             oldest = next(iter(self._sessions))
             if oldest == key:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,9 @@ HEAD_COLUMNS: Final = (
 )
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 
+_is_uuid: Final = re.compile(
+    "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+).fullmatch
 _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
 _any_op: Final = msgspec.json.Decoder(ops.Op).decode
 
@@ -45,13 +49,9 @@ _fields: Final = msgspec.json.Decoder(Fields).decode
 
 def pack_id(id: str | None) -> bytes | str | None:
     """A UUID in its usual form as 16 bytes, anything else as it is."""
-    if id is None or len(id) != 36 or id[8] != "-":
+    if id is None or not _is_uuid(id):
         return id
-    try:
-        packed = bytes.fromhex(id.replace("-", ""))
-    except ValueError:
-        return id
-    return packed if len(packed) == 16 and unpack_id(packed) == id else id
+    return bytes.fromhex(id.replace("-", ""))
 
 
 def unpack_id(id: bytes | str) -> str:
@@ -67,7 +67,8 @@ def unpack_id(id: bytes | str) -> str:
 def event_row(sid: int, uid: str, rec: Record, codec: Codec) -> tuple[Any, ...]:
     """The values of an INSERT into events."""
     e = rec.event
-    flags, body, crc = codec.pack(rec.raw, lambda: Place("event", uid, e.id, e.type))
+    place = Place("event", uid, e.id, e.type) if codec.seals else None
+    flags, body, crc = codec.pack(rec.raw, place)
     return (
         sid,
         e.seq,
@@ -100,20 +101,21 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
     except (Damaged, msgspec.MsgspecError, TypeError, ValueError) as error:
         data, found, damage = None, (), f"{error}" if isinstance(error, Damaged) else repr(error)
     return Event(
-        seq=seq,
-        id=id if isinstance(id, str) else repr(id),
-        type=type_,
-        actor=actor,
-        at_us=at_us,
-        data=data,
-        ops=found,
-        cause=cause and unpack_id(cause),
-        invocation_id=inv and unpack_id(inv),
-        correlation_id=corr and unpack_id(corr),
-        wake_id=wake and unpack_id(wake),
-        processed_us=done_us,
-        link=link,
-        damage=damage,
+        seq,
+        id if isinstance(id, str) else repr(id),
+        type_,
+        actor,
+        at_us,
+        data,
+        found,
+        cause and unpack_id(cause),
+        inv and unpack_id(inv),
+        corr and unpack_id(corr),
+        wake and unpack_id(wake),
+        done_us,
+        link,
+        False,
+        damage,
     )
 
 
@@ -159,6 +161,23 @@ def head_from(row: tuple[Any, ...]) -> Head:
     )
 
 
+def session_row(head: Head) -> tuple[Any, ...]:
+    """The values of an INSERT into sessions."""
+    key = head.key
+    return (
+        key.app,
+        key.user,
+        key.id,
+        pack_id(head.uid),
+        head.version,
+        head.link,
+        head.created_us,
+        head.updated_us,
+        head.pending,
+        *head_cold(head),
+    )
+
+
 def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
     """What every event changes."""
     return (head.version, head.link, head.updated_us, head.pending, sid)
@@ -201,7 +220,7 @@ def scope_body(value: ScopeValue, op: ops.PlainOp, since_base: int) -> tuple[int
     list that grows by a message a turn is written about twice, not once a turn.
     """
     if value.deleted:
-        return DELETED, b"", 0
+        return DELETED, b"", -1
     step = msgspec.json.encode(op)
     whole = msgspec.json.encode(value.value)
     if since_base < 0 or len(whole) <= max(512, since_base + len(step)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -75,9 +75,8 @@ class SQLiteStore:
 
     # --- writing -------------------------------------------------------------------------------
 
-    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
-        answers: tuple[Committed, ...] = await self._write().submit(Job(commits, None))
-        return answers
+    def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
+        return self._write().submit(Job(commits, None))
 
     async def delete(self, key: Key) -> bool:
         job = Job((), partial(self._remove, remove.delete, key))

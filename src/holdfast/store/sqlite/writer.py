@@ -200,7 +200,7 @@ class Writer(threading.Thread):
                 )
                 for job in jobs:
                     try:
-                        answers.append((job, batch.plan(job.commits), None))
+                        answers.append((job, batch.plan.add(job.commits), None))
                     except HoldfastError as error:
                         answers.append((job, None, error))
                 batch.write()

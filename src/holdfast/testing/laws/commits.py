@@ -199,6 +199,26 @@ class CommitLaws:
         async with refused(store, SessionFenced):
             await add(store, A, fence=fence + 1)
 
+    async def test_a_guard_of_a_field_admits_the_version_it_names(self, store: Store) -> None:
+        """A field's version is the seq that last changed it, 0 if it is not there."""
+        await create(store, A, {"n": 1, "other": 1})
+        await add(store, A, draft(inc={"other": 1}), guards={"n": 1, "absent": 0})
+        await add(store, A, draft(delete=["n"]), guards={"n": 1, "other": 2})
+        made = await add(store, A, draft(set={"n": 5}), guards={"n": 0})
+        assert made.versions == {"n": 4, "other": 2}
+
+    @pytest.mark.parametrize("guard", [{"n": 1}, {"n": 0}, {"n": 3}, {"absent": 1}])
+    async def test_a_guard_of_a_field_refuses_any_other_version(
+        self, store: Store, guard: dict[str, int]
+    ) -> None:
+        """A field that was changed since it was read is a conflict, named by the field."""
+        await create(store, A, {"n": 1})
+        await add(store, A, draft(inc={"n": 1}))
+        async with refused(store, SessionConflict) as info:
+            await add(store, A, draft(set={"n": 9}), guards=guard)
+        assert isinstance(info.value, SessionConflict)
+        assert info.value.what in guard
+
     async def test_expect_is_compared_before_ops_are_checked(self, store: Store) -> None:
         """A stale writer hears of the conflict, not of ops that may fit what it has not seen."""
         await create(store, A, {"n": "text"})

@@ -1,0 +1,29 @@
+"""The workloads, by number. W7 is not here: it belongs to a part that is not built yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from bench.rounds import Run
+from bench.table import Row
+from bench.workloads import appends, crowd, growth, imports, pages, starts, tails
+
+
+class Workload(NamedTuple):
+    """A title for the table, what gives its rows, and whether the neighbour takes part."""
+
+    title: str
+    rows: Callable[[Run], Sequence[Row]]
+    peer: bool
+
+
+WORKLOADS: Final = {
+    "W1": Workload("W1 · one session, one append after another", appends.rows, peer=True),
+    "W2": Workload("W2 · many sessions at once", crowd.rows, peer=True),
+    "W3": Workload("W3 · the last 20 events, however long the session", tails.rows, peer=True),
+    "W4": Workload("W4 · a new process, until it has the state", starts.rows, peer=False),
+    "W5": Workload("W5 · a page of 50 sessions among many", pages.rows, peer=False),
+    "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
+    "W8": Workload("W8 · import", imports.rows, peer=False),
+}

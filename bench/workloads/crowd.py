@@ -1,0 +1,84 @@
+"""W2: many sessions at once, read in two ways.
+
+Lanes: a task per session, each appending in order, as agents working side by side do. Burst: every
+append handed over at once, as a busy server's queue does. Raw is one transaction per 64 rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import holdfast
+from bench import raw, texts
+from bench.rounds import Contestant, Numbers, Run
+from bench.table import Row, at_least, row
+
+_TIMES_PEER = 15.0
+
+
+def rows(run: Run) -> list[Row]:
+    sessions, each = 64, run.size(100, 20)
+    contestants: dict[str, Contestant] = {
+        "ours": lambda path: asyncio.run(_ours(path, sessions, each)),
+        "raw": lambda path: _raw(path, sessions, each),
+    }
+    run.with_peer(contestants, "crowd", sessions=sessions, each=each)
+    readings = run.alternate(contestants)
+    found = []
+    for name in ("lanes", "burst"):
+        what = f"{name}: {sessions} sessions × {each}"
+        plain = row("W2", what, "per second", readings, name)
+        target = at_least(_TIMES_PEER, "× peer", plain.against(plain.peer))
+        found.append(row("W2", what, "per second", readings, name, target))
+    return found
+
+
+async def _ours(path: Path, sessions: int, each: int) -> Numbers:
+    payloads = texts.tool_results(sessions * each)
+    numbers = {}
+    for name, race in (("lanes", _lanes), ("burst", _burst)):
+        async with holdfast.open(f"sqlite:///{path}/{name}.db") as hf:
+            creations = (hf.create("bench", "ada", id=f"w2-{i}") for i in range(sessions))
+            many = await asyncio.gather(*creations)
+            begin = time.perf_counter()
+            await race(many, payloads)
+            numbers[name] = len(payloads) / (time.perf_counter() - begin)
+            assert all(session.version == each + 1 for session in many)
+    return numbers
+
+
+async def _lanes(many: list[holdfast.Session], payloads: list[Any]) -> None:
+    async def lane(number: int) -> None:
+        session = many[number]
+        for step, data in enumerate(payloads[number :: len(many)]):
+            change = texts.changes(step)
+            await session.append("tool.result", data, actor="agent:main", set=change)
+
+    await asyncio.gather(*(lane(number) for number in range(len(many))))
+
+
+async def _burst(many: list[holdfast.Session], payloads: list[Any]) -> None:
+    count = len(many)
+    await asyncio.gather(
+        *(
+            many[i % count].append(
+                "tool.result", data, actor="agent:main", set=texts.changes(i // count)
+            )
+            for i, data in enumerate(payloads)
+        )
+    )
+
+
+def _raw(path: Path, sessions: int, each: int) -> Numbers:
+    payloads = texts.tool_results(sessions * each)
+    bodies = [{"data": data, "set": texts.changes(i)} for i, data in enumerate(payloads)]
+    by_session = [raw.rows(bodies[i::sessions], sid=i + 1) for i in range(sessions)]
+    interleaved = [line[step] for step in range(each) for line in by_session]
+    conn = raw.connect(path / "raw.db")
+    seconds = raw.insert_in_batches(conn, interleaved, sessions)
+    conn.close()
+    rate = len(payloads) / seconds
+    return {"lanes": rate, "burst": rate}

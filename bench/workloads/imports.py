@@ -1,0 +1,57 @@
+"""W8: what `import holdfast` costs, in fresh interpreters.
+
+Time is that of the statement, and of the whole process around it. Memory is the peak of the
+process afterwards. Raw is the same for what the store cannot do without: asyncio, apsw, msgspec.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from statistics import median
+
+from bench.place import ROOT
+from bench.rounds import Readings, Run
+from bench.table import Row, at_most, row
+
+_CODE = """
+import time
+begin = time.perf_counter()
+import {modules}
+took = time.perf_counter() - begin
+import json, resource, sys
+try:
+    # The peak of this program: ru_maxrss would also count the process that started it.
+    status = open("/proc/self/status").read()
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024
+except OSError:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak *= 1 if sys.platform == "darwin" else 1024
+print(json.dumps(dict(statement=took * 1e3, peak=peak / 1e6)))
+"""
+
+
+def rows(run: Run) -> list[Row]:
+    readings = Readings()
+    for number in range(run.size(15, 9)):
+        run.say(f"process {number + 1}")
+        readings.add("ours", _measure("holdfast"))
+        readings.add("raw", _measure("asyncio, apsw, msgspec"))
+    found = []
+    for name, what in (("statement", "the statement"), ("process", "the whole process")):
+        best = min(readings.of("ours", name))
+        typical = median(readings.of("ours", name))
+        targets = (at_most(100, "median", typical), at_most(100, "best", best))
+        found.append(row("W8", what, "ms", readings, name, *targets))
+    peak = at_most(35, "median", readings.median("ours", "peak"))
+    return [*found, row("W8", "peak memory", "MB", readings, "peak", peak)]
+
+
+def _measure(modules: str) -> dict[str, float]:
+    begin = time.perf_counter()
+    command = [sys.executable, "-c", _CODE.format(modules=modules)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    took = time.perf_counter() - begin
+    return {**json.loads(done.stdout), "process": took * 1e3}

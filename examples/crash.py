@@ -1,0 +1,23 @@
+"""Book a trip, die in the middle, go on. Run it twice."""
+
+import asyncio
+import os
+import signal
+
+import holdfast
+
+STEPS = ["find flights", "hold seats", "charge card", "send tickets"]
+
+
+async def main():
+    async with holdfast.open("sqlite:///trip.db") as hf:
+        trip = await hf.get_or_create("travel", "ada", id="trip-1", state={"done": []})
+        print("already done:", trip.state["done"])
+        for step in STEPS[len(trip.state["done"]) :]:
+            await trip.append("agent.step", actor="agent:main", id=step, add={"done": [step]})
+            print("did:", step)
+            if step == "hold seats":
+                os.kill(os.getpid(), signal.SIGKILL)  # nothing is closed, flushed or said
+
+
+asyncio.run(main())

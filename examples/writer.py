@@ -1,0 +1,41 @@
+"""A process that streams an answer into a session, one durable event for each word.
+
+    python examples/writer.py sqlite:///support.db support ada refund
+
+It goes on where the log ends, whoever wrote it, and prints the id of every event once that event
+is safe. It never stops by itself: the demo kills it, in the middle of whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import holdfast
+
+ANSWER = ("Both", "charges", "are", "real.", "The", "second", "is", "on", "its", "way", "back.")
+
+
+def word(number: int) -> holdfast.Draft:
+    """The nth word of the answer, which begins again at its end. Its id is always the same."""
+    return holdfast.Draft(
+        id=f"word-{number:05}",
+        type="agent.word",
+        data={"text": ANSWER[(number - 1) % len(ANSWER)]},
+        actor="agent:main",
+        inc={"words": 1},
+    )
+
+
+async def stream(url: str, app: str, user: str, id: str) -> None:
+    async with holdfast.open(url) as hf:
+        session = await hf.get((app, user, id))
+        number = session.state.get("words", 0)
+        while True:
+            number += 1
+            await session.append_many([word(number)])  # returns when it is on the disk
+            print(word(number).id, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(stream(*sys.argv[1:]))

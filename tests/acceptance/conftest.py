@@ -1,0 +1,48 @@
+"""Holdfast on every store, as a user opens it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/support.db"
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    """For what needs a file: several instances, other processes."""
+    return f"sqlite:///{tmp_path}/support.db"
+
+
+@pytest.fixture
+async def hf(url: str) -> AsyncIterator[holdfast.Holdfast]:
+    async with holdfast.open(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def s(hf: holdfast.Holdfast) -> holdfast.Session:
+    """A session with a little of everything in it, at version 2."""
+    session = await hf.create(
+        "support",
+        "ada",
+        id="one",
+        state={
+            "n": 0,
+            "text": "x",
+            "plan": {"steps": [1, 2]},
+            "app:a": 1,
+            "user:u": 2,
+            "temp:t": 3,
+        },
+        labels={"plan": "gold"},
+    )
+    await session.append("user.message", {"text": "hi"}, actor="user:ada")
+    return session

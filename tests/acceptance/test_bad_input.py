@@ -1,0 +1,363 @@
+"""Bad input: each mistake has its error, and leaves store and object as they were."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Draft, Holdfast, Session, errors, ops
+from tests.support.views import shown, stored
+
+Call = Callable[[Holdfast, Session], Awaitable[Any]]
+
+
+def cyclic() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+def deep() -> Any:
+    value: Any = 1
+    for _ in range(1_000):
+        value = [value]
+    return value
+
+
+async def refused(
+    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+) -> errors.HoldfastError:
+    """The call raises exactly this error, with a code and a sentence, and changes nothing."""
+    object_before, store_before = shown(s), await stored(hf)
+    with pytest.raises(errors.HoldfastError) as info:
+        await call(hf, s)
+    assert info.type is error
+    assert info.value.code == error.code
+    assert str(info.value).endswith(".")
+    assert shown(s) == object_before
+    assert await stored(hf) == store_before
+    assert (await s.append("still.works", actor="x")).seq == s.version
+    return info.value
+
+
+def cases(table: dict[str, tuple[type[errors.HoldfastError], Call]]) -> pytest.MarkDecorator:
+    rows = [pytest.param(error, call, id=name) for name, (error, call) in table.items()]
+    return pytest.mark.parametrize(("error", "call"), rows)
+
+
+BAD_PARTS = {
+    "empty": "",
+    "over-long": "x" * 257,
+    "padded": " x",
+    "NUL": "a\x00b",
+    "surrogate": "a\ud800",
+    "no text": 5,
+}
+KEY_CALLS: dict[str, Callable[[Holdfast, Any], Awaitable[Any]]] = {
+    "create id": lambda hf, part: hf.create("a", "u", id=part),
+    "create user": lambda hf, part: hf.create("a", part),
+    "create app": lambda hf, part: hf.create(part, "u"),
+    "get": lambda hf, part: hf.get(("a", "u", part)),
+    "find": lambda hf, part: hf.find((part, "u", "i")),
+    "get_or_create": lambda hf, part: hf.get_or_create("a", "u", id=part),
+    "delete": lambda hf, part: hf.delete(("a", part, "i")),
+    "erase": lambda hf, part: hf.erase(("a", "u", part)),
+    "verify": lambda hf, part: hf.verify(("a", "u", part)),
+}
+
+
+@pytest.mark.parametrize("part", BAD_PARTS.values(), ids=BAD_PARTS.keys())
+@pytest.mark.parametrize("call", KEY_CALLS.values(), ids=KEY_CALLS.keys())
+async def test_an_unfit_key_is_refused_everywhere(
+    hf: Holdfast, s: Session, call: Any, part: Any
+) -> None:
+    """Whatever verb it is given to."""
+    await refused(hf, s, lambda hf, _: call(hf, part), errors.InvalidKey)
+
+
+@pytest.mark.parametrize(
+    "key", ["a/u/i", ("a", "u"), ("a", "u", "i", "x"), None, 5, ["a", "u", "i"]]
+)
+async def test_what_is_no_key_is_refused(hf: Holdfast, s: Session, key: Any) -> None:
+    """A key is a Key or three texts in a tuple."""
+    await refused(hf, s, lambda hf, _: hf.get(key), errors.InvalidKey)
+    with pytest.raises(errors.InvalidKey):
+        hf.session(key)
+
+
+BAD_VALUES = {
+    "nan": math.nan,
+    "infinity": -math.inf,
+    "2**63": 2**63,
+    "-2**63-1": -(2**63) - 1,
+    "bytes": b"x",
+    "set": {1},
+    "int key": {1: 1},
+    "cycle": cyclic(),
+    "deep": deep(),
+    "surrogate": "\ud800",
+    "object": object(),
+}
+VALUE_CALLS: dict[str, Callable[[Holdfast, Session, Any], Awaitable[Any]]] = {
+    "data": lambda hf, s, v: s.append("a.b", {"v": v}, actor="x"),
+    "set": lambda hf, s, v: s.append("a.b", actor="x", set={"n": 9, "v": [v]}),
+    "app:": lambda hf, s, v: s.append("a.b", actor="x", set={"app:v": v}),
+    "temp:": lambda hf, s, v: s.append("a.b", actor="x", set={"temp:t": 9, "temp:v": v}),
+    "merge": lambda hf, s, v: s.append("a.b", actor="x", merge={"plan": {"v": v}}),
+    "add": lambda hf, s, v: s.append("a.b", actor="x", add={"log": [v]}),
+    "ops": lambda hf, s, v: s.append("a.b", actor="x", ops=[ops.Set(("v",), v)]),
+    "state": lambda hf, s, v: hf.create("a", "u", state={"v": v}),
+    "update": lambda hf, s, v: s.update(lambda _: {"v": v}, actor="x"),
+    "append_many": lambda hf, s, v: s.append_many(
+        [Draft(type="a.b", actor="x"), Draft(type="a.b", actor="x", data={"v": v})]
+    ),
+    "partial": lambda hf, s, v: s.append("a.b", {"v": v}, actor="x", partial=True),
+}
+
+
+@pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES.keys())
+@pytest.mark.parametrize("call", VALUE_CALLS.values(), ids=VALUE_CALLS.keys())
+async def test_an_unfit_value_is_refused_everywhere(
+    hf: Holdfast, s: Session, call: Any, value: Any
+) -> None:
+    """Wherever it would enter data or state."""
+    await refused(hf, s, lambda hf, s: call(hf, s, value), errors.InvalidValue)
+
+
+@cases(
+    {
+        "no dot": (errors.InvalidEvent, lambda hf, s: s.append("message", actor="x")),
+        "no type": (errors.InvalidEvent, lambda hf, s: s.append("", actor="x")),
+        "type of another kind": (errors.InvalidEvent, lambda hf, s: s.append(5, actor="x")),  # type: ignore[arg-type]  # wrong on purpose
+        "reserved session": (errors.ReservedType, lambda hf, s: s.append("session.x", actor="x")),
+        "reserved state": (errors.ReservedType, lambda hf, s: s.append("state.x", actor="x")),
+        "reserved audit": (errors.ReservedType, lambda hf, s: s.append("audit.x", actor="x")),
+        "reserved among many": (
+            errors.ReservedType,
+            lambda hf, s: s.append_many([Draft(type="a.b"), Draft(type="audit.x")], actor="x"),
+        ),
+        "no actor": (errors.ActorMissing, lambda hf, s: s.append("a.b")),
+        "no actor in update": (errors.ActorMissing, lambda hf, s: s.update(lambda _: {"n": 1})),
+        "no actor in label": (errors.ActorMissing, lambda hf, s: s.label({"a": "b"})),
+        "no actor in many": (errors.ActorMissing, lambda hf, s: s.append_many([Draft(type="a.b")])),
+        "unfit actor": (errors.InvalidEvent, lambda hf, s: s.append("a.b", actor=" x")),
+        "unfit id": (errors.InvalidEvent, lambda hf, s: s.append("a.b", actor="x", id="")),
+        "unfit cause": (errors.InvalidEvent, lambda hf, s: s.append("a.b", actor="x", cause="\n")),
+        "no draft": (errors.InvalidInput, lambda hf, s: s.append_many([{"type": "a.b"}])),  # type: ignore[list-item]  # wrong on purpose
+        "over the size bound": (
+            errors.EventTooLarge,
+            lambda hf, s: s.append("a.b", {"x": "y" * 2**23}, actor="x"),
+        ),
+        "too many events": (
+            errors.CommitTooLarge,
+            lambda hf, s: s.append_many([Draft(type="a.b", actor="x")] * 10_001),
+        ),
+        "partial with ops": (
+            errors.InvalidEvent,
+            lambda hf, s: s.append("a.b", actor="x", set={"n": 1}, partial=True),
+        ),
+        "partial with temp": (
+            errors.InvalidEvent,
+            lambda hf, s: s.append("a.b", actor="x", set={"temp:t": 1}, partial=True),
+        ),
+        "labels": (errors.InvalidEvent, lambda hf, s: s.label({"a": ""}, actor="x")),
+        "labels at creation": (
+            errors.InvalidEvent,
+            lambda hf, s: hf.create("a", "u", labels={"a": 5}),  # type: ignore[dict-item]  # wrong on purpose
+        ),
+        "too many labels": (
+            errors.InvalidEvent,
+            lambda hf, s: s.label({f"l{n}": "x" for n in range(64)}, actor="x"),
+        ),
+        "timer without zone": (
+            errors.InvalidEvent,
+            lambda hf, s: s.set_timer("t", datetime(2030, 1, 1), actor="x"),  # noqa: DTZ001  # wrong on purpose
+        ),
+        "timer of no kind": (
+            errors.InvalidEvent,
+            lambda hf, s: s.set_timer("t", s.events[0].at, kind="x", actor="x"),  # type: ignore[arg-type]  # wrong on purpose
+        ),
+        "cleared timer without a name": (
+            errors.InvalidEvent,
+            lambda hf, s: s.clear_timer(5, actor="x"),  # type: ignore[arg-type]  # wrong on purpose
+        ),
+        "processed nothing": (errors.InvalidEvent, lambda hf, s: s.mark_processed([], actor="x")),
+        "processed twice": (errors.NotPending, lambda hf, s: s.mark_processed([2, 1], actor="x")),
+        "processed the unknown": (
+            errors.NotPending,
+            lambda hf, s: s.mark_processed([99], actor="x"),
+        ),
+    }
+)
+async def test_an_unfit_event_is_refused(
+    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+) -> None:
+    """Types, actors, ids, sizes, labels, timers."""
+    await refused(hf, s, call, error)
+
+
+def op(*given: Any, **short: Any) -> Call:
+    return lambda hf, s: s.append("a.b", actor="x", ops=given, **short)
+
+
+@cases(
+    {
+        "add to a number": (errors.OpTypeMismatch, op(add={"n": [1]})),
+        "add to text": (errors.OpTypeMismatch, op(add={"text": ["y"]})),
+        "add to a dict": (errors.OpTypeMismatch, op(add={"plan": [1]})),
+        "merge into a number": (errors.OpTypeMismatch, op(merge={"n": {"a": 1}})),
+        "inc of text": (errors.OpTypeMismatch, op(inc={"text": 1})),
+        "inc past 64 bits": (errors.OpTypeMismatch, op(inc={"app:a": 2**63 - 1})),
+        "cut of a dict": (errors.OpTypeMismatch, op(ops.Cut(("plan",), 0, 0))),
+        "cut past the end": (errors.OpPathUnknown, op(ops.Cut(("plan", "steps"), 0, 3))),
+        "delete of nothing": (errors.OpPathUnknown, op(delete=["nothing"])),
+        "delete of a scope's nothing": (errors.OpPathUnknown, op(delete=["user:nothing"])),
+        "delete of a temp nothing": (errors.OpPathUnknown, op(delete=["temp:nothing"])),
+        "a path through nothing": (errors.OpPathUnknown, op(ops.Set(("no", "x"), 1))),
+        "a path through a number": (errors.OpPathUnknown, op(ops.Set(("n", "x"), 1))),
+        "an index past the end": (errors.OpPathUnknown, op(ops.Set(("plan", "steps", 2), 1))),
+        "a path into temp": (errors.OpPathUnknown, op(ops.Set(("temp:t", "x"), 1))),
+        "an empty path": (errors.InvalidOp, op(ops.Set((), 1))),
+        "a negative index": (errors.InvalidOp, op(ops.Set(("plan", "steps", -1), 1))),
+        "an unknown op": (errors.InvalidOp, op(("push", "n", 1))),
+        "a text for an op": (errors.InvalidOp, op("set n 1")),
+        "a dangling reference": (errors.InvalidOp, op(ops.SetRef(("n",), ("nothing",)))),
+        "too many": (errors.InvalidOp, op(*[ops.Inc(("n",), 1)] * 1_001)),
+        "an unfit name": (errors.InvalidOp, op(set={"": 1})),
+        "a name that is no text": (errors.InvalidOp, op(set={5: 1})),
+        "good ones before a bad one": (
+            errors.OpTypeMismatch,
+            op(ops.Set("app:a", 9), ops.Set("n", 9), ops.Set("temp:t", 9), ops.Inc("text", 1)),
+        ),
+        "a bad scope op after good ones": (
+            errors.OpTypeMismatch,
+            op(ops.Set("n", 9), ops.Set("temp:t", 9), ops.Add("user:u", [1])),
+        ),
+        "a bad temp op after good ones": (
+            errors.OpTypeMismatch,
+            op(ops.Set("n", 9), ops.Set("app:a", 9), ops.Add("temp:t", [1])),
+        ),
+    }
+)
+async def test_an_op_that_does_not_fit_is_refused(
+    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+) -> None:
+    """Wrong type, unknown path, unknown op; whatever was good in the same event is not done."""
+    await refused(hf, s, call, error)
+
+
+MISSING, DELETED, ERASED = (("support", "ada", end) for end in ("missing", "deleted", "erased"))
+SESSION_CALLS: dict[str, Callable[[Holdfast, Any], Awaitable[Any]]] = {
+    "get": lambda hf, key: hf.get(key),
+    "append": lambda hf, key: hf.session(key).append("a.b", actor="x"),
+    "append with expect": lambda hf, key: hf.session(key).append("a.b", actor="x", expect=1),
+    "append with expect 0": lambda hf, key: hf.session(key).append("a.b", actor="x", expect=0),
+    "append with an id": lambda hf, key: hf.session(key).append("a.b", actor="x", id="i"),
+    "append_many": lambda hf, key: hf.session(key, actor="x").append_many([Draft(type="a.b")]),
+    "update": lambda hf, key: hf.session(key, actor="x").update(lambda _: {"n": 1}),
+    "refresh": lambda hf, key: hf.session(key).refresh(),
+    "read": lambda hf, key: hf.session(key).read(),
+    "follow": lambda hf, key: anext(hf.session(key).follow()),
+    "label": lambda hf, key: hf.session(key, actor="x").label({"a": "b"}),
+    "mark_processed": lambda hf, key: hf.session(key, actor="x").mark_processed([2]),
+    "verify": lambda hf, key: hf.verify(key),
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [
+        (MISSING, errors.SessionNotFound),
+        (DELETED, errors.SessionDeleted),
+        (ERASED, errors.SessionErased),
+    ],
+    ids=["unknown", "deleted", "erased"],
+)
+@pytest.mark.parametrize("call", SESSION_CALLS.values(), ids=SESSION_CALLS.keys())
+async def test_a_session_that_is_not_there_is_told_everywhere(
+    hf: Holdfast, s: Session, call: Any, key: Any, error: type[errors.HoldfastError]
+) -> None:
+    """Unknown, deleted and erased are three errors, from every verb."""
+    await hf.create(*DELETED[:2], id=DELETED[2])
+    await hf.create(*ERASED[:2], id=ERASED[2])
+    await hf.delete(DELETED)
+    await hf.erase(ERASED)
+    found = await refused(hf, s, lambda hf, _: call(hf, key), error)
+    assert "/".join(key) in str(found)
+
+
+@cases(
+    {
+        "create again": (errors.SessionExists, lambda hf, s: hf.create("support", "ada", id="one")),
+        "stale expect": (
+            errors.SessionConflict,
+            lambda hf, s: s.append("a.b", actor="x", set={"temp:t": 9}, expect=1),
+        ),
+        "expect too new": (
+            errors.SessionConflict,
+            lambda hf, s: s.append("a.b", actor="x", expect=3),
+        ),
+        "expect nothing": (
+            errors.SessionExists,
+            lambda hf, s: s.append("a.b", actor="x", expect=0),
+        ),
+        "stale expect of many": (
+            errors.SessionConflict,
+            lambda hf, s: s.append_many([Draft(type="a.b", actor="x")], expect=1),
+        ),
+    }
+)
+async def test_a_stale_condition_is_refused(
+    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+) -> None:
+    """Only what is expected and true is recorded."""
+    await refused(hf, s, call, error)
+
+
+@cases(
+    {
+        "limit 0": (errors.InvalidQuery, lambda hf, s: s.read(limit=0)),
+        "limit too large": (errors.InvalidQuery, lambda hf, s: s.read(limit=1_001)),
+        "after negative": (errors.InvalidQuery, lambda hf, s: s.read(after=-1)),
+        "after of another kind": (errors.InvalidQuery, lambda hf, s: s.read(after="1")),  # type: ignore[arg-type]  # wrong on purpose
+        "types as text": (errors.InvalidQuery, lambda hf, s: s.read(types="user.message")),
+        "tail negative": (errors.InvalidQuery, lambda hf, s: hf.get(s.key, tail=-1)),
+        "tail too large": (errors.InvalidQuery, lambda hf, s: hf.get(s.key, tail=1_001)),
+        "refresh tail": (errors.InvalidQuery, lambda hf, s: s.refresh(tail=1.5)),  # type: ignore[arg-type]  # wrong on purpose
+        "list limit": (errors.InvalidQuery, lambda hf, s: hf.list(limit=0)),
+        "list user alone": (errors.InvalidQuery, lambda hf, s: hf.list(user="ada")),
+        "list label alone": (errors.InvalidQuery, lambda hf, s: hf.list(label={"a": "b"})),
+        "list label of numbers": (
+            errors.InvalidQuery,
+            lambda hf, s: hf.list(app="a", label={"a": 1}),  # type: ignore[dict-item]  # wrong on purpose
+        ),
+        "list label as text": (errors.InvalidQuery, lambda hf, s: hf.list(app="a", label="gold")),  # type: ignore[arg-type]  # wrong on purpose
+        "list order": (errors.InvalidQuery, lambda hf, s: hf.list(order="size")),  # type: ignore[arg-type]  # wrong on purpose
+        "list cursor": (errors.InvalidCursor, lambda hf, s: hf.list(cursor="nonsense")),
+    }
+)
+async def test_a_query_that_makes_no_sense_is_refused(
+    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+) -> None:
+    """Pages have sizes, positions are seqs, filters are texts."""
+    await refused(hf, s, call, error)
+
+
+@pytest.mark.parametrize("after", [-1, "1", 1.0, None, True])
+async def test_a_follower_begins_at_a_seq(s: Session, after: Any) -> None:
+    """The mistake is told at once, not at the first event."""
+    with pytest.raises(errors.InvalidQuery):
+        s.follow(after=after)
+
+
+async def test_a_memory_store_cannot_be_backed_up(s: Session, tmp_path: Any) -> None:
+    """It says so, and no file appears."""
+    async with holdfast.open("memory://") as hf:
+        with pytest.raises(errors.InvalidQuery):
+            await hf.backup(tmp_path / "copy.db")
+    assert not (tmp_path / "copy.db").exists()

@@ -1,0 +1,182 @@
+"""The demo, the README and the tutorial, run as a reader would run them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+_BLOCK = re.compile(r"^```(\w+)(?: title=(\S+))?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """A fenced piece of a page."""
+
+    language: str
+    title: str
+    text: str
+    line: int
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text()
+    return [
+        Block(found[1], found[2] or "", found[3], text.count("\n", 0, found.start(3)) + 1)
+        for found in _BLOCK.finditer(text)
+    ]
+
+
+def titled(page: str, title: str) -> str:
+    (block,) = [block for block in blocks(page) if block.title == title]
+    return block.text
+
+
+def python(
+    *args: str, cwd: Path, stdin: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run an unbuffered Python in `cwd`; warnings are errors there too."""
+    return subprocess.run(
+        [sys.executable, "-u", "-W", "error", *args],
+        cwd=cwd,
+        input=stdin,
+        env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# --- the demo -----------------------------------------------------------------------------------
+
+
+def test_the_demo_keeps_its_word_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Without a terminal it ends well, has checked its claims, and its files are gone."""
+    ran = python(str(EXAMPLES / "demo.py"), cwd=tmp_path, TMPDIR=str(tmp_path))
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert re.search(r"^\d+ claims, all checked, in \d+ seconds\.$", ran.stdout, re.MULTILINE)
+    assert "NOT TRUE" not in ran.stdout
+    assert max(len(line.rstrip()) for line in ran.stdout.splitlines()) <= 80
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_demo_runs_on_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
+    """Characters that cannot be shown are replaced, and the tour goes on."""
+    ran = python(*falsified("pass"), cwd=EXAMPLES, TMPDIR=str(tmp_path), PYTHONIOENCODING="ascii")
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.isascii()
+
+
+@pytest.mark.parametrize(
+    ("falsification", "claim"),
+    [
+        pytest.param(
+            "demo.ids = lambda log: [event.id for event in log][:-9]",
+            "after a kill every acknowledged event is there",
+            id="events are lost",
+        ),
+        pytest.param(
+            "demo.ids = lambda log: [log[-1].id] + [event.id for event in log]",
+            "none is there twice",
+            id="an event is doubled",
+        ),
+        pytest.param(
+            "holdfast.Report.ok = True", "a backup in which somebody changed", id="blind verify"
+        ),
+    ],
+)
+def test_a_false_claim_ends_the_demo_with_exit_code_1(
+    tmp_path: Path, falsification: str, claim: str
+) -> None:
+    """What the demo says is checked: made untrue, it says so and fails, and cleans up."""
+    ran = python(*falsified(falsification), cwd=EXAMPLES, TMPDIR=str(tmp_path))
+    assert (ran.returncode, ran.stderr) == (1, "")
+    assert f"NOT TRUE: {claim}" in ran.stdout
+    assert "all checked" not in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def falsified(change: str) -> tuple[str, str]:
+    """A short demo in which something was changed first."""
+    short = "demo.KILLS, demo.COUNTS = 1, 3"
+    lines = ["import sys", "sys.path.insert(0, '.')", "import demo, holdfast", short, change]
+    return "-c", "\n".join([*lines, "sys.exit(demo.main())"])
+
+
+# --- the README ---------------------------------------------------------------------------------
+
+
+def test_the_readme_crashes_and_resumes(tmp_path: Path) -> None:
+    """Its first example dies once, goes on where it was, and prints what the page says."""
+    program = titled("README.md", "crash.py")
+    assert program == (EXAMPLES / "crash.py").read_text()
+    first = python("-c", program, cwd=tmp_path)
+    second = python("-c", program, cwd=tmp_path)
+    assert (first.returncode, second.returncode) == (-signal.SIGKILL, 0)
+    (shown,) = [block.text for block in blocks("README.md") if block.language == "text"]
+    assert first.stdout + second.stdout == shown
+    third = python("-c", program, cwd=tmp_path)
+    assert third.stdout.count("did:") == 0
+
+
+def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
+    """Every other Python block of the README is a program that ends well."""
+    programs = [b for b in blocks("README.md") if b.language == "python" and not b.title]
+    assert programs
+    for program in programs:
+        ran = python("-c", program.text, cwd=tmp_path)
+        assert (ran.returncode, ran.stderr) == (0, "")
+
+
+# --- the tutorial -------------------------------------------------------------------------------
+
+
+def test_the_tutorial_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its pieces run one after the other, and each prints the text below it."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    shown: list[tuple[int, str]] = []
+    printed: list[tuple[int, str]] = []
+    for block in blocks("docs/tutorial.md"):
+        if block.language == "python" and not block.title:
+            # Padded, so that a traceback names the line of the page.
+            padded = "\n" * (block.line - 1) + block.text
+            exec(compile(padded, "docs/tutorial.md", "exec"), names)
+            if out := capsys.readouterr().out:
+                printed.append((block.line, out))
+        elif block.language == "text":
+            shown.append((printed[-1][0], block.text))
+    assert printed == shown
+    assert (tmp_path / "tutorial-backup.db").is_file()
+
+
+def test_the_chat_goes_on_after_a_restart(tmp_path: Path) -> None:
+    """A second process continues the conversation of the first."""
+    chat = titled("docs/tutorial.md", "chat.py")
+    first = python("-c", chat, cwd=tmp_path, stdin="hello\n\n")
+    assert first.stdout == "> That was message 1: hello\n> "
+    second = python("-c", chat, cwd=tmp_path, stdin="still there?\n\n")
+    assert second.stdout == "> That was message 3: still there?\n> "
+
+
+@pytest.mark.parametrize("moment", ["def model(messages):\n", "            await s.mark_processed"])
+def test_the_chat_answers_first_what_a_dead_process_left_open(tmp_path: Path, moment: str) -> None:
+    """Killed while the model thinks, or just after the answer, it answers once, on restart."""
+    chat = titled("docs/tutorial.md", "chat.py")
+    indent = "    " if moment.endswith("\n") else "            "
+    death = f"{indent}__import__('os').kill(__import__('os').getpid(), 9)\n"
+    deadly = chat.replace(moment, moment + death if moment.endswith("\n") else death + moment)
+    assert python("-c", deadly, cwd=tmp_path, stdin="hello\n\n").returncode == -signal.SIGKILL
+    again = python("-c", chat, cwd=tmp_path, stdin="\n")
+    assert again.returncode == 0
+    last = python("-c", chat, cwd=tmp_path, stdin="and now?\n\n")
+    assert last.stdout == "> That was message 3: and now?\n> "

@@ -1,0 +1,133 @@
+"""The synchronous face: the same verbs without await."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import Draft, errors
+from tests.support.forked import in_child
+
+
+@pytest.fixture
+def hf(url: str) -> Iterator[Any]:
+    with holdfast.open_sync(url) as opened:
+        yield opened
+
+
+def test_every_verb_works_without_await(hf: Any) -> None:
+    """The same names, the same results."""
+    s = hf.create("support", "ada", state={"n": 0}, labels={"plan": "gold"})
+    e = s.append("user.message", {"text": "hi"}, actor="user:ada", inc={"n": 1})
+    assert (e.seq, s.version, s.state, s.labels) == (2, 2, {"n": 1}, {"plan": "gold"})
+    assert [each.seq for each in s.append_many([Draft(type="a.b", actor="x")] * 2)] == [3, 4]
+    s.update(lambda state: {"n": state["n"] + 1}, actor="x")
+    other = hf.create("support", "bob")
+    with hf.commit() as c:
+        c.append(s, "x.y", actor="x", inc={"n": 1})
+        c.append(other, "x.y", actor="x")
+    assert [each.seq for each in c.events] == [6, 2]
+    assert (s.state["n"], other.version) == (3, 2)
+    got = hf.get(s.key, tail=1)
+    assert [each.seq for each in got.events] == [6]
+    assert hf.find(("support", "ada", "nobody")) is None
+    assert hf.get_or_create("support", "ada", id=s.key.id).key == s.key
+    handle = hf.session(s.key, actor="agent:h")
+    handle.append("a.b")
+    assert [each.seq for each in s.read(after=5)] == [6, 7]
+    assert len(hf.list(app="support").items) == 2
+    assert s.refresh().version == s.version == 7
+    assert hf.verify().ok
+    assert hf.delete(s.key) is True
+    assert hf.erase(s.key) is not None
+
+
+def test_a_follower_is_an_ordinary_iterator(hf: Any) -> None:
+    """A for loop over what is there and over what another thread records."""
+    s = hf.create("a", "u")
+    met: list[int] = []
+    ready = threading.Event()
+
+    def follow() -> None:
+        for e in s.follow(after=0):
+            met.append(e.seq)
+            ready.set()
+            if e.seq == 3:
+                break
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    assert ready.wait(20)
+    s.append("a.b", actor="x")
+    s.append("a.b", actor="x")
+    thread.join(20)
+    assert met == [1, 2, 3]
+
+
+def test_errors_pass_through(hf: Any) -> None:
+    """The same classes, raised where the call was made."""
+    s = hf.create("a", "u", id="1")
+    with pytest.raises(errors.SessionExists):
+        hf.create("a", "u", id="1")
+    with pytest.raises(errors.ActorMissing):
+        s.append("a.b")
+    with pytest.raises(errors.InvalidValue), hf.commit() as c:
+        c.append(s, "a.b", {"v": b""}, actor="x")
+    assert s.version == 1
+
+
+def test_threads_may_share_it(hf: Any) -> None:
+    """Calls from many threads are made one by one on the one loop."""
+    s = hf.create("a", "u", state={"n": 0})
+    threads = [
+        threading.Thread(target=lambda: s.append("a.b", actor="x", inc={"n": 1})) for _ in range(10)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (s.state["n"], s.version) == (10, 11)
+
+
+def test_use_after_close_is_told(url: str) -> None:
+    """Whatever is called once the block is over says that the store is closed."""
+    with holdfast.open_sync(url) as hf:
+        s = hf.create("a", "u", state={"n": 0})
+    for call in (
+        lambda: hf.get(s.key),
+        lambda: hf.create("a", "u"),
+        lambda: s.append("a.b", actor="x"),
+        lambda: s.read(),
+        lambda: hf.session(s.key),
+    ):
+        with pytest.raises(errors.StoreClosed):
+            call()
+    assert (s.version, s.state) == (1, {"n": 0})
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
+    """The error passes through and the loop's thread is gone."""
+    before = threading.active_count()
+    with pytest.raises(errors.InvalidURL), holdfast.open_sync("nonsense://"):
+        pass
+    assert threading.active_count() == before
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_use_after_fork_is_told(hf: Any) -> None:
+    """A child that uses its parent's instance hears of it at once instead of waiting for ever."""
+    s = hf.create("a", "u", id="1")
+
+    def child() -> str:
+        try:
+            s.append("a.b", actor="x")
+        except errors.HoldfastError as error:
+            return error.code
+        return "no error"
+
+    assert in_child(child, seconds=5) == "store.forked"
+    assert s.append("a.b", actor="x").seq == 2

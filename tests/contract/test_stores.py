@@ -1,0 +1,71 @@
+"""Every store against the contract."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.store.memory import MemoryStore
+from holdfast.store.protocol import Seal
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.contract import DurableLaws, Reopen, SharedLaws, StoreContract, TimeLaws
+from tests.support.seal import FixedKeySeal
+
+
+class TestMemory(StoreContract, TimeLaws):
+    @pytest.fixture
+    async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
+        store = MemoryStore(clock.clock())
+        yield store
+        await store.close()
+
+
+class TestSQLite(StoreContract, TimeLaws, DurableLaws, SharedLaws):
+    seal: Seal | None = None
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return tmp_path / "store.db"
+
+    @pytest.fixture
+    async def store(self, path: Path, clock: FakeClock) -> AsyncIterator[SQLiteStore]:
+        async with closing(await self._open(path, clock)) as store:
+            yield store
+
+    @pytest.fixture
+    async def other(
+        self, store: SQLiteStore, path: Path, clock: FakeClock
+    ) -> AsyncIterator[SQLiteStore]:
+        async with closing(await self._open(path, clock)) as other:
+            yield other
+
+    @pytest.fixture
+    async def reopen(
+        self, store: SQLiteStore, path: Path, clock: FakeClock
+    ) -> AsyncIterator[Reopen]:
+        async with AsyncExitStack() as opened:
+
+            async def reopen() -> SQLiteStore:
+                await store.close()
+                return await opened.enter_async_context(closing(await self._open(path, clock)))
+
+            yield reopen
+
+    async def _open(self, path: Path, clock: FakeClock) -> SQLiteStore:
+        return await SQLiteStore.open(path, seal=self.seal, clock=clock.clock())
+
+
+class TestSQLiteSealed(TestSQLite):
+    seal = FixedKeySeal()
+
+
+@asynccontextmanager
+async def closing(store: SQLiteStore) -> AsyncIterator[SQLiteStore]:
+    try:
+        yield store
+    finally:
+        await store.close()

@@ -1,0 +1,39 @@
+"""Run something in a forked child and hear what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+
+
+def in_child(work: Callable[[], str], *, seconds: int = 30) -> str:
+    """What `work` returned in a child process, or the traceback of what it raised.
+
+    A child that hangs is ended by its own alarm, and nothing of the parent's clean-up runs in it.
+    """
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(seconds)
+        try:
+            answer = work()
+        except BaseException:
+            answer = traceback.format_exc()
+        os.write(writing, answer.encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    return answer or "the child hung, or died without a word"
+
+
+def as_nobody() -> None:
+    """Give up root's right to write everything, where the tests run as root."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)

@@ -1,0 +1,378 @@
+"""Drafts and events: what is admitted, how it is encoded, and that it is stored once."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import ops
+from holdfast.errors import (
+    ActorMissing,
+    EventTooLarge,
+    HoldfastError,
+    InvalidEvent,
+    InvalidOp,
+    InvalidValue,
+    ReservedType,
+)
+from holdfast.model.events import Body, Draft, Prepared, decode_body, prepare, to_time, to_us
+from holdfast.model.limits import (
+    ACTOR_CHARS_MAX,
+    EVENT_BYTES_MAX,
+    ID_CHARS_MAX,
+    OPS_PER_EVENT_MAX,
+    TYPE_CHARS_MAX,
+)
+from holdfast.model.values import FrozenDict, FrozenList
+
+LONG = "a text long enough to be worth a reference " * 3
+
+
+def prepared(type: str = "note.made", *, reserved: bool = False, **more: Any) -> Prepared:
+    more.setdefault("actor", "me")
+    return prepare(Draft(type=type, **more), id="made-id", actor=None, reserved=reserved)
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "type",
+    [
+        "",
+        "plain",
+        ".x",
+        "x.",
+        "a..b",
+        "a. b",
+        " a.b",
+        "a.b\n",
+        "a.b\x00",
+        "a.\ud800",
+        "a." + "b" * TYPE_CHARS_MAX,
+        None,
+        5,
+        b"a.b",
+        ["a.b"],
+    ],
+    ids=repr,
+)
+def test_a_type_is_dotted_text(type: Any) -> None:
+    """Anything else is refused as an invalid event."""
+    with pytest.raises(InvalidEvent) as info:
+        prepared(type)
+    assert info.value.code == "event.invalid"
+
+
+@pytest.mark.parametrize("type", ["a.b", "user.message", "x.y.z", "my-app.Thing_1", "ä.ö"])
+def test_types_are_open(type: str) -> None:
+    """Any dotted name outside the reserved families may be used."""
+    assert prepared(type).type == type
+
+
+@pytest.mark.parametrize("type", ["session.created", "state.updated", "audit.denied", "session.x"])
+def test_reserved_types_are_ours(type: str) -> None:
+    """They are refused from callers and admitted from our own verbs."""
+    with pytest.raises(ReservedType):
+        prepared(type)
+    assert prepared(type, reserved=True).type == type
+
+
+@pytest.mark.parametrize("type", ["sessions.x", "my.session.x", "stateful.x", "user.state.x"])
+def test_only_whole_families_are_reserved(type: str) -> None:
+    """A name that merely begins or continues like a reserved one is free."""
+    assert prepared(type).type == type
+
+
+def test_every_event_has_an_actor() -> None:
+    """The draft's own comes first, then the bound one; with neither it is refused."""
+    assert prepare(Draft(type="a.b", actor="x"), id="i", actor="y").actor == "x"
+    assert prepare(Draft(type="a.b"), id="i", actor="y").actor == "y"
+    for missing in (None, ""):
+        with pytest.raises(ActorMissing):
+            prepare(Draft(type="a.b", actor=missing), id="i", actor=missing)
+
+
+@pytest.mark.parametrize("actor", [" x", "x\x00", "\ud800", "x" * (ACTOR_CHARS_MAX + 1), 5, ["x"]])
+def test_an_unfit_actor_is_refused(actor: Any) -> None:
+    """An actor is a name like any other."""
+    with pytest.raises(InvalidEvent):
+        prepared(actor=actor)
+
+
+@pytest.mark.parametrize("name", ["id", "cause", "invocation_id", "correlation_id", "wake_id"])
+@pytest.mark.parametrize("value", ["", " x", "x\n", "\udfff", "x" * (ID_CHARS_MAX + 1), 5, b"x"])
+def test_an_unfit_id_is_refused_by_name(name: str, value: Any) -> None:
+    """The error says which of the ids is wrong."""
+    with pytest.raises(InvalidEvent, match=f"its {name} "):
+        prepared(**{name: value})
+
+
+def test_ids_that_are_one_object_are_checked_too() -> None:
+    """Five times the same unfit text is as wrong as once."""
+    names = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
+    with pytest.raises(InvalidEvent):
+        prepared(**dict.fromkeys(names, ""))
+
+
+def test_a_given_id_is_marked_as_given() -> None:
+    """Only an id that the caller chose may have been recorded before."""
+    assert (prepared().id, prepared().given) == ("made-id", False)
+    assert (prepared(id="own").id, prepared(id="own").given) == ("own", True)
+
+
+# --- values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [None, [], "text", 5, {"x": b""}, {1: 2}, {"x": {1}}], ids=repr)
+def test_data_is_a_dict_of_values(data: Any) -> None:
+    """Anything that is not, or holds what JSON cannot, is an invalid value."""
+    with pytest.raises(InvalidValue) as info:
+        prepared(data=data)
+    assert str(info.value).startswith("data")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"set": {"x": math.nan}},
+        {"set": {"x": {"y": 2**63}}},
+        {"set": {"temp:x": b"x"}},
+        {"set": {"app:x": {1}}},
+        {"merge": {"x": {"y": b"x"}}},
+        {"merge": {"x": {1: 2}}},
+        {"add": {"x": [math.inf]}},
+        {"inc": {"x": math.nan}},
+        {"inc": {"x": 2**63}},
+        {"inc": {"temp:x": math.inf}},
+        {"ops": [ops.Set(("x", 2**70), 1)]},
+        {"ops": [ops.Set(("x",), "\ud800")]},
+    ],
+    ids=repr,
+)
+def test_values_of_ops_are_checked_like_data(how: dict[str, Any]) -> None:
+    """Whatever reaches state is a value, temp: names included."""
+    with pytest.raises(InvalidValue):
+        prepared(**how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"set": {"": 1}},
+        {"set": {" x": 1}},
+        {"set": {5: 1}},
+        {"merge": {"x": 5}},
+        {"merge": {"x": [1]}},
+        {"add": {"x": 5}},
+        {"add": {"x": "abc"}},
+        {"add": {"x": {"a": 1}}},
+        {"inc": {"x": "1"}},
+        {"inc": {"x": True}},
+        {"inc": {"x": None}},
+        {"delete": "name"},
+        {"delete": [5]},
+        {"delete": [""]},
+        {"ops": ["set"]},
+        {"ops": [{"op": "set"}]},
+        {"ops": [ops.Set((), 1)]},
+        {"ops": [ops.SetRef(("x",), ("missing",))]},
+        {"ops": [ops.SetRef(("x",), (1.5,))]},  # type: ignore[arg-type]  # wrong on purpose
+        {"ops": [ops.SetRef(("x",), ("\ud800",))]},
+        {"ops": [ops.Set(("x", "a\ud800"), 1)]},
+        {"ops": [ops.MergeRef(("x",), ())] * (OPS_PER_EVENT_MAX + 1)},
+    ],
+    ids=lambda how: repr(how)[:60],
+)
+def test_malformed_ops_are_refused(how: dict[str, Any]) -> None:
+    """Wrong names, wrong arguments, unknown ops, dangling references and too many of them."""
+    with pytest.raises(InvalidOp):
+        prepared(**how)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"set": [1]},
+        {"set": "x"},
+        {"set": None},
+        {"merge": [1]},
+        {"add": [1]},
+        {"inc": 5},
+        {"delete": 5},
+        {"ops": 5},
+        {"ops": ops.Set(("x",), 1)},
+    ],
+    ids=repr,
+)
+def test_a_keyword_of_the_wrong_kind_is_our_error(how: dict[str, Any]) -> None:
+    """A caller's mistake is never answered with a bare AttributeError or TypeError."""
+    with pytest.raises(HoldfastError):
+        prepared(**how)
+
+
+def test_an_event_over_the_bound_is_refused_with_its_size() -> None:
+    """One byte too many is too many, and the bound itself is not."""
+    room = EVENT_BYTES_MAX - len(b'{"data":{"x":""}}')
+    assert len(prepared(data={"x": "a" * room}).raw) == EVENT_BYTES_MAX
+    with pytest.raises(EventTooLarge) as info:
+        prepared(data={"x": "a" * (room + 1)})
+    assert (info.value.size_bytes, info.value.bytes_max) == (EVENT_BYTES_MAX + 1, EVENT_BYTES_MAX)
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+
+def test_what_goes_on_is_what_was_decoded() -> None:
+    """Nothing of the caller's objects is kept: later changes to them change nothing."""
+    data: dict[str, Any] = {"a": [1, (2, 3)]}
+    made = prepared(data=data, set={"x": data["a"]})
+    data["a"].append(9)
+    assert made.data == {"a": [1, [2, 3]]}
+    assert made.plain_ops == (ops.Set(("x",), [1, [2, 3]]),)
+    assert type(made.data) is FrozenDict
+    assert type(made.data["a"]) is FrozenList
+    assert decode_body(made.raw) == Body(made.data, made.ops)
+
+
+def test_short_forms_are_ops_in_their_order() -> None:
+    """set, merge, add, inc, delete, then ops."""
+    made = prepared(
+        delete=["e"],
+        ops=[ops.Cut(("f",), 0, 1)],
+        inc={"d": 1},
+        add={"c": [1, 2]},
+        merge={"b": {"x": 1}},
+        set={"a": 1},
+    )
+    assert made.ops == (
+        ops.Set(("a",), 1),
+        ops.Merge(("b",), {"x": 1}),
+        ops.Add(("c",), [1, 2]),
+        ops.Inc(("d",), 1),
+        ops.Delete(("e",)),
+        ops.Cut(("f",), 0, 1),
+    )
+
+
+def test_iterables_are_read_once() -> None:
+    """delete and ops may be generators; add takes a tuple."""
+    made = prepared(
+        delete=(n for n in "ab"), ops=(ops.Inc((n,), 1) for n in "cd"), add={"t": (1, 2)}
+    )
+    assert [o.path[0] for o in made.ops] == ["t", "a", "b", "c", "d"]
+    assert made.ops[0] == ops.Add(("t",), [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("data", "how", "op", "plain"),
+    [
+        (
+            {"text": LONG},
+            lambda d: {"set": {"x": d["text"]}},
+            ops.SetRef(("x",), ("text",)),
+            ops.Set(("x",), LONG),
+        ),
+        (
+            {"part": {"k": 1}},
+            lambda d: {"set": {"x": d["part"]}},
+            ops.SetRef(("x",), ("part",)),
+            ops.Set(("x",), {"k": 1}),
+        ),
+        (
+            {"k": 1},
+            lambda d: {"set": {"x": d}},
+            ops.SetRef(("x",), ()),
+            ops.Set(("x",), {"k": 1}),
+        ),
+        (
+            {"k": 1},
+            lambda d: {"add": {"x": [d]}},
+            ops.AddRef(("x",), ()),
+            ops.Add(("x",), [{"k": 1}]),
+        ),
+    ],
+    ids=["text", "part", "whole", "added"],
+)
+def test_what_is_said_and_remembered_is_stored_once(
+    data: dict[str, Any], how: Any, op: Any, plain: Any
+) -> None:
+    """The same object in data and in state becomes a reference, and means the same."""
+    made = prepared(data=data, **how(data))
+    assert made.ops == (op,)
+    assert made.plain_ops == (plain,)
+
+
+def test_mixed_items_keep_their_order() -> None:
+    """Items with and without a reference are added one after the other as given."""
+    data = {"text": LONG}
+    made = prepared(data=data, add={"x": [1, data, LONG[:3], data["text"]]})
+    added = [item for o in made.plain_ops for item in o.items]
+    assert added == [1, data, LONG[:3], LONG]
+
+
+def test_short_text_is_not_worth_a_reference() -> None:
+    """An equal but different object, or a short one, is stored as a value."""
+    data = {"text": "hi", "copy": [1]}
+    made = prepared(data=data, set={"x": data["text"], "y": [1]})
+    assert made.ops == (ops.Set(("x",), "hi"), ops.Set(("y",), [1]))
+
+
+def test_temporary_names_are_parted_from_the_rest() -> None:
+    """They never reach the encoded body, and are resolved for the live object."""
+    data = {"text": LONG}
+    made = prepared(data=data, set={"temp:t": data["text"], "x": 1}, inc={"temp:n": 1})
+    assert made.ops == (ops.Set(("x",), 1),)
+    assert made.temp_ops == (ops.Set(("temp:t",), LONG), ops.Inc(("temp:n",), 1))
+    assert b"temp:" not in made.raw
+
+
+@pytest.mark.parametrize(
+    ("name", "scoped"), [("x", False), ("a:b", False), ("temp:x", False), ("app:x", True)]
+)
+def test_a_draft_knows_whether_it_reaches_a_scope(name: str, scoped: bool) -> None:
+    """Only app: and user: names do."""
+    assert prepared(set={name: 1}).scoped is scoped
+
+
+def test_the_stored_body_is_plain_json() -> None:
+    """Data first, ops only if there are any: these bytes are in people's files."""
+    assert prepared().raw == b'{"data":{}}'
+    assert prepared(data={"a": 1}, inc={"n": 1}).raw == b'{"data":{"a":1},"ops":[["inc",["n"],1]]}'
+
+
+@pytest.mark.parametrize("raw", [b"", b"null", b'{"data":[]}', b'{"data":{},"ops":[["eval","x"]]}'])
+def test_a_body_that_is_not_one_does_not_decode(raw: bytes) -> None:
+    """Stored bytes are data: what they do not spell in our few words is refused."""
+    with pytest.raises(msgspec.MsgspecError):
+        decode_body(raw)
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(1970, 1, 1, tzinfo=UTC),
+        datetime(2030, 1, 1, 12, 30, 15, 999_999, tzinfo=UTC),
+        datetime(1969, 12, 31, 23, 59, 59, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+        datetime(2024, 2, 29, 1, tzinfo=timezone(timedelta(hours=-7, minutes=-30))),
+    ],
+    ids=str,
+)
+def test_times_are_exact_to_the_microsecond(at: datetime) -> None:
+    """There and back again gives the same moment, in UTC."""
+    assert to_time(to_us(at)) == at
+    assert to_time(to_us(at)).tzinfo is UTC
+
+
+def test_a_time_without_a_zone_is_refused() -> None:
+    """A naive datetime could mean any of two dozen moments."""
+    with pytest.raises(InvalidEvent):
+        to_us(datetime(2030, 1, 1))  # noqa: DTZ001  # wrong on purpose

@@ -1,0 +1,199 @@
+"""Fold: recording and replaying amount to the same, for random histories too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import ops
+from holdfast.errors import HoldfastError, OpPathUnknown, OpTypeMismatch
+from holdfast.model.canon import canonical
+from holdfast.model.events import Draft, Event, Prepared, prepare
+from holdfast.model.fold import (
+    Fold,
+    ScopeValue,
+    record,
+    replay,
+    replay_all,
+    scope_next,
+    scope_ops,
+)
+from holdfast.model.head import blank
+from holdfast.model.keys import Key
+
+KEY = Key("shop", "ada", "1")
+START = Fold(blank(KEY, "uid", 1_000))
+SALT = b"s" * 16
+SCOPE = ("shop", "", "app:n")
+
+
+def draft(type: str = "note.made", **more: Any) -> Prepared:
+    return prepare(Draft(type=type, **more), id="id", actor="me", reserved=True)
+
+
+def recorded(*drafts: Prepared, now_us: int = 2_000) -> tuple[Fold, list[Event]]:
+    fold, events = START, []
+    for each in drafts:
+        fold, rec = record(fold, each, now_us, SALT)
+        events.append(rec.event)
+    return fold, events
+
+
+def test_a_record_is_the_next_event() -> None:
+    """Seq, time and link come from the fold and the clock, the rest from the draft."""
+    fold, events = recorded(draft(data={"a": 1}), draft())
+    assert [event.seq for event in events] == [1, 2]
+    assert fold.head.version == 2
+    assert fold.head.link == events[-1].link
+    assert (events[0].data, events[0].actor, events[0].at_us) == ({"a": 1}, "me", 2_000)
+
+
+def test_time_never_runs_backwards() -> None:
+    """An event is never dated before the one it follows."""
+    fold, _ = recorded(draft(), now_us=5_000)
+    fold, rec = record(fold, draft(), 4_000, SALT)
+    assert rec.event.at_us == fold.head.updated_us == 5_000
+
+
+def test_versions_say_who_last_changed_a_field() -> None:
+    """By top-level name; a deleted field has no version."""
+    fold, _ = recorded(
+        draft(set={"a": 1, "b": {"x": 1}, "c": 1}),
+        draft(ops=[ops.Set(("b", "x"), 2)]),
+        draft(inc={"a": 1}, delete=["c"]),
+        draft(),
+    )
+    assert fold.versions == {"a": 3, "b": 2}
+
+
+def test_scope_names_do_not_touch_the_fold() -> None:
+    """app: and user: ops are somebody else's; temp: ops are not stored at all."""
+    fold, events = recorded(draft(set={"app:a": 1, "user:u": 2, "temp:t": 3, "own": 4}))
+    assert (fold.fields, fold.versions) == ({"own": 4}, {"own": 1})
+    assert replay(START, events[0]).fields == {"own": 4}
+
+
+def test_a_refused_draft_leaves_the_fold_alone() -> None:
+    """The fold given to record is a value and stays what it was."""
+    fold, _ = recorded(draft(set={"n": 1}))
+    with pytest.raises(OpTypeMismatch):
+        record(fold, draft(inc={"m": 1}, add={"n": [1]}), 3_000, SALT)
+    assert fold.fields == {"n": 1}
+    assert fold.head.version == 1
+
+
+def test_a_damaged_event_moves_the_head_and_not_the_state() -> None:
+    """Replay goes on past an event whose body could not be read."""
+    fold, events = recorded(draft(set={"n": 1}))
+    lost = Event(
+        seq=2, id="x", type="user.said", actor="me", at_us=9_000, data=None, link=b"l", damage="rot"
+    )
+    after = replay(replay(START, events[0]), lost)
+    assert (after.fields, after.head.version, after.head.pending) == ({"n": 1}, 2, 1)
+    assert fold.fields == after.fields
+
+
+@pytest.mark.parametrize("type", ["session.processed", "session.timer_set", "session.labeled"])
+def test_a_damaged_fact_can_be_replayed(type: str) -> None:
+    """The fold is total: a reserved event without its body still has a next head."""
+    lost = Event(
+        seq=1, id="x", type=type, actor="me", at_us=9_000, data=None, link=b"l", damage="rot"
+    )
+    assert replay(START, lost).head.version == 1
+
+
+# --- scopes --------------------------------------------------------------------------------------
+
+
+def test_scope_ops_are_named_in_full() -> None:
+    """app: names belong to the app, user: names to the user."""
+    found = scope_ops(draft(set={"app:a": 1, "own": 2}, inc={"user:u": 3}), "shop", "ada")
+    assert found == [
+        (("shop", "", "app:a"), ops.Set(("app:a",), 1)),
+        (("shop", "ada", "user:u"), ops.Inc(("user:u",), 3)),
+    ]
+    assert scope_ops(draft(set={"own": 1}), "shop", "ada") == []
+
+
+def test_a_scope_name_counts_its_versions() -> None:
+    """From 1, over changes and deletions."""
+    value = None
+    for op, expected in (
+        (ops.Inc(("app:n",), 5), ScopeValue(1, 5)),
+        (ops.Inc(("app:n",), 1), ScopeValue(2, 6)),
+        (ops.Delete(("app:n",)), ScopeValue(3, None, True)),
+        (ops.Add(("app:n",), [1]), ScopeValue(4, [1])),
+        (ops.Set(("app:n",), None), ScopeValue(5, None)),
+    ):
+        value = scope_next(SCOPE, value, op)
+        assert value == expected
+
+
+@pytest.mark.parametrize("before", [None, ScopeValue(3, None, True)])
+def test_what_is_not_there_cannot_be_deleted(before: ScopeValue | None) -> None:
+    """Neither a name never written nor one already deleted."""
+    with pytest.raises(OpPathUnknown):
+        scope_next(SCOPE, before, ops.Delete(("app:n",)))
+
+
+# --- equality ------------------------------------------------------------------------------------
+
+NAMES = st.sampled_from(["a", "b", "app:c", "temp:d"])
+VALUES = (
+    st.none() | st.integers(-3, 3) | st.lists(st.integers(0, 3), max_size=2) | st.just({"x": 1})
+)
+DRAFTS = st.one_of(
+    st.builds(
+        lambda type, set, inc, add, delete: {
+            "type": type,
+            "set": set,
+            "inc": inc,
+            "add": add,
+            "delete": delete,
+        },
+        st.sampled_from(["user.said", "agent.said", "note.made"]),
+        st.dictionaries(NAMES, VALUES, max_size=2),
+        st.dictionaries(NAMES, st.integers(-3, 3), max_size=1),
+        st.dictionaries(NAMES, st.lists(st.integers(), max_size=2), max_size=1),
+        st.lists(NAMES, max_size=1),
+    ),
+    st.builds(
+        lambda name, value: {"type": "session.labeled", "data": {"labels": {name: value}}},
+        st.sampled_from("pq"),
+        st.none() | st.sampled_from("xy"),
+    ),
+    st.builds(
+        lambda name, at: {
+            "type": "session.timer_set",
+            "data": {"name": name, "at_us": at, "kind": "wake"},
+        },
+        st.sampled_from("pq"),
+        st.integers(0, 99),
+    ),
+    st.builds(
+        lambda name: {"type": "session.timer_cleared", "data": {"name": name}},
+        st.sampled_from("pq"),
+    ),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(DRAFTS, max_size=20), st.lists(st.integers(0, 10_000), min_size=20, max_size=20))
+def test_replaying_what_was_recorded_gives_the_same_fold(
+    drafts: list[dict[str, Any]], times: list[int]
+) -> None:
+    """Live and replayed head, fields and versions are equal after every event."""
+    live, events = START, []
+    for given_draft, now_us in zip(drafts, times, strict=False):
+        try:
+            live, rec = record(live, draft(**given_draft), now_us, SALT)
+        except HoldfastError:
+            continue
+        events.append(rec.event)
+        replayed = replay_all(START, events)
+        assert replayed == live
+        assert canonical(replayed.fields) == canonical(live.fields)
+    assert [event.at_us for event in events] == sorted(event.at_us for event in events)

@@ -1,0 +1,198 @@
+"""The head: folded event by event, and due when its facts say so."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from holdfast.errors import InvalidEvent
+from holdfast.model.chain import genesis
+from holdfast.model.due import deadline_at, deadline_us, runnable_at, runnable_us
+from holdfast.model.head import (
+    Head,
+    Timer,
+    advance,
+    blank,
+    check_bounds,
+    created_data,
+    labeled_data,
+    processed_data,
+    timer_data,
+)
+from holdfast.model.keys import Key
+from holdfast.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, TIMERS_MAX
+from holdfast.model.values import FrozenDict
+
+KEY = Key("shop", "ada", "1")
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def after(*events: tuple[str, dict[str, Any]]) -> Head:
+    """The head after these events, the n-th of which is recorded at n × 10 µs."""
+    head = blank(KEY, "uid", 0)
+    for n, (type, data) in enumerate(events, 1):
+        head = advance(head, type, data, n * 10, b"link-%d" % n)
+    return head
+
+
+def test_a_head_begins_before_the_first_event() -> None:
+    """Version 0, the chain's genesis, nothing pending."""
+    head = blank(KEY, "uid", 7)
+    assert (head.version, head.link) == (0, genesis("uid"))
+    assert (head.created_us, head.updated_us, head.pending, head.fence) == (7, 7, 0, 0)
+    assert head.created_at == datetime(1970, 1, 1, 0, 0, 0, 7, tzinfo=UTC)
+
+
+def test_every_event_is_one_version() -> None:
+    """Version, link and update time are those of the last event, whatever its type."""
+    head = after(("any.thing", {}), ("session.unknown", {}), ("agent.said", {}))
+    assert (head.version, head.link, head.updated_us, head.created_us) == (3, b"link-3", 30, 0)
+
+
+def test_inputs_are_counted_and_dated() -> None:
+    """user.* events pend since the first of them; username.* and agent.* do not."""
+    head = after(("username.x", {}), ("user.said", {}), ("agent.said", {}), ("user.said", {}))
+    assert (head.pending, head.pending_us) == (2, 20)
+
+
+def test_processed_inputs_are_subtracted() -> None:
+    """When none is left nothing is pending."""
+    inputs = [("user.said", {})] * 3
+    assert after(*inputs, ("session.processed", {"seqs": [1, 3]})).pending == 1
+    done = after(*inputs, ("session.processed", {"seqs": [1, 2, 3]}))
+    assert (done.pending, done.pending_us) == (0, None)
+
+
+def test_labels_are_merged_and_taken_off() -> None:
+    """A later label replaces, None removes, and other events leave them alone."""
+    head = after(
+        ("session.created", {"labels": {"a": "1", "b": "2"}}),
+        ("session.labeled", {"labels": {"a": None, "b": "3", "c": "4", "never": None}}),
+        ("user.said", {"labels": {"b": "x"}}),
+    )
+    assert head.labels == {"b": "3", "c": "4"}
+
+
+def test_timers_are_set_replaced_and_cleared() -> None:
+    """One per name; clearing what is not set changes nothing."""
+    head = after(
+        ("session.timer_set", {"name": "t", "at_us": 5, "kind": "wake"}),
+        ("session.timer_set", {"name": "t", "at_us": 6, "kind": "deadline"}),
+        ("session.timer_set", {"name": "u", "at_us": 7, "kind": "wake"}),
+        ("session.timer_cleared", {"name": "u"}),
+        ("session.timer_cleared", {"name": "never"}),
+    )
+    assert head.timers == {"t": Timer(6, "deadline")}
+
+
+# --- due -----------------------------------------------------------------------------------------
+
+
+def timed(**timers: Timer) -> Head:
+    return Head(KEY, "uid", 1, b"", 0, 0, timers=FrozenDict(timers))
+
+
+def test_nothing_to_do_is_never_due() -> None:
+    """A head without inputs and timers has no times at all."""
+    head = after(("agent.said", {}))
+    assert runnable_us(head) is deadline_us(head) is None
+    assert runnable_at(head) is deadline_at(head) is None
+
+
+def test_the_earliest_of_its_kind_decides() -> None:
+    """Wakes make runnable, deadlines end, and neither counts for the other."""
+    head = timed(a=Timer(500), b=Timer(300), c=Timer(400, "deadline"), d=Timer(200, "deadline"))
+    assert (runnable_us(head), deadline_us(head)) == (300, 200)
+    assert deadline_at(timed(a=Timer(1_000_000, "deadline"))) == datetime(
+        1970, 1, 1, 0, 0, 1, tzinfo=UTC
+    )
+
+
+@pytest.mark.parametrize(("pending_us", "wake_us"), [(100, 300), (300, 100), (300, None)])
+def test_pending_input_and_wakes_are_one_queue(pending_us: int, wake_us: int | None) -> None:
+    """A session is runnable from whichever comes first."""
+    timers = FrozenDict({} if wake_us is None else {"t": Timer(wake_us)})
+    head = Head(KEY, "uid", 1, b"", 0, 0, pending=1, pending_us=pending_us, timers=timers)
+    assert runnable_us(head) == min(pending_us, wake_us or pending_us)
+
+
+# --- the data of the reserved events -------------------------------------------------------------
+
+
+def test_a_creation_says_whose_it_is() -> None:
+    """The key is in the first event; labels only if there are any."""
+    assert created_data(KEY, {}) == {"app": "shop", "user": "ada", "id": "1"}
+    assert created_data(KEY, {"a": "b"})["labels"] == {"a": "b"}
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"": "x"},
+        {"a": ""},
+        {"a": " x"},
+        {"a": 5},
+        {5: "a"},
+        {"a": "x" * (LABEL_VALUE_CHARS_MAX + 1)},
+        {"a\x00": "x"},
+        {f"l{n}": "x" for n in range(LABELS_MAX + 1)},
+    ],
+    ids=lambda labels: repr(labels)[:40],
+)
+def test_unfit_labels_are_refused(labels: Any) -> None:
+    """Names and values are short texts, and not too many."""
+    with pytest.raises(InvalidEvent):
+        labeled_data(labels)
+
+
+@pytest.mark.parametrize("seqs", [[], [0], [-1], [True], ["1"], [1.0], [2, None]], ids=repr)
+def test_processed_takes_seqs(seqs: Any) -> None:
+    """Anything but one or more positive integers is refused."""
+    with pytest.raises(InvalidEvent):
+        processed_data(seqs)
+
+
+def test_processed_seqs_are_a_sorted_set() -> None:
+    """The same input named twice is processed once."""
+    assert processed_data(iter([3, 1, 3])) == {"seqs": [1, 3]}
+
+
+@pytest.mark.parametrize(
+    ("name", "at", "kind"),
+    [
+        ("", AT, "wake"),
+        ("t", AT, "sometime"),
+        ("t", AT.replace(tzinfo=None), "wake"),
+        ("t", 5, "wake"),
+        ("t", "2030-01-01", "wake"),
+        (5, AT, "wake"),
+    ],
+    ids=repr,
+)
+def test_unfit_timers_are_refused(name: Any, at: Any, kind: Any) -> None:
+    """A timer has a name, an aware time and a known kind."""
+    with pytest.raises(InvalidEvent):
+        timer_data(name, at, kind)
+
+
+def test_a_timer_is_stored_in_microseconds() -> None:
+    """The data of the event is what the fold reads."""
+    assert timer_data("t", AT, "wake") == {
+        "name": "t",
+        "at_us": 1_893_456_000_000_000,
+        "kind": "wake",
+    }
+    assert Timer(1_893_456_000_000_000).at == AT
+
+
+def test_a_head_stays_a_row() -> None:
+    """Too many labels or timers are refused, the bound itself is not."""
+    labels = {f"l{n}": "x" for n in range(LABELS_MAX)}
+    check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=FrozenDict(labels)))
+    with pytest.raises(InvalidEvent):
+        check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=FrozenDict({**labels, "more": "x"})))
+    timers = {f"t{n}": Timer(n) for n in range(TIMERS_MAX + 1)}
+    with pytest.raises(InvalidEvent):
+        check_bounds(timed(**timers))

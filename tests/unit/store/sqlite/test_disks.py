@@ -1,0 +1,58 @@
+"""Network file systems: refused where the mount table tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreOnNetwork
+from holdfast.store.sqlite.disks import file_system, refuse_network
+
+TABLE = """\
+22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 22 0:40 / /mnt/share rw,relatime - nfs4 server:/export rw
+31 22 0:41 / /mnt/share/local rw - tmpfs tmpfs rw
+32 22 0:42 / /mnt/with\\040space rw - cifs //server/x rw
+33 22 0:43 / /home rw - fuse.sshfs host: rw
+34 33 0:44 / /home rw - xfs /dev/sdb rw
+a line that is none
+"""
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Path:
+    table = tmp_path / "mountinfo"
+    table.write_text(TABLE)
+    return table
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/var/lib/a.db", "ext4"),
+        ("/mnt/share/a.db", "nfs4"),
+        ("/mnt/share/sub/a.db", "nfs4"),
+        ("/mnt/shared/a.db", "ext4"),
+        ("/mnt/share/local/a.db", "tmpfs"),
+        ("/mnt/with space/a.db", "cifs"),
+        ("/home/ada/a.db", "xfs"),
+    ],
+)
+def test_the_deepest_and_latest_mount_counts(mounts: Path, path: str, kind: str) -> None:
+    """A path is on the file system whose mount point is nearest above it."""
+    assert file_system(Path(path), mounts) == kind
+
+
+def test_network_file_systems_are_refused_by_name(mounts: Path) -> None:
+    """The error tells the path and what it is on."""
+    with pytest.raises(StoreOnNetwork) as info:
+        refuse_network(Path("/mnt/share/a.db"), mounts)
+    assert (info.value.code, info.value.file_system) == ("store.network", "nfs4")
+    refuse_network(Path("/var/lib/a.db"), mounts)
+
+
+def test_where_nothing_is_known_nothing_is_refused(tmp_path: Path) -> None:
+    """A system without a mount table is given the benefit of the doubt."""
+    assert file_system(Path("/x"), tmp_path / "missing") is None
+    refuse_network(Path("/x"), tmp_path / "missing")

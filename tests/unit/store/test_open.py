@@ -1,0 +1,93 @@
+"""URLs: which store, which file, which options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import InvalidURL
+from holdfast.store.memory import MemoryStore
+from holdfast.store.open import open_store, sqlite_path
+from holdfast.store.sqlite.store import SQLiteStore
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///support.db", "support.db"),
+        ("sqlite:///data/support.db", "data/support.db"),
+        ("sqlite:////var/lib/support.db", "/var/lib/support.db"),
+        ("sqlite:///./support.db", "support.db"),
+        ("sqlite:////tmp/a%20b%3F.db", "/tmp/a b?.db"),
+        ("sqlite:////tmp/ä😀.db", "/tmp/ä😀.db"),
+        ("sqlite:///support.db?sync=normal", "support.db"),
+        ("sqlite:///100%25.db", "100%.db"),
+    ],
+)
+def test_a_url_names_a_file(url: str, path: str) -> None:
+    """Three slashes are relative, four absolute, and quoting is undone."""
+    assert sqlite_path(url) == Path(path)
+
+
+BAD_URLS = [
+    "",
+    "support.db",
+    "/var/lib/support.db",
+    "sqlite:support.db",
+    "sqlite://support.db",
+    "sqlite://",
+    "sqlite:///",
+    "sqlite:////",
+    "sqlite:///dir/",
+    "sqlite:///a%00b",
+    "sqlite:///a.db#part",
+    "sqlite:///a.db?sync=never",
+    "sqlite:///a.db?sync=",
+    "sqlite:///a.db?mode=ro",
+    "sqlite:///a.db?sync=full&mode=ro",
+    "sqlite:///a.db?nonsense",
+    "memory://name",
+    "memory://?sync=full",
+    "memory:///",
+    "postgres://host/db",
+    "http://example.com",
+    "://",
+    None,
+    5,
+    b"memory://",
+    Path("a.db"),
+]
+
+
+@pytest.mark.parametrize("url", BAD_URLS, ids=repr)
+async def test_what_is_no_url_of_ours_is_refused(
+    url: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each gets InvalidURL with the forms that work, and no file appears."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidURL) as info:
+        await open_store(url)
+    assert info.value.code == "store.url"
+    assert "sqlite:///" in str(info.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_memory_stores_are_separate() -> None:
+    """Each opening is a store of its own."""
+    one, two = await open_store("memory://"), await open_store("memory://")
+    assert type(one) is MemoryStore
+    assert one is not two
+
+
+@pytest.mark.parametrize("query", ["", "?sync=full", "?sync=normal"])
+async def test_a_file_is_created_where_the_url_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    """Relative to the working directory at the time of opening."""
+    monkeypatch.chdir(tmp_path)
+    store = await open_store(f"sqlite:///here.db{query}")
+    assert type(store) is SQLiteStore
+    await store.close()
+    assert (tmp_path / "here.db").is_file()

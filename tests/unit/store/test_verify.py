@@ -1,0 +1,163 @@
+"""Verification: whatever is changed after the fact is found, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.model.events import Draft, prepare
+from holdfast.model.fold import Fold, record
+from holdfast.model.head import blank
+from holdfast.model.keys import Key
+from holdfast.model.values import FrozenDict
+from holdfast.store.protocol import Finding
+from holdfast.store.verify import Stored, verify_session
+
+KEY = Key("shop", "ada", "1")
+replace = msgspec.structs.replace
+
+
+def history() -> tuple[Fold, list[Stored]]:
+    """Five sound events: a creation, an input, a change of state, its processing, a label."""
+    drafts = [
+        ("session.created", {"app": "shop", "user": "ada", "id": "1"}, {"set": {"n": 0}}),
+        ("user.said", {"text": "hi"}, {}),
+        ("agent.said", {"text": "ho"}, {"inc": {"n": 1}, "cause": "id-2", "wake_id": "w"}),
+        ("session.processed", {"seqs": [2]}, {}),
+        ("session.labeled", {"labels": {"plan": "gold"}}, {}),
+    ]
+    fold = Fold(blank(KEY, "id-1", 1_000))
+    stored: list[Stored] = []
+    for n, (type, data, more) in enumerate(drafts, 1):
+        draft = Draft(type=type, data=data, actor="me", id=f"id-{n}", **more)
+        ready = prepare(draft, id="", actor=None, reserved=True)
+        fold, rec = record(fold, ready, 1_000 * n, bytes([n]) * 16)
+        stored.append((rec.event, rec.raw, rec.salt, rec.digest))
+    done = stored[3][0].at_us
+    stored[1] = (replace(stored[1][0], processed_us=done), *stored[1][1:])
+    return fold, stored
+
+
+def findings(fold: Fold, stored: list[Stored]) -> list[Finding]:
+    return list(verify_session(fold, iter(stored)))
+
+
+def test_a_sound_history_has_no_findings() -> None:
+    """What was recorded verifies."""
+    assert findings(*history()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id": "other"},
+        {"type": "agent.shouted"},
+        {"actor": "you"},
+        {"at_us": 3_001},
+        {"cause": None},
+        {"invocation_id": "x"},
+        {"correlation_id": "x"},
+        {"wake_id": None},
+        {"link": b"\x00" * 32},
+        {"seq": 4},
+        {"seq": 2},
+        {"processed_us": 3_000},
+        {"damage": "could not be read", "data": None},
+    ],
+    ids=str,
+)
+def test_a_changed_field_of_an_event_is_found(change: dict[str, Any]) -> None:
+    """Every field of the row is covered by the chain or by a rule, and the finding names it."""
+    fold, stored = history()
+    stored[2] = (replace(stored[2][0], **change), *stored[2][1:])
+    found = findings(fold, stored)
+    assert found
+    assert {finding.key for finding in found} == {KEY}
+    assert any(finding.seq in (3, change.get("seq")) for finding in found)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_a_changed_body_salt_or_digest_is_found(place: int) -> None:
+    """Each of the three alone, at every event."""
+    for column, value in ((1, b'{"data":{"text":"no"}}'), (2, b"x" * 16), (3, b"x" * 32)):
+        fold, stored = history()
+        row = list(stored[place])
+        row[column] = value
+        stored[place] = tuple(row)  # type: ignore[assignment]  # same shape
+        assert any(finding.seq == place + 1 for finding in findings(fold, stored))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stored: stored.pop(),
+        lambda stored: stored.pop(2),
+        lambda stored: stored.pop(0),
+        lambda stored: stored.insert(2, stored[1]),
+        lambda stored: stored.append(stored[-1]),
+        lambda stored: stored.reverse(),
+        lambda stored: stored.clear(),
+    ],
+    ids=["end cut", "hole", "beginning cut", "doubled", "last doubled", "reversed", "emptied"],
+)
+def test_a_missing_doubled_or_moved_event_is_found(change: Callable[[list[Stored]], None]) -> None:
+    """The log is dense and complete up to the head's version."""
+    fold, stored = history()
+    change(stored)
+    assert findings(fold, stored)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 4},
+        {"version": 6},
+        {"link": b"x" * 32},
+        {"updated_us": 9_999},
+        {"labels": FrozenDict({"plan": "free"})},
+        {"pending": 1},
+        {"pending_us": 5},
+        {"timers": FrozenDict({"t": 1})},
+        {"uid": "other"},
+        {"key": Key("shop", "bob", "1")},
+        {"created_us": 2_000},
+        {"created_us": 500},
+    ],
+    ids=str,
+)
+def test_a_head_that_its_log_does_not_amount_to_is_found(change: dict[str, Any]) -> None:
+    """A row cannot change hands, labels or age unseen."""
+    fold, stored = history()
+    assert findings(replace(fold, head=replace(fold.head, **change)), stored)
+
+
+@pytest.mark.parametrize("field", ["fields", "versions"])
+def test_a_state_that_its_log_does_not_amount_to_is_found(field: str) -> None:
+    """Cached state is compared with what the events make of it."""
+    fold, stored = history()
+    assert findings(replace(fold, **{field: FrozenDict({"n": 7})}), stored)
+
+
+def test_a_processed_time_that_no_event_tells_is_found() -> None:
+    """Marked without being processed, and processed without being marked."""
+    for change in ({"processed_us": None}, {"processed_us": 4_001}):
+        fold, stored = history()
+        stored[1] = (replace(stored[1][0], **change), *stored[1][1:])
+        assert findings(fold, stored)
+
+
+@pytest.mark.parametrize("place", range(5))
+def test_a_damaged_event_does_not_stop_the_reading(place: int) -> None:
+    """Each damaged event is one finding of its own, and later rot is found behind it."""
+    fold, stored = history()
+    lost = replace(stored[place][0], damage="has rotted", data=None, ops=())
+    stored[place] = (lost, None, *stored[place][2:])
+    last = list(stored[4])
+    if place != 4:
+        last[1] = b"{}"
+        stored[4] = tuple(last)  # type: ignore[assignment]  # same shape
+    seqs = {finding.seq for finding in findings(fold, stored)}
+    assert {place + 1, 5} <= seqs

@@ -1,0 +1,138 @@
+"""Errors: one root, stable codes, documented, and words that help."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import errors
+
+DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
+CLASSES = {
+    name: found
+    for name, found in vars(errors).items()
+    if inspect.isclass(found) and issubclass(found, errors.HoldfastError)
+}
+BRANCHES = {"HoldfastError", "InvalidInput", "SessionError", "StoreError"}
+# For each kind of argument a plausible one, so that every message can be built.
+ARGUMENTS: dict[str, Any] = {
+    "part": "app",
+    "reason": "is empty",
+    "url": "x://",
+    "where": "data",
+    "size_bytes": 9,
+    "bytes_max": 8,
+    "what": "events",
+    "size": 9,
+    "size_max": 8,
+    "type": "session.x",
+    "path": "plan.steps[0]",
+    "missing": "name 'plan'",
+    "op": "add",
+    "expected": "a list",
+    "actual": "a number",
+    "seq": 3,
+    "key": holdfast.Key("shop", "ada", "1"),
+    "fence": 1,
+    "current": 2,
+    "after": 5,
+    "waiting_max": 8,
+    "found": 2,
+    "known": 1,
+    "file_system": "nfs",
+    "package": "rich",
+    "extra": "cli",
+}
+
+
+def build(kind: type[errors.HoldfastError]) -> errors.HoldfastError:
+    if kind.__init__ is Exception.__init__ or "__init__" not in vars(kind):
+        return kind("something is wrong. Do something else.")
+    return kind(*(ARGUMENTS[name] for name in list(inspect.signature(kind).parameters)))
+
+
+def documented() -> dict[str, tuple[str, ...]]:
+    """The rows of the tables in docs/errors.md: class → code, retryable, status, exit code."""
+    rows = re.findall(r"^\| `([^`]+)` \| `(\w+)` \|.*\| (\w+) \| (\d+) \| (\d+) \|$", _text(), re.M)
+    return {name: (code, *rest) for code, name, *rest in rows}
+
+
+def _text() -> str:
+    return DOCS.read_text()
+
+
+def test_codes_are_unique() -> None:
+    """No two classes share a code."""
+    codes = [kind.code for kind in CLASSES.values()]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_whole(name: str) -> None:
+    """Its code is its own, of the form noun.what, with a status and an exit code that fit."""
+    kind = CLASSES[name]
+    assert "code" in vars(kind)
+    assert re.fullmatch(r"[a-z]+\.[a-z_]+", kind.code)
+    assert 400 <= kind.status <= 599
+    assert 1 <= kind.exit_code <= 125
+    assert isinstance(kind.retryable, bool)
+
+
+def test_the_documentation_is_complete_and_true() -> None:
+    """docs/errors.md has exactly one row for each class, and every column agrees with it."""
+    table = documented()
+    assert table == {
+        name: (kind.code, "yes" if kind.retryable else "no", str(kind.status), str(kind.exit_code))
+        for name, kind in CLASSES.items()
+    }
+    assert len(re.findall(r"^\| `", _text(), re.M)) == len(table)
+
+
+def test_the_tree_in_the_docstring_is_complete() -> None:
+    """errors.py begins with a picture of every class it has."""
+    shown = set(re.findall(r"\b[A-Z]\w+", (errors.__doc__ or "").split("A class carries")[0]))
+    assert set(CLASSES) <= shown
+    assert {word for word in shown if word.startswith(("Invalid", "Session", "Store"))} <= set(
+        CLASSES
+    )
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_is_reachable_by_name(name: str) -> None:
+    """holdfast.<Name> is the class, and it is under the root."""
+    assert getattr(holdfast, name) is CLASSES[name]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_message_is_whole_sentences(name: str) -> None:
+    """It is not empty, names what is wrong, and ends as a sentence does."""
+    error = build(CLASSES[name])
+    message = str(error)
+    assert len(message) > 20
+    assert message.endswith(".")
+    assert "  " not in message
+
+
+@pytest.mark.parametrize("name", sorted(set(CLASSES) - BRANCHES))
+def test_what_a_message_is_built_from_is_kept(name: str) -> None:
+    """Every argument is a field that code can read, so that nobody parses messages."""
+    kind = CLASSES[name]
+    error = build(kind)
+    fields = set(inspect.signature(kind).parameters) - {"what"}
+    assert {field: getattr(error, field) for field in fields} == {
+        field: ARGUMENTS[field] for field in fields
+    }
+
+
+def test_branches_are_for_except() -> None:
+    """The standard exceptions that people catch already still fit."""
+    assert issubclass(errors.InvalidInput, ValueError)
+    assert issubclass(errors.SessionNotFound, LookupError)
+    for name, kind in CLASSES.items():
+        if name not in BRANCHES:
+            assert issubclass(kind, (errors.InvalidInput, errors.SessionError, errors.StoreError))
