@@ -303,7 +303,7 @@ async def test_a_session_that_is_not_there_is_told_everywhere(
             lambda hf, s: s.append("a.b", actor="x", expect=3),
         ),
         "expect nothing": (
-            errors.SessionExists,
+            errors.SessionConflict,
             lambda hf, s: s.append("a.b", actor="x", expect=0),
         ),
         "stale expect of many": (

@@ -26,6 +26,7 @@ class TestMemory(StoreContract, TimeLaws):
 
 class TestSQLite(StoreContract, TimeLaws, DurableLaws, SharedLaws):
     seal: Seal | None = None
+    sync = "full"
 
     @pytest.fixture
     def path(self, tmp_path: Path) -> Path:
@@ -56,11 +57,12 @@ class TestSQLite(StoreContract, TimeLaws, DurableLaws, SharedLaws):
             yield reopen
 
     async def _open(self, path: Path, clock: FakeClock) -> SQLiteStore:
-        return await SQLiteStore.open(path, seal=self.seal, clock=clock.clock())
+        return await SQLiteStore.open(path, sync=self.sync, seal=self.seal, clock=clock.clock())
 
 
 class TestSQLiteSealed(TestSQLite):
     seal = FixedKeySeal()
+    sync = "normal"
 
 
 @asynccontextmanager

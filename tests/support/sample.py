@@ -48,7 +48,11 @@ async def build(path: Path) -> None:
 
 async def _ada(hf: Holdfast) -> None:
     ada = await hf.create(
-        APP, "ada", id="main", state={"step": 0, "user:lang": "en"}, labels={"plan": "gold", "x": "y"}
+        APP,
+        "ada",
+        id="main",
+        state={"step": 0, "user:lang": "en"},
+        labels={"plan": "gold", "x": "y"},
     )
     ada.actor = "agent:ada"
     first = await ada.append("user.said", {"text": "hi"}, id="my-own-id", set={"step": 1})
@@ -74,7 +78,10 @@ async def _long(hf: Holdfast) -> None:
     for number in range(12):
         text = f"message {number} " * 60
         await long.append(
-            "user.said", {"text": text}, actor="user:ada", add={"list": [text], "user:notes": [text]}
+            "user.said",
+            {"text": text},
+            actor="user:ada",
+            add={"list": [text], "user:notes": [text]},
         )
 
 

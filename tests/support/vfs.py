@@ -65,7 +65,11 @@ class Faults:
         if self.full:
             return apsw.FullError(f"injected: no space for {kind}")
         error: apsw.Error
-        error = apsw.CantOpenError(f"injected: {kind}") if kind == "open" else apsw.IOError(f"injected: {kind}")
+        error = (
+            apsw.CantOpenError(f"injected: {kind}")
+            if kind == "open"
+            else apsw.IOError(f"injected: {kind}")
+        )
         error.extendedresult = _EXTENDED[kind]
         return error
 

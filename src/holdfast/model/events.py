@@ -149,7 +149,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
 
     key: Key
     drafts: tuple[Prepared, ...]
-    expect: int | None = None  # the session's version; 0: it must not exist and is created
+    expect: int | None = None  # the session's version; 0 with session.created: make it
     fence: int | None = None  # the fence its runner holds
     guards: Mapping[str, int] = {}  # names in state, and the version each must still have
 

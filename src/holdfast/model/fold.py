@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from holdfast.errors import SessionCorrupt
 from holdfast.model import chain, head, ops
 from holdfast.model.events import Event, Prepared
 from holdfast.model.head import Head
@@ -36,6 +37,7 @@ class ScopeValue(msgspec.Struct, frozen=True, gc=False):
     version: int
     value: Any
     deleted: bool = False
+    damage: str | None = None  # why the stored value could not be read; there is none then
 
 
 class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
@@ -131,9 +133,14 @@ def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.
 def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:
     """The next version of a scope name. Raises InvalidInput if the op does not fit its value."""
     name = key[2]
-    absent = before is None or before.deleted
-    fields = EMPTY if absent or before is None else FrozenDict({name: before.value})
-    version = 1 if before is None else before.version + 1
+    fields, version = EMPTY, 1
+    if before is not None:
+        version = before.version + 1
+        if before.damage is not None:
+            if type(op) is not ops.Set or len(op.path) > 1:
+                raise SessionCorrupt(f"{name} of {key[0]}", before.damage)
+        elif not before.deleted:
+            fields = FrozenDict({name: before.value})
     value = ops.apply(fields, (op,)).get(name, _ABSENT)
     return ScopeValue(version, None, True) if value is _ABSENT else ScopeValue(version, value)
 

@@ -128,14 +128,19 @@ def labeled_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
     return {"labels": dict(changes)}
 
 
-def timer_data(name: str, at: datetime, kind: TimerKind) -> dict[str, Any]:
+def timer_name(name: str) -> dict[str, Any]:
     if reason := unfit(name, NAME_CHARS_MAX):
         raise InvalidEvent(f"the timer's name {reason}")
+    return {"name": name}
+
+
+def timer_data(name: str, at: datetime, kind: TimerKind) -> dict[str, Any]:
+    named = timer_name(name)
     if not isinstance(at, datetime):
         raise InvalidEvent(f"a timer's time is an aware datetime, not {at!r}")
     if kind not in ("wake", "deadline"):
         raise InvalidEvent(f"a timer's kind is 'wake' or 'deadline', not {kind!r}")
-    return {"name": name, "at_us": to_us(at), "kind": kind}
+    return {**named, "at_us": to_us(at), "kind": kind}
 
 
 def processed_data(seqs: Iterable[int]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Final
 
 KEY_PART_CHARS_MAX: Final = 256
 TYPE_CHARS_MAX: Final = 128
-ACTOR_CHARS_MAX: Final = 256
+ACTOR_CHARS_MAX: Final = 320  # a key part with a prefix
 ID_CHARS_MAX: Final = 256
 NAME_CHARS_MAX: Final = 256
 LABELS_MAX: Final = 64

@@ -178,22 +178,25 @@ def _settle_text(text: str, where: str) -> str:
 
 
 class Reads(Mapping[str, Any]):
-    """A mapping that remembers which names were looked at: what a decision was based on."""
+    """A mapping that remembers what was looked at: names, or which names there are at all."""
 
-    __slots__ = ("_of", "names")
+    __slots__ = ("_of", "all", "names")
 
     def __init__(self, of: Mapping[str, Any]) -> None:
         self._of = of
         self.names: set[str] = set()
+        self.all = False
 
     def __getitem__(self, name: str) -> Any:
         self.names.add(name)
         return self._of[name]
 
     def __iter__(self) -> Iterator[str]:
+        self.all = True
         self.names.update(self._of)
         return iter(self._of)
 
     def __len__(self) -> int:
+        self.all = True
         self.names.update(self._of)
         return len(self._of)

@@ -40,6 +40,10 @@ class CommitBuilder:
         """Add an event of `session`. Takes what Session.append takes, except `partial`."""
         if self._done:
             raise InvalidEvent("this commit is over; begin another with hf.commit()")
+        if session._hf is not self._hf:
+            raise InvalidEvent(
+                "one commit is of one store, and this session is of another Holdfast"
+            )
         draft = Draft(type=type, data=data or {}, **more)
         self._drafts.append(self._hf._prepare(draft, session.actor))
         self._sessions.append(session)
@@ -64,19 +68,21 @@ class CommitBuilder:
         for place, session in enumerate(self._sessions):
             by_key.setdefault(session.key, []).append(place)
         commits = tuple(self._commit(places) for places in by_key.values())
-        mine: dict[Session, list[Prepared]] = {}
-        for session, draft in zip(self._sessions, self._drafts, strict=True):
-            mine.setdefault(session, []).append(draft)
-        temps = {session: session._temp_after(drafts) for session, drafts in mine.items()}
+        for session in dict.fromkeys(self._sessions):
+            session._check_temp(self._of(session))
         answers = await self._hf._committing(commits)
-        for answer in answers:
-            self._hf._hub.touch(answer.head.key, answer.head.version)
         events: dict[int, Event] = {}
         for places, answer in zip(by_key.values(), answers, strict=True):
             events.update(zip(places, answer.events, strict=True))
-            for place in places:
-                self._sessions[place]._absorb(answer, temps[self._sessions[place]])
+            self._hf._hub.touch(answer.head.key, answer.head.version)
+            for session in dict.fromkeys(self._sessions[place] for place in places):
+                mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
+                session._absorb(answer, tuple(mine))
         self.events = tuple(events[place] for place in range(len(self._drafts)))
+
+    def _of(self, session: Session) -> list[Prepared]:
+        pairs = zip(self._sessions, self._drafts, strict=True)
+        return [draft for owner, draft in pairs if owner is session]
 
     def _commit(self, places: list[int]) -> Commit:
         expects = {self._expect[place] for place in places if place in self._expect}

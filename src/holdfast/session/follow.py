@@ -22,6 +22,9 @@ from holdfast.store.protocol import Store
 
 POLL_SECONDS: Final = 0.005
 _PAGE: Final = 100
+_UNKNOWN: Final = (
+    2**62
+)  # a version not known yet: later than any, until the log was read to its end
 
 
 class _Follower:
@@ -43,11 +46,12 @@ class Hub:
         self._poller: asyncio.Task[None] | None = None
         self._open = True
 
-    def touch(self, key: Key, version: int) -> None:
-        """Say that the session reached this version (or ceased to be), here in this process."""
+    def touch(self, key: Key, version: int = 0) -> None:
+        """Say that the session reached this version (or, with none, ceased to be), here."""
         followers = self._followers.get(key)
         if followers:
-            self._versions[key] = max(version, self._versions[key])
+            if version and (version > self._versions[key] or self._versions[key] == _UNKNOWN):
+                self._versions[key] = version
             for follower in followers:
                 follower.bell.set()
 
@@ -77,7 +81,9 @@ class Hub:
                     yield event
                 if len(page) == _PAGE:
                     continue
-                while follower.partials and follower.partials[0][0] <= position:
+                if self._versions[key] == _UNKNOWN:
+                    self._versions[key] = position
+                while follower.partials and _reached(follower.partials[0][0], position):
                     yield follower.partials.popleft()[1]
                 await follower.bell.wait()
 
@@ -97,7 +103,7 @@ class Hub:
     def _joined(self, key: Key, after: int) -> Iterator[_Follower]:
         follower = _Follower()
         self._followers.setdefault(key, set()).add(follower)
-        self._versions.setdefault(key, after)
+        self._versions.setdefault(key, _UNKNOWN)
         if self._poller is None and self._open:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
         try:
@@ -127,3 +133,8 @@ class Hub:
         if poller is not None:
             poller.cancel()
             await asyncio.gather(poller, return_exceptions=True)
+
+
+def _reached(mark: int, position: int) -> bool:
+    """Whether everything recorded before a partial was delivered, given all was read just now."""
+    return mark <= position or mark == _UNKNOWN

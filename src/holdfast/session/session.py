@@ -14,7 +14,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidEvent, InvalidQuery, SessionConflict, SessionNotLoaded
+from holdfast.errors import (
+    InvalidEvent,
+    InvalidInput,
+    InvalidQuery,
+    SessionConflict,
+    SessionNotLoaded,
+)
 from holdfast.model import head as facts
 from holdfast.model import ops as op
 from holdfast.model.events import Commit, Draft, Event, Prepared
@@ -228,7 +234,7 @@ class Session:
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
         """Take a timer back. Clearing one that is not set changes nothing but the log."""
-        return await self._record(facts.TIMER_CLEARED, {"name": name}, actor)
+        return await self._record(facts.TIMER_CLEARED, facts.timer_name(name), actor)
 
     async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
         """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
@@ -246,7 +252,8 @@ class Session:
         draft = Draft(type="state.updated", set=changes, actor=actor or self.actor)
         prepared = self._hf._prepare(draft, None, reserved=True)
         guards = self._guards(reads.names.union(changes))
-        return (await self._commit((prepared,), None, guards))[0]
+        expect = self.version if reads.all else None  # it saw which names there are
+        return (await self._commit((prepared,), expect, guards))[0]
 
     async def _record(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
         draft = Draft(type=type, data=data, actor=actor or self.actor)
@@ -256,40 +263,56 @@ class Session:
     async def _commit(
         self, drafts: tuple[Prepared, ...], expect: int | None, guards: Mapping[str, int] = _NONE
     ) -> tuple[Event, ...]:
-        temp = self._temp_after(drafts)
+        self._check_temp(drafts)
         commits = (Commit(self.key, drafts, expect, None, guards),)
         (committed,) = await self._hf._committing(commits)
         self._hf._hub.touch(self.key, committed.head.version)
-        self._absorb(committed, temp)
+        self._absorb(committed, drafts)
         return committed.events
 
-    def _temp_after(self, drafts: Iterable[Prepared]) -> FrozenDict:
-        """What temp: will be once the drafts are recorded; raises before anything is."""
+    def _check_temp(self, drafts: Iterable[Prepared]) -> None:
+        """Raise before anything is recorded if a temp: operation does not fit."""
         temp = self._temp
         for draft in drafts:
             if draft.temp_ops:
                 temp = op.apply(temp, draft.temp_ops)
-        return temp
 
-    def _begin(self, committed: Committed, temp: FrozenDict) -> None:
+    def _begin(self, committed: Committed, drafts: tuple[Prepared, ...]) -> None:
         """Show a session just created: its commit also told all app: and user: names."""
         self._scopes = {}
-        self._absorb(committed, temp)
+        self._absorb(committed, drafts)
 
-    def _absorb(self, committed: Committed, temp: FrozenDict) -> None:
-        """Show what a commit left. An answer older than what is shown only adds temp: names."""
-        head = self._head
-        if temp is not self._temp:
-            self._temp, self._state = temp, None
-        if head is None or committed.head.version > head.version:
+    def _absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
+        """Show what a commit left. An answer older than what is shown adds only what is new.
+
+        `drafts` go with the commit's events; None stands for one that another object proposed.
+        """
+        known = 0 if self._head is None else self._head.version
+        if self._head is None or committed.head.version > known:
             self._head, self._state = committed.head, None
             self._fields, self._versions = committed.fields, committed.versions
-            self._extend(committed.events, 0 if head is None else head.version)
-        if self._scopes is not None:
-            for name, scope in committed.scopes.items():
-                if name not in self._scopes or scope.version > self._scopes[name].version:
-                    self._scopes[name] = scope
-                    self._state = None
+            self._extend(committed.events, known)
+        if self._scopes is not None and committed.scopes:
+            self._learn(committed.scopes)
+        if any([draft is not None and draft.temp_ops for draft in drafts]):
+            self._absorb_temp(committed, drafts)
+
+    def _absorb_temp(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
+        """temp: operations of the drafts that were recorded now, not of repeats."""
+        before = committed.head.version - (len(drafts) - committed.repeated)
+        new = {event.seq: draft for draft, event in zip(drafts, committed.events, strict=True)}
+        for seq, draft in new.items():
+            if seq > before and draft is not None:
+                with suppress(InvalidInput):  # it fitted when checked; another append was faster
+                    self._temp, self._state = op.apply(self._temp, draft.temp_ops), None
+
+    def _learn(self, scopes: Mapping[str, ScopeValue]) -> None:
+        """Take over the newer ones among app: and user: names."""
+        assert self._scopes is not None
+        for name, scope in scopes.items():
+            if name not in self._scopes or scope.version > self._scopes[name].version:
+                self._scopes[name] = scope
+                self._state = None
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
@@ -298,12 +321,16 @@ class Session:
                     self._events.clear()
                 self._events.append(event)
                 known = event.seq
+        if known != self.version:  # repeats, and others wrote since: the tail ends at the version
+            self._events.clear()
 
     def _take(self, loaded: Loaded) -> None:
+        self._scopes = self._scopes or {}
+        self._learn(loaded.scopes)
         if self._head is not None and self._head.version > loaded.head.version:
             return  # a commit of this process was faster than the load
         self._head, self._fields, self._versions = loaded.head, loaded.fields, loaded.versions
-        self._scopes, self._state = dict(loaded.scopes), None
+        self._state = None
         self._events = deque(loaded.events, TAIL_KEPT_MAX)
         self.damaged = loaded.damaged
 

@@ -114,10 +114,10 @@ class Holdfast:
         draft = Draft(type=CREATED, data=created_data(key, labels or EMPTY), set=state or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
         session = Session(self, key)
-        temp = session._temp_after((prepared,))
+        session._check_temp((prepared,))
         (committed,) = await self._committing((Commit(key, (prepared,), 0),))
         self._hub.touch(key, committed.head.version)
-        session._begin(committed, temp)
+        session._begin(committed, (prepared,))
         return session
 
     async def get(self, key: AnyKey, *, tail: int = 20, since: datetime | None = None) -> Session:
@@ -200,14 +200,14 @@ class Holdfast:
         """Delete the session's log. Its key stays taken. False if there was nothing to delete."""
         key = _key(key)
         deleted = await self._store_now().delete(key)
-        self._hub.touch(key, 0)
+        self._hub.touch(key)
         return deleted
 
     async def erase(self, key: AnyKey) -> Erasure | None:
         """Forget the session: nothing of it can be read from the store's files afterwards."""
         key = _key(key)
         erasure = await self._store_now().erase(key)
-        self._hub.touch(key, 0)
+        self._hub.touch(key)
         return erasure
 
     async def verify(
@@ -235,7 +235,9 @@ class Holdfast:
     def _prepare(self, draft: Draft, actor: str | None, *, reserved: bool = False) -> Prepared:
         self._store_now()
         if not isinstance(draft, Draft):
-            raise InvalidInput(f"{type(draft).__name__} is no holdfast.Draft")
+            raise InvalidInput(
+                f"{type(draft).__name__} is no draft. Make one with holdfast.Draft(type=…, data=…)."
+            )
         return prepare(draft, id=self._new_id(), actor=actor, reserved=reserved)
 
     def _committing(

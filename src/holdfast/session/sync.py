@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
+from holdfast.errors import StoreClosed, StoreForked
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
@@ -30,16 +32,19 @@ class _Loop:
             target=self._loop.run_forever, name="holdfast-sync", daemon=True
         )
         self._thread.start()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        self._pid = os.getpid()
 
     def call(self, function: Any, *args: Any, **named: Any) -> Any:
+        if self._pid != os.getpid():
+            raise StoreForked
+        if self._loop.is_closed():
+            raise StoreClosed
+
         async def inside() -> Any:
             result = function(*args, **named)
             return await result if inspect.isawaitable(result) else result
 
-        return self.run(inside())
+        return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)

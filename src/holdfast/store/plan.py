@@ -138,13 +138,13 @@ class Plan:
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
         key, expect = commit.key, commit.expect
+        creates = expect == 0 and commit.drafts[0].type == CREATED
         if fold is None:
-            if expect != 0:
+            if not creates:
                 raise SessionNotFound(key)
-            assert commit.drafts[0].type == CREATED
             return Fold(blank(key, commit.drafts[0].id, self._now_us))
         if expect is not None and expect != fold.head.version:
-            if expect == 0:
+            if creates:
                 raise SessionExists(key)
             raise SessionConflict(key, "the session", expect, fold.head.version)
         if commit.fence is not None and commit.fence != fold.head.fence:

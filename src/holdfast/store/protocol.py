@@ -220,5 +220,9 @@ class Seal(Protocol):
 
 
 def scope_fields(scopes: dict[str, ScopeValue]) -> dict[str, Any]:
-    """The values of the scope names that are not deleted."""
-    return {name: scope.value for name, scope in scopes.items() if not scope.deleted}
+    """The values of the scope names that are neither deleted nor damaged."""
+    return {
+        name: scope.value
+        for name, scope in scopes.items()
+        if not scope.deleted and scope.damage is None
+    }

@@ -18,7 +18,7 @@ NAMES = st.sampled_from(["a", "b", "c", "app:d"])
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.sampled_from(["", "x"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
-    max_leaves=8,
+    max_leaves=5,
 )
 STATES = st.dictionaries(NAMES, VALUES, max_size=4).map(freeze)
 PATHS = st.tuples(NAMES).flatmap(
@@ -45,7 +45,7 @@ def fitting(draw: st.DrawFn) -> tuple[Any, list[Any]]:
     """A state and some ops that apply to it, one after the other."""
     state = draw(STATES)
     now, fit = state, []
-    for op in draw(st.lists(OPS, min_size=1, max_size=12)):
+    for op in draw(st.lists(OPS, min_size=1, max_size=8)):
         try:
             now = apply(now, [check(op)])
         except HoldfastError:
@@ -55,7 +55,7 @@ def fitting(draw: st.DrawFn) -> tuple[Any, list[Any]]:
     return state, fit
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=100)
 @given(fitting())
 def test_the_inverses_in_reverse_give_the_original(case: tuple[Any, list[Any]]) -> None:
     """Not merely equal: the canonical bytes, kinds of number included, are the same."""

@@ -184,11 +184,11 @@ json_values = st.recursive(
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-    max_leaves=10,
+    max_leaves=6,
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(st.dictionaries(st.text(), json_values))
 def test_stored_and_live_cannot_differ(data: dict[str, Any]) -> None:
     """Whatever is admitted decodes from its stored bytes to the very same kinds and values."""

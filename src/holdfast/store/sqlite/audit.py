@@ -151,32 +151,33 @@ class Audit:
             yield Finding("label", "is not listed as the head has it", head.key)
 
     def _scopes(self) -> Iterator[Finding]:
+        """Every version of every name, each made again from the one before."""
         last: ScopeKey | None = None
         value: ScopeValue | None = None
         for row in self._conn.execute(_SCOPES):
-            app, user, name, version, base, form, flags, body, crc = row
-            key = (app, user, name)
+            key = (row[0], row[1], row[2])
             value = value if key == last else None
             last = key
             expected = 1 if value is None else value.version + 1
-            if version != expected:
-                yield Finding(
-                    "scope", f"{name} of {app}/{user} has version {version} for {expected}"
-                )
-            place = rows.scope_place(key, version)
-            raw = self._codec.unpack(flags, body, crc, partial(_same, place))
-            if form == rows.BY_OP and base < version:
-                value = scope_next(key, value, rows.scope_op_from(raw))
-            elif form == rows.WHOLE and base == version:
-                value = ScopeValue(version, freeze(msgspec.json.decode(raw)))
-            elif form == rows.DELETED and base == version:
-                value = ScopeValue(version, None, True)
-            else:
-                yield Finding("scope", f"{name} of {app}/{user} has no base at version {version}")
+            where = f"version {row[3]} of {row[2]} in {row[0]}/{row[1]}"
+            if row[3] != expected:
+                yield Finding("scope", f"{where} stands where {expected} should")
+            try:
+                value = self._scope(key, value, row)
+            except (Damaged, msgspec.MsgspecError, HoldfastError, AssertionError) as error:
+                yield Finding("scope", f"{where} cannot be made: {error}")
+                value = ScopeValue(row[3], None, False, "unknown")
 
-
-def _same(place: Place) -> Place:
-    return place
+    def _scope(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
+        version, base, form, flags, body, crc = row[3:]
+        raw = self._codec.unpack(flags, body, crc, partial(rows.scope_place, key, version))
+        if form == rows.BY_OP:
+            assert base < version, "it has no base"
+            return scope_next(key, before, rows.scope_op_from(raw))
+        assert base == version, "it needs no base and names one"
+        if form == rows.DELETED:
+            return ScopeValue(version, None, True)
+        return ScopeValue(version, freeze(msgspec.json.decode(raw)))
 
 
 def _key_of(row: tuple[Any, ...]) -> Key | None:

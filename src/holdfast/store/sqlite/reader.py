@@ -15,7 +15,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
+from holdfast.errors import HoldfastError, SessionDeleted, SessionErased, SessionNotFound
 from holdfast.model.canon import canonical, checksum
 from holdfast.model.events import Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay, scope_next
@@ -167,27 +167,33 @@ class Reader:
         return found
 
     def scope(self, key: ScopeKey) -> tuple[ScopeValue, int, int] | None:
-        """The newest version of a name, the version of its base, and the bytes of ops since."""
+        """The newest version of a name, the version of its base, and the bytes of ops since (-1:
+        the next version must be written whole). A value that cannot be read is told, not raised."""
         row = self.conn.execute(SQL["scope_newest"], key).fetchone()
         if row is None:
             return None
         version, base, form = row[:3]
         if form == rows.DELETED:
             return ScopeValue(version, None, True), version, -1
-        if form == rows.WHOLE:
-            value = freeze(msgspec.json.decode(self._scope_raw(key, row)))
-            return ScopeValue(version, value), version, 0
-        value_at: ScopeValue | None = None
+        try:
+            value, size = self._scope_since(key, base)
+        except (Damaged, msgspec.MsgspecError, HoldfastError, UnicodeDecodeError) as error:
+            return ScopeValue(version, None, False, str(error)), version, -1
+        return value, base, size
+
+    def _scope_since(self, key: ScopeKey, base: int) -> tuple[ScopeValue, int]:
+        """The value that the rows from its base on amount to, and the bytes of ops among them."""
+        value: ScopeValue | None = None
         size = 0
         for step in self._rows(SQL["scope_since"], (*key, base)):
             raw = self._scope_raw(key, step)
             if step[2] == rows.WHOLE:
-                value_at = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
+                value = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
             else:
-                value_at = scope_next(key, value_at, rows.scope_op_from(raw))
+                value = scope_next(key, value, rows.scope_op_from(raw))
                 size += len(raw)
-        assert value_at is not None
-        return value_at, base, size
+        assert value is not None
+        return value, size
 
     def _scope_raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
         version, _, _, flags, body, crc = row

@@ -6,6 +6,8 @@ few thousand at a time, and by the next process if this one dies.
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.errors import SessionDeleted, SessionErased
 from holdfast.model.keys import Key
 from holdfast.store.protocol import Erasure
@@ -37,19 +39,19 @@ def erase(writer: Writer, key: Key, now_us: int) -> Erasure | None:
     with writer.transaction():
         row = writer.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
         if row is None:
-            return writer.reader.erasure(key)
-        sid, head = row[0], rows.head_from(row)
-        erasure = Erasure(writer.reader.key_hash(key), head.version, head.link, now_us)
-        writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-        writer.conn.execute(SQL["drop_session"], (sid,))
-        writer.conn.execute(SQL["add_erased"], tuple(erasure_row(erasure)))
-        writer.conn.execute(SQL["add_purge"], (sid,))
-        writer.cache.forget(key)
+            erasure = writer.reader.erasure(key)
+        else:
+            sid, head = row[0], rows.head_from(row)
+            erasure = Erasure(writer.reader.key_hash(key), head.version, head.link, now_us)
+            writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+            writer.conn.execute(SQL["drop_session"], (sid,))
+            writer.conn.execute(SQL["add_erased"], msgspec.structs.astuple(erasure))
+            writer.conn.execute(SQL["add_purge"], (sid,))
+            writer.cache.forget(key)
+    if erasure is None:
+        return None
+    # Also when it was erased before: that process may have died between there and here.
     while writer.purge_some():
         pass
     writer.wal.truncate()  # the log file still holds pages as they were before
     return erasure
-
-
-def erasure_row(erasure: Erasure) -> tuple[bytes, int, bytes, int]:
-    return (erasure.key_hash, erasure.version, erasure.link, erasure.erased_us)

@@ -49,13 +49,14 @@ GATHER_SECONDS: Final = 0.0001
 class Job:
     """Something the writer is asked to do, and whom to tell."""
 
-    __slots__ = ("call", "commits", "future", "loop", "ticket")
+    __slots__ = ("answered", "call", "commits", "future", "loop", "ticket")
 
     def __init__(self, commits: Sequence[Commit], call: Callable[[Writer], Any] | None) -> None:
         self.commits, self.call = commits, call
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
+        self.answered = False
 
     def claim(self) -> bool:
         try:
@@ -108,7 +109,7 @@ class Writer(threading.Thread):
 
     async def _outcome(self, job: Job) -> None:
         """Wait until the writer is done with a job whose caller was cancelled, however often."""
-        while not job.future.done() or job.future.cancelled():
+        while not job.answered:
             job.future = job.loop.create_future()
             try:
                 await job.future
@@ -116,7 +117,6 @@ class Writer(threading.Thread):
                 continue
             except Exception:
                 return  # the cancellation is what is told
-        job.future.exception()
 
     @property
     def failed(self) -> bool:
@@ -369,6 +369,7 @@ def _answer(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
 
 def _deliver(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
     for job, result, error in answers:
+        job.answered = True  # whether or not anybody waits: a caller may have been cancelled
         if job.future.done():
             continue
         if error is None:

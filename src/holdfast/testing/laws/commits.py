@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.errors import (
@@ -83,6 +85,37 @@ class CommitLaws:
             made.fields,
             made.versions,
         )
+
+    @pytest.mark.parametrize(
+        "id",
+        [
+            "0190a6c2-7c1e-7000-8000-0123456789ab",
+            "0190A6C2-7C1E-7000-8000-0123456789AB",
+            "0190a6c27c1e700080000123456789ab",
+            "{0190a6c2-7c1e-7000-8000-0123456789ab}",
+            "00000000-0000-0000-0000-000000000000",
+            "sixteen_letters_",
+            "1",
+            "1.0",
+            "1e5",
+            "0x10",
+            "null",
+            "ünïcode 🎉",
+        ],
+    )
+    async def test_ids_are_kept_as_given(self, store: Store, id: str) -> None:
+        """Whatever an id looks like, it comes back letter for letter and is known again."""
+        await create(store, A)
+        names: dict[str, Any] = dict.fromkeys(
+            ("id", "cause", "invocation_id", "correlation_id", "wake_id"), id
+        )
+        made = await add(store, A, draft("a.b", **names))
+        (event,) = (await log(store, A))[1:]
+        assert event == made.events[0]
+        assert {name: getattr(event, name) for name in names} == names
+        assert (await add(store, A, draft("a.b", id=id))).events == (event,)
+        for other in {id.upper(), id.lower(), id.strip("{}")} - {id}:
+            assert (await add(store, A, draft("a.b", id=other))).repeated == 0
 
     async def test_the_head_ends_the_chain(self, store: Store) -> None:
         """Links differ event by event, and the head carries the last one."""
