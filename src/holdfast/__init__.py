@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import (
     ActorMissing,
+    BackupRefused,
     CommitTooLarge,
     EventTooLarge,
     ExtraMissing,
@@ -50,6 +51,7 @@ from holdfast.errors import (
     StoreNewer,
     StoreOnNetwork,
     StoreReadOnly,
+    StoreUnopened,
 )
 from holdfast.model import ops
 from holdfast.model.due import deadline_at, runnable_at
@@ -69,6 +71,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ActorMissing",
+    "BackupRefused",
     "CommitTooLarge",
     "Draft",
     "Erasure",
@@ -117,6 +120,7 @@ __all__ = [
     "StoreNewer",
     "StoreOnNetwork",
     "StoreReadOnly",
+    "StoreUnopened",
     "Timer",
     "deadline_at",
     "open",

@@ -12,7 +12,8 @@
     │   └── FollowerBehind
     └── StoreError          the store cannot serve
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        └── StoreForeign · StoreNewer · StoreCorrupt · StoreOnNetwork · ExtraMissing
+        ├── StoreUnopened · StoreForeign · StoreNewer · StoreCorrupt · StoreOnNetwork
+        └── BackupRefused · ExtraMissing
 
 A class carries a stable `code`, whether the same call may succeed later (`retryable`), and what
 the doors answer (`status` for HTTP, `exit_code` for the command line). The message is built here,
@@ -372,6 +373,23 @@ class StoreFailed(StoreError):
             f"{where} failed: {reason}. What was acknowledged before is safe. Whether this write "
             "was recorded is not known: retry it with the same draft id, which is never doubled."
         )
+
+
+class StoreUnopened(StoreError):
+    code = "store.unopened"
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"{where} cannot be opened: {reason}.")
+
+
+class BackupRefused(StoreError):
+    code = "backup.refused"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"nothing was copied to or from {where}: {reason}.")
 
 
 class StoreForeign(StoreError):

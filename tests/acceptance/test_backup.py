@@ -70,7 +70,7 @@ async def test_a_backup_does_not_overwrite(path: Path, copy: Path) -> None:
     await fill(path, 2)
     copy.write_text("precious")
     async with holdfast.open(url(path)) as hf:
-        with pytest.raises(errors.StoreFailed):
+        with pytest.raises(errors.BackupRefused):
             await hf.backup(copy)
     assert copy.read_text() == "precious"
 
@@ -105,7 +105,7 @@ async def test_a_restore_does_not_overwrite_unasked(path: Path, copy: Path) -> N
     async with holdfast.open(url(path)) as hf:
         await hf.backup(copy)
     await fill(path, 5)
-    with pytest.raises(errors.StoreFailed):
+    with pytest.raises(errors.BackupRefused):
         holdfast.restore(copy, url(path))
     assert await version(path) == 5
 

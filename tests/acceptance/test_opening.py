@@ -78,14 +78,14 @@ async def test_an_empty_file_becomes_a_database(path: Path) -> None:
 async def test_a_missing_directory_is_told(path: Path) -> None:
     """Nothing is created on the way to a mistyped path."""
     missing = path.parent / "missing" / "support.db"
-    await refused(missing, errors.StoreFailed)
+    await refused(missing, errors.StoreUnopened)
     assert not missing.parent.exists()
 
 
 async def test_a_directory_is_no_database(path: Path) -> None:
     """A path that names a directory is told so."""
     path.mkdir()
-    await refused(path, errors.StoreFailed)
+    await refused(path, errors.StoreUnopened)
 
 
 @pytest.mark.parametrize("cut", [100, 4_096, 10_000])
@@ -147,7 +147,7 @@ def test_a_database_that_may_not_be_written_is_told(public: Path, protected: str
 
     code = in_child(child)
     public.chmod(0o755)
-    assert code in ("store.read_only", "store.failed")
+    assert code in ("store.read_only", "store.unopened")
     assert sorted(public.iterdir()) == before
 
 

@@ -13,12 +13,14 @@ from typing import Final
 import apsw
 
 INTERIOR_INDEX, INTERIOR_TABLE, LEAF_INDEX, LEAF_TABLE = 2, 5, 10, 13
+_INTERIOR: Final = frozenset((INTERIOR_INDEX, INTERIOR_TABLE))
+_TABLES: Final = frozenset((INTERIOR_TABLE, LEAF_TABLE))
 _HEADER_BYTES: Final = {INTERIOR_INDEX: 12, INTERIOR_TABLE: 12, LEAF_INDEX: 8, LEAF_TABLE: 8}
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of a table: its rowid and the byte offsets, in the file, of its stored values."""
+    """One row: its rowid (0 in a table without) and where in the file the bytes of its record lie."""
 
     rowid: int
     offsets: tuple[int, ...]
@@ -52,20 +54,22 @@ class Pages:
         return range((number - 1) * self.size, number * self.size)
 
     def rows(self, table: str) -> Iterator[Cell]:
-        """Every row of a rowid table, with the place of every byte of its record."""
+        """Every row of a table or index, with the place of every byte of its record."""
         yield from self._rows(self.roots[table])
 
     def _rows(self, number: int) -> Iterator[Cell]:
         page, start = self.page(number), self._start(number)
         kind = page[start]
+        table, interior = kind in _TABLES, kind in _INTERIOR
         for at in self._cells(number):
-            if kind == INTERIOR_TABLE:
+            if interior:
                 yield from self._rows(int.from_bytes(page[at : at + 4], "big"))
-            else:
+                at += 4
+            if kind != INTERIOR_TABLE:
                 length, at = _varint(page, at)
-                rowid, at = _varint(page, at)
-                yield Cell(rowid, tuple(self._payload(number, at, length, table=True)))
-        if kind == INTERIOR_TABLE:
+                rowid, at = _varint(page, at) if table else (0, at)
+                yield Cell(rowid, tuple(self._payload(number, at, length, table=table)))
+        if interior:
             yield from self._rows(int.from_bytes(page[start + 8 : start + 12], "big"))
 
     def _claim(self, name: str, number: int) -> None:
@@ -74,7 +78,7 @@ class Pages:
         page, start = self.page(number), self._start(number)
         kind = page[start]
         for at in self._cells(number):
-            if kind in (INTERIOR_INDEX, INTERIOR_TABLE):
+            if kind in _INTERIOR:
                 self._claim(name, int.from_bytes(page[at : at + 4], "big"))
                 at += 4
             if kind == INTERIOR_TABLE:
@@ -84,7 +88,7 @@ class Pages:
                 _, at = _varint(page, at)
             for offset in self._payload(number, at, length, table=kind == LEAF_TABLE):
                 self.owner.setdefault(offset // self.size + 1, f"{name} overflow")
-        if kind in (INTERIOR_INDEX, INTERIOR_TABLE):
+        if kind in _INTERIOR:
             self._claim(name, int.from_bytes(page[start + 8 : start + 12], "big"))
 
     def _claim_freelist(self) -> None:

@@ -112,7 +112,7 @@ async def _session(hf: Holdfast, key: Key) -> tuple[Any, ...]:
 
 
 async def _reads(hf: Holdfast, key: Key) -> list[Any]:
-    session = hf.session(key)
+    session = hf.session(key, actor="test:rot")
     return [
         await session.read(),
         await session.read(reverse=True, limit=5),

@@ -42,7 +42,9 @@ class Faults:
         kinds: frozenset[str] = ALL,
         full: bool = False,
         lasting: bool = False,
+        read_only: bool = False,
     ) -> None:
+        self.read_only = read_only
         self.at, self.kinds, self.full, self.lasting = at, kinds, full, lasting
         self.calls = 0
         self.struck: list[str] = []
@@ -86,6 +88,9 @@ class Faulty(apsw.VFS):
 
     def xOpen(self, name: Any, flags: list[int]) -> apsw.VFSFile:  # noqa: N802
         self.faults.meet("open", _short(name))
+        if self.faults.read_only and flags[0] & apsw.SQLITE_OPEN_MAIN_DB:
+            flags[0] &= ~(apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
+            flags[0] |= apsw.SQLITE_OPEN_READONLY
         return FaultyFile(name, flags, self.faults)
 
     def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802

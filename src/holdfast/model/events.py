@@ -35,6 +35,7 @@ from holdfast.model.limits import (
     TYPE_CHARS_MAX,
 )
 from holdfast.model.values import (
+    OPEN,
     FrozenDict,
     encode,
     freeze,
@@ -164,7 +165,8 @@ def decode_body(raw: bytes) -> Body:
 
 def _frozen(body: Body) -> Body:
     for o in body.ops:
-        op.frozen(o)
+        if type(o) is not op.Set or type(o.value) in OPEN:
+            op.frozen(o)
     msgspec.structs.force_setattr(body, "data", freeze(body.data))  # ours: just decoded
     return body
 
@@ -282,8 +284,10 @@ def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
                 settled.append(op.Set(path, settle(value, where)))
             case op.Merge(path=path, value=value):
                 settled.append(op.Merge(path, settle(value, where)))
-            case op.Add(path=path, items=items, at=at):
-                settled.append(op.Add(path, settle(items, where), at))
+            case op.Add(path=path, items=items):
+                settled.append(op.Add(path, settle(items, where)))
+            case op.Insert(path=path, at=at, items=items):
+                settled.append(op.Insert(path, at, settle(items, where)))
             case op.Inc(path=path, by=by):
                 settled.append(op.Inc(path, settle(by, where)))
             case _:

@@ -1,6 +1,6 @@
 """Ops: what an event does to state.
 
-Six operations, each small enough that adding one message stores one message, each with an exact
+Seven operations, each small enough that adding one message stores one message, each with an exact
 inverse. A path begins with a name in state (its prefix tells the scope) and goes on through dicts
 by name and through lists by index. The last name may be new; everything before it must be there.
 
@@ -40,10 +40,16 @@ class Delete(_Op, frozen=True, array_like=True, gc=False, tag="del"):
 
 
 class Add(_Op, frozen=True, array_like=True, gc=False, tag="add"):
-    """Put `items` at the end of the list at the path (begun if missing), or before index `at`."""
+    """Put `items` at the end of the list at the path (begun if missing)."""
 
     items: list[Any]
-    at: int | None = None
+
+
+class Insert(_Op, frozen=True, array_like=True, gc=False, tag="ins"):
+    """Put `items` into the list at the path, before index `at`."""
+
+    at: int
+    items: list[Any]
 
 
 class Merge(_Op, frozen=True, array_like=True, gc=False, tag="merge"):
@@ -83,9 +89,10 @@ class MergeRef(_Op, frozen=True, array_like=True, gc=False, tag="merge@"):
     ref: Path
 
 
-PlainOp: TypeAlias = Set | Delete | Add | Merge | Inc | Cut
+PlainOp: TypeAlias = Set | Delete | Add | Insert | Merge | Inc | Cut
 Op: TypeAlias = PlainOp | SetRef | AddRef | MergeRef
 
+_VERB: Final = {Add: "add", Insert: "insert", Merge: "merge", Cut: "cut"}
 REFS: Final = frozenset((SetRef, AddRef, MergeRef))
 _OPS: Final = get_args(Op)
 _LONE: Final = re.compile("[\ud800-\udfff]").search  # a lone surrogate
@@ -128,11 +135,10 @@ def _check_steps(path: object, steps: Iterable[object]) -> None:
 
 def _check_arguments(op: Op) -> Op:
     match op:
-        case Add(items=items, at=at):
-            if not isinstance(items, (list, tuple)):
-                raise InvalidOp(f"add at {show(op.path)} takes a list of items")
-            if at is not None and (type(at) is not int or at < 0):
-                raise InvalidOp(f"add at {show(op.path)} has the index {at!r}")
+        case Add(items=items) | Insert(items=items) if not isinstance(items, (list, tuple)):
+            raise InvalidOp(f"{_VERB[type(op)]} at {show(op.path)} takes a list of items")
+        case Insert(at=at) if type(at) is not int or at < 0:
+            raise InvalidOp(f"insert at {show(op.path)} has the index {at!r}")
         case Merge(value=value) if not isinstance(value, dict):
             raise InvalidOp(f"merge at {show(op.path)} takes a dict")
         case Inc(by=by) if isinstance(by, bool) or not isinstance(by, (int, float)):
@@ -181,11 +187,12 @@ def inverse(fields: FrozenDict, op: PlainOp) -> tuple[PlainOp, ...]:
     if before is _MISSING:
         return (Delete(op.path),)
     match op:
-        case Add(items=items, at=at):
-            start = len(before) if at is None else at
-            return (Cut(op.path, start, start + len(items)),)
+        case Add(items=items):
+            return (Cut(op.path, len(before), len(before) + len(items)),)
+        case Insert(at=at, items=items):
+            return (Cut(op.path, at, at + len(items)),)
         case Cut(start=start, stop=stop):
-            return (Add(op.path, FrozenList(before[start:stop]), start),)
+            return (Insert(op.path, start, FrozenList(before[start:stop])),)
         case Merge(value=value):
             kept = FrozenDict({name: before[name] for name in value if name in before})
             new = tuple(Delete((*op.path, name)) for name in value if name not in before)
@@ -246,20 +253,21 @@ def _changed(op: PlainOp, before: Any) -> Any:
     match op:
         case Set(value=value):
             return value
-        case Add(items=items, at=at):
-            old = _expect(op, before, list, "add", "a list", FrozenList())
-            if at is None:
-                return FrozenList((*old, *items))
+        case Add(items=items):
+            old = _expect(op, before, list, "a list", FrozenList())
+            return FrozenList((*old, *items))
+        case Insert(at=at, items=items):
+            old = _expect(op, before, list, "a list", _MISSING)
             if at > len(old):
                 raise OpPathUnknown(show(op.path), f"index {at} in a list of {len(old)}")
             return FrozenList((*old[:at], *items, *old[at:]))
         case Merge(value=value):
-            old = _expect(op, before, dict, "merge", "a dict", FrozenDict())
+            old = _expect(op, before, dict, "a dict", FrozenDict())
             return FrozenDict({**old, **value})
         case Inc():
             return _increased(op, before)
         case Cut(start=start, stop=stop):
-            old = _expect(op, before, list, "cut", "a list", _MISSING)
+            old = _expect(op, before, list, "a list", _MISSING)
             if stop > len(old):
                 raise OpPathUnknown(show(op.path), f"slice {start}:{stop} in {len(old)} items")
             return FrozenList((*old[:start], *old[stop:]))
@@ -280,13 +288,13 @@ def _increased(op: Inc, before: Any) -> int | float:
     return total
 
 
-def _expect(op: PlainOp, before: Any, type_: type, verb: str, words: str, empty: Any) -> Any:
+def _expect(op: PlainOp, before: Any, type_: type, words: str, empty: Any) -> Any:
     if before is _MISSING:
         if empty is _MISSING:
             raise OpPathUnknown(show(op.path), f"name {op.path[-1]!r}")
         return empty
     if not isinstance(before, type_):
-        raise OpTypeMismatch(verb, show(op.path), words, kind(before))
+        raise OpTypeMismatch(_VERB[type(op)], show(op.path), words, kind(before))
     return before
 
 
@@ -344,5 +352,5 @@ def frozen(op: Op) -> None:
     if isinstance(op, (Set, Merge)):
         if type(op.value) in OPEN:
             msgspec.structs.force_setattr(op, "value", freeze(op.value))
-    elif isinstance(op, Add):
+    elif isinstance(op, (Add, Insert)):
         msgspec.structs.force_setattr(op, "items", freeze(op.items))

@@ -74,7 +74,10 @@ def freeze(value: Any) -> Any:
     """The read-only form of a decoded value. Already frozen parts are shared, not copied."""
     kind = type(value)
     if kind is dict:
-        return FrozenDict({name: freeze(v) if type(v) in OPEN else v for name, v in value.items()})
+        for inner in value.values():
+            if type(inner) in OPEN:
+                return FrozenDict({name: freeze(v) for name, v in value.items()})
+        return FrozenDict(value)
     if kind is list:
         return FrozenList([freeze(v) if type(v) in OPEN else v for v in value])
     return value

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidEvent
 from holdfast.model.events import Commit, Draft, Event, Prepared
+from holdfast.model.head import LABELED, PROCESSED, labeled_data, processed_data
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
@@ -38,17 +39,34 @@ class CommitBuilder:
         **more: Any,
     ) -> None:
         """Add an event of `session`. Takes what Session.append takes, except `partial`."""
+        draft = Draft(type=type, data={} if data is None else data, **more)
+        self._add(session, draft, expect=expect)
+
+    def label(
+        self, session: Session, labels: Mapping[str, str | None], *, actor: str | None = None
+    ) -> None:
+        """As Session.label, within this commit."""
+        self._add(session, Draft(type=LABELED, data=labeled_data(labels), actor=actor), fact=True)
+
+    def mark_processed(
+        self, session: Session, seqs: Iterable[int], *, actor: str | None = None
+    ) -> None:
+        """As Session.mark_processed: the answer and "this was answered", all or nothing."""
+        self._add(session, Draft(type=PROCESSED, data=processed_data(seqs), actor=actor), fact=True)
+
+    def _add(
+        self, session: Session, draft: Draft, *, expect: int | None = None, fact: bool = False
+    ) -> None:
         if self._done:
             raise InvalidEvent("this commit is over; begin another with hf.commit()")
         if session._hf is not self._hf:
             raise InvalidEvent(
                 "one commit is of one store, and this session is of another Holdfast"
             )
-        draft = Draft(type=type, data=data or {}, **more)
-        self._drafts.append(self._hf._prepare(draft, session.actor))
+        self._drafts.append(self._hf._prepare(draft, session.actor, reserved=fact))
         self._sessions.append(session)
         if expect is not None:
-            self._expect.setdefault(len(self._drafts) - 1, expect)
+            self._expect[len(self._drafts) - 1] = expect
 
     async def __aenter__(self) -> CommitBuilder:
         return self

@@ -27,7 +27,7 @@ from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
-from holdfast.model.limits import TAIL_KEPT_MAX, UPDATE_TRIES_MAX
+from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
 from holdfast.model.values import EMPTY, FrozenDict, Reads
 from holdfast.store.protocol import Committed, Loaded, scope_fields
 from holdfast.store.select import check_limit, check_types
@@ -52,7 +52,7 @@ class Session:
         self._versions: FrozenDict = EMPTY
         self._scopes: dict[str, ScopeValue] | None = None  # None: never loaded
         self._temp: FrozenDict = EMPTY
-        self._events: deque[Event] = deque(maxlen=TAIL_KEPT_MAX)
+        self._events: deque[Event] = deque(maxlen=TAIL_KEPT)
         self._state: FrozenDict | None = None
 
     def __repr__(self) -> str:
@@ -331,7 +331,7 @@ class Session:
             return  # a commit of this process was faster than the load
         self._head, self._fields, self._versions = loaded.head, loaded.fields, loaded.versions
         self._state = None
-        self._events = deque(loaded.events, TAIL_KEPT_MAX)
+        self._events = deque(loaded.events, max(TAIL_KEPT, len(loaded.events)))
         self.damaged = loaded.damaged
 
     def _guards(self, names: Iterable[str]) -> dict[str, int]:

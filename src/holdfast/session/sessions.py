@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -70,6 +70,10 @@ class Holdfast:
         self._new_id: Ids
         self._locks: dict[str, asyncio.Lock] = {}
 
+    def __await__(self) -> Generator[Any, None, Holdfast]:
+        """`hf = await holdfast.open(url)`, for those who close it themselves."""
+        return self.__aenter__().__await__()
+
     async def __aenter__(self) -> Holdfast:
         if self._pid:
             raise StoreClosed
@@ -107,32 +111,47 @@ class Holdfast:
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
     ) -> Session:
-        """A new session. Its first event holds the given state. Raises SessionExists."""
+        """A new session. Its first event holds the given state. Raises SessionExists.
+
+        An actor given here is bound to the returned session; else the user counts as creator.
+        """
         self._store_now()
         key = Key(app, user, self._new_id() if id is None else id)
-        actor = actor or f"user:{key.user}"
+        bound, actor = actor, actor or f"user:{key.user}"
         draft = Draft(type=CREATED, data=created_data(key, labels or EMPTY), set=state or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
-        session = Session(self, key)
+        session = Session(self, key, actor=bound)
         session._check_temp((prepared,))
         (committed,) = await self._committing((Commit(key, (prepared,), 0),))
         self._hub.touch(key, committed.head.version)
         session._begin(committed, (prepared,))
         return session
 
-    async def get(self, key: AnyKey, *, tail: int = 20, since: datetime | None = None) -> Session:
-        """The session with its state and its last `tail` events. Raises SessionNotFound."""
+    async def get(
+        self,
+        key: AnyKey,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session:
+        """The session with its state and its last `tail` events (at or after `since`).
+
+        `actor` is bound to it. Raises SessionNotFound.
+        """
         store = self._store_now()
-        session = Session(self, _key(key))
+        session = Session(self, _key(key), actor=actor)
         since_us = None if since is None else to_us(since)
         check_limit(tail, least=0)
         session._take(await store.load(session.key, tail=tail, since_us=since_us))
         return session
 
-    async def find(self, key: AnyKey, *, tail: int = 20) -> Session | None:
+    async def find(
+        self, key: AnyKey, *, tail: int = 20, actor: str | None = None
+    ) -> Session | None:
         """Like get, and None if there is no such session (any more)."""
         try:
-            return await self.get(key, tail=tail)
+            return await self.get(key, tail=tail, actor=actor)
         except (SessionNotFound, SessionDeleted, SessionErased):
             return None
 
@@ -149,13 +168,13 @@ class Holdfast:
     ) -> Session:
         """The session of this key, created with the given state if it is not there yet."""
         key = Key(app, user, id)
-        found = await self.find(key, tail=tail)
+        found = await self.find(key, tail=tail, actor=actor)
         if found is not None:
             return found
         try:
             return await self.create(app, user, id=id, state=state, labels=labels, actor=actor)
         except SessionExists:  # another was faster, which is as good
-            return await self.get(key, tail=tail)
+            return await self.get(key, tail=tail, actor=actor)
 
     def session(self, key: AnyKey, *, actor: str | None = None) -> Session:
         """A handle, without I/O. Its appends need no load; refresh() reads what there is."""

@@ -46,6 +46,9 @@ class _Loop:
 
         return asyncio.run_coroutine_threadsafe(inside(), self._loop).result()
 
+    def is_open(self) -> bool:
+        return self._pid == os.getpid() and not self._loop.is_closed()
+
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -84,8 +87,6 @@ class Sync(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self._loop.call(self._of.__aexit__, kind, error, trace)  # type: ignore[attr-defined]
-        if isinstance(self._of, Holdfast):
-            self._loop.stop()
 
     def _wrap(self, result: Any) -> Any:
         if isinstance(result, (Session, CommitBuilder)):
@@ -108,15 +109,24 @@ def _plain(argument: Any) -> Any:
 
 
 class SyncHoldfast(Sync[Holdfast]):
-    """Holdfast without await: `with holdfast.open_sync(url) as hf`."""
+    """Holdfast without await, open at once: use it in a `with` block, or call close()."""
 
     def __init__(self, url: str, *, seal: Seal | None = None) -> None:
         super().__init__(Holdfast(url, seal=seal), _Loop())
-
-    def __enter__(self) -> SyncHoldfast:
         try:
             super().__enter__()
         except BaseException:
             self._loop.stop()
             raise
+
+    def __enter__(self) -> SyncHoldfast:
         return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what was handed over and let go of everything. Closing twice is fine."""
+        if self._loop.is_open():
+            self._loop.call(self._of.close)
+            self._loop.stop()

@@ -14,6 +14,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from holdfast.errors import InvalidURL
 from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Progress, Seal, Store
+from holdfast.store.sqlite.backup import restore
+from holdfast.store.sqlite.store import SQLiteStore
 
 
 async def open_store(url: str, *, seal: Seal | None = None) -> Store:
@@ -27,8 +29,6 @@ async def open_store(url: str, *, seal: Seal | None = None) -> Store:
                 raise InvalidURL(url, "a memory store has no name and no options")
             return MemoryStore()
         case "sqlite":
-            from holdfast.store.sqlite.store import SQLiteStore
-
             return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal)
         case scheme:
             raise InvalidURL(url, f"no store is called {scheme!r}")
@@ -38,8 +38,6 @@ def restore_store(
     backup: str | Path, url: str, *, replace: bool, progress: Progress | None
 ) -> None:
     """Put a backup file in the place of the store that a URL names."""
-    from holdfast.store.sqlite.backup import restore
-
     restore(Path(backup), sqlite_path(url), replace=replace, progress=progress)
 
 

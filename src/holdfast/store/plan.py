@@ -87,6 +87,10 @@ class Plan:
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
+        if len(commits) == 1 and len(commits[0].drafts) == 1:
+            answer = self._add_plain(commits[0])
+            if answer is not None:
+                return (answer,)
         records, writes = len(self.records), len(self.writes)
         self._undo.clear()
         try:
@@ -99,6 +103,21 @@ class Plan:
                 else:
                     kept[key] = before
             raise
+
+    def _add_plain(self, commit: Commit) -> Committed | None:
+        """The common case on the hot path: one new event, no conditions, no scopes. Else None."""
+        draft = commit.drafts[0]
+        conditions = commit.expect is not None or commit.fence is not None or commit.guards
+        if conditions or draft.given or draft.scoped or draft.type == PROCESSED:
+            return None
+        key = commit.key
+        fold = self.folds.get(key) or self._view.fold(key)
+        if fold is None:
+            return None
+        after, rec = record(fold, draft, self._now_us, self._salt())
+        self.records.append((key, rec))
+        self.folds[key] = after
+        return Committed((rec.event,), after.head, after.fields, after.versions, {})
 
     def _add(self, commit: Commit) -> Committed:
         key = commit.key

@@ -28,7 +28,7 @@ OPS = st.one_of(
     st.builds(ops.Set, PATHS, VALUES.map(freeze)),
     st.builds(ops.Delete, PATHS),
     st.builds(ops.Add, PATHS, st.lists(VALUES, max_size=3).map(freeze)),
-    st.builds(ops.Add, PATHS, st.lists(VALUES, max_size=3).map(freeze), st.integers(0, 3)),
+    st.builds(ops.Insert, PATHS, st.integers(0, 3), st.lists(VALUES, max_size=3).map(freeze)),
     st.builds(ops.Merge, PATHS, st.dictionaries(NAMES, VALUES, max_size=3).map(freeze)),
     st.builds(ops.Inc, PATHS, st.integers(-3, 3) | st.floats(-1e300, 1e300)),
     st.builds(

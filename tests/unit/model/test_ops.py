@@ -52,9 +52,9 @@ def changed(*given: Any) -> dict[str, Any]:
         (ops.Delete(("d", "l", 0, "y")), {"d": {"x": 1, "l": [{}], "d": {}}}),
         (ops.Add(("l",), [4, 5]), {"l": [1, 2, 3, 4, 5]}),
         (ops.Add(("l",), []), {}),
-        (ops.Add(("l",), [0], 0), {"l": [0, 1, 2, 3]}),
-        (ops.Add(("l",), [9, 8], 1), {"l": [1, 9, 8, 2, 3]}),
-        (ops.Add(("l",), [4], 3), {"l": [1, 2, 3, 4]}),
+        (ops.Insert(("l",), 0, [0]), {"l": [0, 1, 2, 3]}),
+        (ops.Insert(("l",), 1, [9, 8]), {"l": [1, 9, 8, 2, 3]}),
+        (ops.Insert(("l",), 3, [4]), {"l": [1, 2, 3, 4]}),
         (ops.Add(("new",), [1]), {"new": [1]}),
         (ops.Add(("d", "l"), [[1]]), {"d": {"x": 1, "l": [{"y": 1}, [1]], "d": {}}}),
         (ops.Merge(("d",), {"x": 2, "z": 3}), {"d": {"x": 2, "l": [{"y": 1}], "d": {}, "z": 3}}),
@@ -86,7 +86,7 @@ def test_an_op_does_what_it_says(op: Any, expected: dict[str, Any]) -> None:
         (ops.Add(("t",), ["x"]), OpTypeMismatch),
         (ops.Add(("z",), [1]), OpTypeMismatch),
         (ops.Add(("d",), [1]), OpTypeMismatch),
-        (ops.Add(("l",), [1], 4), OpPathUnknown),
+        (ops.Insert(("l",), 4, [1]), OpPathUnknown),
         (ops.Merge(("l",), {"a": 1}), OpTypeMismatch),
         (ops.Merge(("z",), {"a": 1}), OpTypeMismatch),
         (ops.Inc(("t",), 1), OpTypeMismatch),
@@ -161,8 +161,8 @@ def test_sums_up_to_the_edge_are_exact() -> None:
         ops.Set(("n", None), 1),  # type: ignore[arg-type]
         ops.Add(("l",), "abc"),  # type: ignore[arg-type]
         ops.Add(("l",), {"a": 1}),  # type: ignore[arg-type]
-        ops.Add(("l",), [1], -1),
-        ops.Add(("l",), [1], True),
+        ops.Insert(("l",), -1, [1]),
+        ops.Insert(("l",), True, [1]),
         ops.Merge(("d",), [1]),  # type: ignore[arg-type]
         ops.Merge(("d",), None),  # type: ignore[arg-type]
         ops.Inc(("n",), True),
@@ -292,8 +292,8 @@ def test_paths_and_kinds_are_shown_as_people_write_them() -> None:
     [
         (ops.Set(("a", 0), {"x": None}), b'["set",["a",0],{"x":null}]'),
         (ops.Delete("a"), b'["del",["a"]]'),
-        (ops.Add("a", [1]), b'["add",["a"],[1],null]'),
-        (ops.Add("a", [1], 0), b'["add",["a"],[1],0]'),
+        (ops.Add("a", [1]), b'["add",["a"],[1]]'),
+        (ops.Insert("a", 0, [1]), b'["ins",["a"],0,[1]]'),
         (ops.Merge("a", {"b": 1}), b'["merge",["a"],{"b":1}]'),
         (ops.Inc("a", 1.0), b'["inc",["a"],1.0]'),
         (ops.Cut("a", 0, 2), b'["cut",["a"],0,2]'),

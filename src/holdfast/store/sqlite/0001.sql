@@ -43,8 +43,11 @@ CREATE TABLE labels (
     value      TEXT NOT NULL,
     created_us INTEGER NOT NULL,
     sid        INTEGER NOT NULL,
+    user       TEXT NOT NULL,
     PRIMARY KEY (app, name, value, created_us, sid)
 ) STRICT, WITHOUT ROWID;
+
+CREATE INDEX labels_by_user ON labels (app, user, name, value, created_us, sid);
 
 -- The log of all sessions, in the order of their commits.
 CREATE TABLE events (

@@ -143,8 +143,8 @@ class Audit:
         if due != (runnable_us(head), deadline_us(head)):
             yield Finding("head", "has other due times than its log amounts to", head.key)
         listed = self._conn.execute(
-            "SELECT app, name, value, created_us, sid FROM labels WHERE app = ? AND created_us = ? "
-            "AND sid = ?",
+            "SELECT app, name, value, created_us, sid, user FROM labels "
+            "WHERE app = ? AND created_us = ? AND sid = ?",
             (head.key.app, head.created_us, sid),
         ).fetchall()
         if sorted(listed) != sorted(rows.label_rows(head, sid)):

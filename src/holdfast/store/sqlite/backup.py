@@ -12,7 +12,7 @@ from typing import Final
 
 import apsw
 
-from holdfast.errors import StoreCorrupt, StoreFailed, StoreForeign
+from holdfast.errors import BackupRefused, StoreCorrupt, StoreForeign
 from holdfast.store.protocol import Progress
 from holdfast.store.sqlite.connect import Database, close, translate
 
@@ -22,7 +22,7 @@ _PAGES_PER_STEP: Final = 1_000
 def back_up(database: Database, target: Path, progress: Progress | None) -> None:
     """Copy the database as it is at this moment to a file that must not exist yet."""
     if target.exists():
-        raise StoreFailed(str(target), "it exists already; choose another name or remove it")
+        raise BackupRefused(str(target), "it exists already; choose another name or remove it")
     source = database.connect()
     part = target.with_name(target.name + ".part")
     try:
@@ -33,7 +33,7 @@ def back_up(database: Database, target: Path, progress: Progress | None) -> None
     except apsw.Error as error:
         raise translate(error, str(target)) from error
     except OSError as error:
-        raise StoreFailed(str(target), str(error)) from error
+        raise BackupRefused(str(target), str(error)) from error
     finally:
         part.unlink(missing_ok=True)
         close(source)
@@ -42,9 +42,9 @@ def back_up(database: Database, target: Path, progress: Progress | None) -> None
 def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | None) -> None:
     """Put a backup in the place of a database that no process has open."""
     if not backup.is_file():
-        raise StoreFailed(str(backup), "there is no such file")
+        raise BackupRefused(str(backup), "there is no such file")
     if target.exists() and not replace:
-        raise StoreFailed(str(target), "it exists already; pass replace=True to overwrite it")
+        raise BackupRefused(str(target), "it exists already; pass replace=True to overwrite it")
     source = Database(backup, sync="full", vfs=None).prepare()
     part = target.with_name(target.name + ".part")
     try:
@@ -59,7 +59,7 @@ def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | N
     except apsw.Error as error:
         raise translate(error, str(target)) from error
     except OSError as error:
-        raise StoreFailed(str(target), str(error)) from error
+        raise BackupRefused(str(target), str(error)) from error
     finally:
         part.unlink(missing_ok=True)
         close(source)

@@ -19,7 +19,7 @@ from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.store.plan import Plan
 from holdfast.store.sqlite import rows
-from holdfast.store.sqlite.cache import Cache, Live, LiveScope
+from holdfast.store.sqlite.cache import TAIL_MAX, Cache, Live, LiveScope
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
 
@@ -84,7 +84,12 @@ class Batch:
         """After the database has committed: bring the cache up to date; the sessions touched."""
         lives, era = self._lives, self._cache.era
         for key, rec in self.plan.records:
-            lives[key].delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
+            live = lives[key]
+            live.delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
+            if rec.event.type == PROCESSED:  # events in the tail have changed
+                live.tail = (rec.event,)
+            else:
+                live.tail = (*live.tail[1 - TAIL_MAX :], rec.event)
         touched = []
         for key, fold in self.plan.folds.items():
             live = lives[key]

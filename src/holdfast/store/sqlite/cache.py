@@ -11,12 +11,14 @@ from typing import Final
 
 import msgspec
 
+from holdfast.model.events import Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue
 from holdfast.model.keys import Key
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
 BYTES_MAX: Final = 64 * 2**20
+TAIL_MAX: Final = 32
 _ENTRY_BYTES: Final = 1_024
 
 
@@ -29,6 +31,7 @@ class Live(msgspec.Struct):
     delta_bytes: int
     damaged: bool
     era: int
+    tail: tuple[Event, ...] = ()  # the newest events, without a gap, up to the fold's version
 
 
 class LiveScope(msgspec.Struct):

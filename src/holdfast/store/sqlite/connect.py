@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
@@ -25,6 +24,7 @@ from holdfast.errors import (
     StoreFull,
     StoreNewer,
     StoreReadOnly,
+    StoreUnopened,
 )
 
 APPLICATION_ID: Final = 0x48464153  # "HFAS"
@@ -99,9 +99,9 @@ class Database:
 
     def _cannot_open(self, error: apsw.Error) -> StoreError:
         if not self.path.parent.is_dir():
-            return StoreFailed(self.where, "its directory does not exist; create it first")
+            return StoreUnopened(self.where, "its directory does not exist; create it first")
         if self.path.is_dir():
-            return StoreFailed(self.where, "it is a directory; name a file")
+            return StoreUnopened(self.where, "it is a directory; name a file")
         return translate(error, self.where)
 
 
@@ -115,7 +115,7 @@ def _schema_of(conn: apsw.Connection) -> int:
 
 def migrate(conn: apsw.Connection, number: int) -> None:
     """One step forward, inside the caller's transaction."""
-    sql = files(__package__).joinpath(f"{number:04}.sql").read_text()
+    sql = Path(__file__).with_name(f"{number:04}.sql").read_text()
     for _ in conn.execute(sql):
         pass
     if number == 1:
@@ -154,7 +154,7 @@ def translate(error: apsw.Error, where: str) -> StoreError:
         case apsw.CorruptError() | apsw.NotADBError():
             return StoreCorrupt(where, str(error))
         case apsw.CantOpenError():
-            return StoreFailed(where, "the file cannot be opened; check that it may be written")
+            return StoreUnopened(where, "check that the file may be read and written here")
         case _:
             return StoreFailed(where, f"{type(error).__name__}: {error}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -26,16 +27,17 @@ def file_system(path: Path, mounts: Path = _MOUNTS) -> str | None:
     """The type of the file system that holds `path`, or None if unknown."""
     try:
         table = mounts.read_text()
-        place = path.absolute().resolve()
+        place = os.path.realpath(path)
     except OSError:
         return None
     best, kind = -1, None
     for line in table.splitlines():
         left, _, right = line.partition(" - ")
-        columns, types = left.split(), right.split()
-        if len(columns) < 5 or not types:
+        columns = left.split(" ", 5)
+        if len(columns) < 5 or not right:
             continue
-        mount = columns[4].replace("\\040", " ").replace("\\134", "\\")
-        if place.is_relative_to(mount) and len(mount) >= best:  # a later mount hides an earlier
-            best, kind = len(mount), types[0]
+        mount = columns[4].replace("\\040", " ").replace("\\134", "\\").rstrip("/")
+        inside = place == mount or place.startswith(mount + "/")
+        if inside and len(mount) >= best:  # a later mount hides an earlier one
+            best, kind = len(mount), right.split(" ", 1)[0]
     return kind

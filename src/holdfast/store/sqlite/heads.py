@@ -31,12 +31,11 @@ def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
     if query.labels:
         source, mark, more, args = _by_label(query)
         where += more
-    if query.app is not None:
-        where.append("s.app = ?")
-        args.append(query.app)
-    if query.user is not None:
-        where.append("s.user = ?")
-        args.append(query.user)
+    else:
+        for column, value in (("app", query.app), ("user", query.user)):
+            if value is not None:
+                where.append(f"s.{column} = ?")
+                args.append(value)
     after_us = query.updated_after_us if query.order == "updated" else query.created_after_us
     if after_us is not None:
         where.append(f"{mark} > ?")
@@ -52,12 +51,15 @@ def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
 
 
 def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:
-    """The first label drives the scan; each further one is looked up for every row of it."""
+    """The first label is an index range; each further one is looked up for every row of it."""
     source, where, args = "", [], []
     for place, (name, value) in enumerate(query.labels.items()):
         source += (" CROSS JOIN " if place else "") + f"labels l{place}"
         where += [f"l{place}.app = ?", f"l{place}.name = ?", f"l{place}.value = ?"]
         args += [query.app, name, value]
+        if query.user is not None:
+            where.append(f"l{place}.user = ?")
+            args.append(query.user)
         if place:
             where += [f"l{place}.created_us = l0.created_us", f"l{place}.sid = l0.sid"]
     where.append("s.sid = l0.sid")

@@ -30,6 +30,9 @@ SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type
 -- name: snapshot
 SELECT seq, flags, body, crc, checksum FROM snapshots WHERE sid = ?
 
+-- name: scope_any
+SELECT 1 FROM scopes WHERE app = ? AND user = ? LIMIT 1
+
 -- name: scope_names
 WITH RECURSIVE names (name) AS (
     SELECT (SELECT min(name) FROM scopes WHERE app = ?1 AND user = ?2)
@@ -71,10 +74,10 @@ UPDATE sessions SET version = ?, link = ?, updated_us = ?, pending = ? WHERE sid
 UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ? WHERE sid = ?
 
 -- name: add_label
-INSERT INTO labels (app, name, value, created_us, sid) VALUES (?, ?, ?, ?, ?)
+INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?, ?, ?)
 
 -- name: drop_label
-DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? AND sid = ?
+DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? AND sid = ? AND user = ?
 
 -- name: put_snapshot
 INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc, checksum) VALUES (?, ?, ?, ?, ?, ?)

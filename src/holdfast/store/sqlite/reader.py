@@ -160,6 +160,8 @@ class Reader:
         """The newest version of every name that the user's sessions see."""
         found: dict[str, ScopeValue] = {}
         for owner in ("", user):
+            if self.conn.execute(SQL["scope_any"], (app, owner)).fetchone() is None:
+                continue  # as most often, and much cheaper to see
             for (name,) in self._rows(SQL["scope_names"], (app, owner)):
                 scope = self.scope((app, owner, name))
                 if scope is not None:

@@ -191,7 +191,8 @@ def head_cold(head: Head) -> tuple[Any, ...]:
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:
-    return [(head.key.app, n, value, head.created_us, sid) for n, value in head.labels.items()]
+    key, created_us = head.key, head.created_us
+    return [(key.app, n, value, created_us, sid, key.user) for n, value in head.labels.items()]
 
 
 # --- snapshots -----------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from importlib.resources import files
+from pathlib import Path
 from typing import Final
 
 from holdfast.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
 
 
 def _load() -> dict[str, str]:
-    text = files(__package__).joinpath("queries.sql").read_text()
+    text = Path(__file__).with_name("queries.sql").read_text()
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
     names, bodies = blocks[::2], blocks[1::2]
     return {

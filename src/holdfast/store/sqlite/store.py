@@ -168,8 +168,11 @@ class SQLiteStore:
             sid, head = reader.living(key)
             fold, events, damaged = self._fold(sid, key, head)
             if len(events) < min(tail, head.version):
-                last = reader.events(sid, head.uid, SQL["events_last"], head.version + 1, tail)
-                events = tuple(reversed(last))
+                last = self._last(key, head, tail)
+                if last is None:
+                    sql, past = SQL["events_last"], head.version + 1
+                    last = tuple(reversed(reader.events(sid, head.uid, sql, past, tail)))
+                events = last
             scopes = reader.scopes(key.app, key.user)
         events = events[len(events) - min(tail, len(events)) :]
         if since_us is not None:
@@ -186,6 +189,19 @@ class SQLiteStore:
         found = self._reader.found(sid, head)
         return found.fold, found.events, found.damaged
 
+    def _last(self, key: Key, head: Head, limit: int) -> tuple[Event, ...] | None:
+        """The last events from the writer's memory, if it has them all at this very version.
+
+        Whatever changes an event (being processed) is an event too, so equal versions are equal.
+        """
+        live = None if self._writer is None else self._writer.cache.peek(key)
+        last = () if live is None else live.tail
+        if not last or last[-1].seq != head.version or last[-1].link != head.link:
+            return None
+        if len(last) < min(limit, head.version):
+            return None
+        return last[len(last) - min(limit, len(last)) :]
+
     def _events(
         self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool
     ) -> tuple[Event, ...]:
@@ -193,6 +209,10 @@ class SQLiteStore:
         start = (after or 2**62) if reverse else after
         with self._reader.instant():
             sid, head = self._reader.living(key)
+            if reverse and types is None and not 0 < after <= head.version:
+                last = self._last(key, head, limit)
+                if last is not None:
+                    return last[::-1]
             if types is None:
                 return tuple(self._reader.events(sid, head.uid, sql, start, limit))
             chosen, args = _by_type(types)

@@ -7,7 +7,7 @@ is not one), and checkpointed when it is long, between batches rather than insid
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Final
 
 import apsw
@@ -25,6 +25,7 @@ class Wal:
         self._pages = 0
         self._idle = 0  # do not try again before this many pages: a reader was in the way
         self._truncate = False
+        self._length = 0  # of the file, as far as we know; others may have made it longer
         conn.set_wal_hook(self._committed)
 
     def tend(self) -> None:
@@ -43,7 +44,7 @@ class Wal:
         except apsw.BusyError:
             self._truncate = True
         else:
-            self._truncate, self._pages = False, 0
+            self._truncate, self._pages, self._length = False, 0, 0
 
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._pages = pages
@@ -59,16 +60,28 @@ class Wal:
             self._pages = 0
 
     def _lengthen(self) -> None:
-        path = Path(self._conn.filename_wal)
         used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES
-        if not path.exists() or path.stat().st_size > used + _STEP_BYTES // 4:
+        if self._length > used + _STEP_BYTES // 4:
             return
+        path = self._conn.filename_wal
         # Only with the write lock nobody else adds frames, so what lies past the end is nobody's.
         self._conn.execute("BEGIN IMMEDIATE")
         try:
-            with path.open("ab") as file:
-                file.write(bytes(_STEP_BYTES))
+            self._length = _add_zeros(path, used + _STEP_BYTES)
         except OSError:  # no room to be generous: commits still work, a little slower
             self._grow = False
         finally:
             self._conn.execute("ROLLBACK")
+
+
+def _add_zeros(path: str, length: int) -> int:
+    """Lengthen a file to `length` and see it on disk, so that no commit pays for it."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        size = os.fstat(handle).st_size
+        if size < length:
+            os.write(handle, bytes(length - size))
+            os.fsync(handle)
+        return max(size, length)
+    finally:
+        os.close(handle)

@@ -1,0 +1,576 @@
+"""Bytes that rotted, files that are not ours, disks that cannot be written."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import Event, Holdfast, HoldfastError, Key
+from holdfast.store.sqlite.connect import SCHEMA
+from holdfast.store.sqlite.store import SQLiteStore
+from tests.support import sample
+from tests.support.pages import Pages
+from tests.support.processes import Child
+from tests.support.sample import ADA, BOB, LIVING, LONG, everything, opened
+from tests.support.seeds import seed
+from tests.support.vfs import Faults, faulty
+
+TABLES = ("events", "sessions", "scopes", "snapshots", "labels", "erased", "meta")
+
+
+class Specimen:
+    """A clean sample: its bytes, its map, what it shows; and copies of it with some bytes changed."""
+
+    def __init__(self, directory: Path, pages: Pages, shows: dict[str, Any]) -> None:
+        self.directory, self.pages, self.shows = directory, pages, shows
+        self.path = directory / "copy.db"
+
+    def write(self, content: bytes) -> Path:
+        for suffix in ("", "-wal", "-shm"):
+            self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+        self.path.write_bytes(content)
+        return self.path
+
+    def flipped(self, offset: int, bit: int) -> Path:
+        content = bytearray(self.pages.content)
+        content[offset] ^= 1 << bit
+        return self.write(bytes(content))
+
+    def changed(self, sql: str, *args: Any) -> Path:
+        """A copy changed by a statement, behind the store's back."""
+        path = self.write(self.pages.content)
+        conn = apsw.Connection(str(path))
+        conn.execute(sql, args)
+        assert conn.total_changes() > 0
+        conn.close()
+        return path
+
+
+@pytest.fixture
+async def specimen(tmp_path: Path) -> Specimen:
+    path = tmp_path / "clean.db"
+    await sample.build(path)
+    async with at(path) as hf:
+        shows = await everything(hf)
+        assert (await hf.verify()).findings == ()
+    return Specimen(tmp_path, Pages(path), shows)
+
+
+@asynccontextmanager
+async def at(path: Path) -> AsyncIterator[Holdfast]:
+    hf = await opened(path)
+    try:
+        yield hf
+    finally:
+        await hf.close()
+
+
+async def finds(hf: Holdfast) -> bool:
+    """Whether a verification reports anything, or cannot even be made."""
+    try:
+        return not (await hf.verify()).ok
+    except HoldfastError:
+        return True
+
+
+# --- any byte ------------------------------------------------------------------------------------
+
+
+async def judge(specimen: Specimen, offset: int, bit: int) -> str:
+    """What becomes of a flipped bit: it is refused at the door, found, or provably harmless."""
+    try:
+        hf = await opened(specimen.flipped(offset, bit))
+    except HoldfastError as error:
+        return f"refused with {error.code}"
+    try:
+        found = await finds(hf)
+        shows = await everything(hf)  # whatever happened, every answer is an answer of ours
+        if found:
+            return "found"
+        different = [name for name in shows if shows[name] != specimen.shows[name]]
+        assert not different, f"silently different: {different}"
+        await write_on(hf)
+        return "harmless"
+    finally:
+        await hf.close()
+
+
+async def write_on(hf: Holdfast) -> None:
+    """A file that is called sound can be written, and is sound afterwards."""
+    ada = await hf.get(ADA)
+    await ada.append("agent.said", actor="agent:ada", inc={"step": 1})
+    new = await hf.create(sample.APP, "new", id="new", state={"y": 2}, labels={"plan": "new"})
+    assert new.version == 1
+    assert {name: v for name, v in new.state.items() if ":" not in name} == {"y": 2}
+    assert len(await new.read()) == 1
+    assert (await hf.verify()).findings == ()
+
+
+async def judge_all(specimen: Specimen, flips: Iterable[tuple[int, int]]) -> dict[str, int]:
+    verdicts: dict[str, int] = {}
+    for offset, bit in flips:
+        try:
+            verdict = await judge(specimen, offset, bit)
+        except BaseException:
+            owner = specimen.pages.owner[offset // specimen.pages.size + 1]
+            print(f"bit {bit} of byte {offset} ({owner})")
+            raise
+        verdicts[verdict] = verdicts.get(verdict, 0) + 1
+    print(verdicts)
+    return verdicts
+
+
+async def test_a_flipped_bit_anywhere_is_found_or_harmless(specimen: Specimen) -> None:
+    """Some bits of every page, and of every byte of the header one."""
+    chance = random.Random(seed("flips"))
+    places = list(range(100))
+    for number in range(1, len(specimen.pages) + 1):
+        places += chance.sample(specimen.pages.offsets(number), 8)
+    verdicts = await judge_all(specimen, [(place, chance.randrange(8)) for place in places])
+    assert verdicts["found"] > 20
+
+
+@pytest.mark.torture
+async def test_a_flipped_bit_of_any_byte_is_found_or_harmless(specimen: Specimen) -> None:
+    """A bit of every third byte of the file."""
+    start = seed("flips")
+    chance = random.Random(start)
+    places = range(start % 3, len(specimen.pages.content), 3)
+    await judge_all(specimen, ((place, chance.randrange(8)) for place in places))
+
+
+def contents(path: Path) -> dict[str, list[Any]]:
+    """Every row of every table as SQLite reads it."""
+    conn = apsw.Connection(str(path))
+    try:
+        return {table: conn.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+    finally:
+        conn.close()
+
+
+async def check_flip_in_row(specimen: Specimen, place: int, bit: int) -> None:
+    """Found, or every column of every row still reads the same."""
+    path = specimen.flipped(place, bit)
+    try:
+        hf = await opened(path)
+    except HoldfastError:
+        return
+    try:
+        found = await finds(hf)
+    finally:
+        await hf.close()
+    clean = contents(specimen.directory / "clean.db")
+    assert found or contents(path) == clean, f"bit {bit} of byte {place} was not found"
+
+
+def places_of(specimen: Specimen, table: str) -> list[int]:
+    return [place for row in specimen.pages.rows(table) for place in row.offsets]
+
+
+@pytest.mark.parametrize("table", TABLES)
+async def test_a_flipped_bit_in_a_row_is_found(specimen: Specimen, table: str) -> None:
+    """Any column of any table that holds what was recorded: bodies, heads, scopes, certificates."""
+    chance = random.Random(seed(f"flips in {table}"))
+    places = places_of(specimen, table)
+    for place in chance.sample(places, min(120, len(places))):
+        await check_flip_in_row(specimen, place, chance.randrange(8))
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("table", TABLES)
+async def test_every_flipped_bit_in_every_row_is_found(specimen: Specimen, table: str) -> None:
+    """Every byte of every row, two bits of each."""
+    chance = random.Random(seed(f"flips in {table}"))
+    for place in places_of(specimen, table):
+        for bit in chance.sample(range(8), 2):
+            await check_flip_in_row(specimen, place, bit)
+
+
+@pytest.mark.parametrize("index", ["events_by_seq", "events_by_id", "sessions"])
+async def test_verifying_a_disordered_tree_ends(specimen: Specimen, index: str) -> None:
+    """Rows out of order do not send a verification round in circles."""
+    chance = random.Random(seed(f"disorder in {index}"))
+    root = specimen.pages.roots[index]
+    page = specimen.pages.page(root)
+    count = int.from_bytes(page[3:5], "big")
+    start = (root - 1) * specimen.pages.size + 8
+    for number in range(8):
+        one, other = chance.sample(range(count), 2)
+        content = bytearray(specimen.pages.content)
+        a, b = (slice(start + 2 * n, start + 2 * n + 2) for n in (one, other))
+        content[a], content[b] = content[b], content[a]  # two cells change places
+        path = specimen.write(bytes(content))
+        with Child("tests.support.verifier", path) as child:
+            assert child.line() == "found", f"{number}: cells {one} and {other}"
+
+
+# --- one event -----------------------------------------------------------------------------------
+
+
+def body_flipped(key: Key, seq: int) -> tuple[str, str, str, str, int]:
+    return (
+        "UPDATE events SET body = substr(body, 1, 4) || x'00' || substr(body, 6) WHERE seq = ?4 "
+        "AND sid = (SELECT sid FROM sessions WHERE (app, user, id) = (?1, ?2, ?3))",
+        key.app,
+        key.user,
+        key.id,
+        seq,
+    )
+
+
+@pytest.mark.parametrize("key", [ADA, BOB, LONG], ids=str)
+async def test_one_corrupt_event_costs_one_event(specimen: Specimen, key: Key) -> None:
+    """Whichever it is: the session opens, the others are served, the damaged one is marked."""
+    events: tuple[Event, ...] = specimen.shows[f"get {key}"][2]
+    for lost in events:
+        async with at(specimen.changed(*body_flipped(key, lost.seq))) as hf:
+            session = await hf.get(key, tail=1_000)
+            assert session.version == len(events)
+            served = await session.read()
+            for event, before in zip(served, events, strict=True):
+                if event.seq == lost.seq:
+                    assert event.damage is not None
+                    assert event.data is None
+                    assert (event.id, event.type, event.at_us) == (lost.id, lost.type, lost.at_us)
+                else:
+                    assert event == before
+            assert session.events == served
+            assert lost.seq in session.damaged
+            report = await hf.verify()
+            assert {finding.seq for finding in report.findings if finding.seq} >= {lost.seq}
+            await check_others(specimen, hf, key)
+            went_on = await session.append("agent.said", {"text": "on"}, actor="agent:x")
+            assert went_on.seq == len(events) + 1
+
+
+async def check_others(specimen: Specimen, hf: Holdfast, damaged: Key) -> None:
+    shows = await everything(hf)
+    for name in shows:
+        if name.startswith(("get", "read")) and str(damaged) not in name:
+            assert shows[name] == specimen.shows[name]
+
+
+async def test_a_damaged_event_is_served_among_those_of_its_type(specimen: Specimen) -> None:
+    """A row that SQLite cannot read at all does not bring events that were not asked for."""
+    rows = {row.rowid: row for row in specimen.pages.rows("events")}
+    content = bytearray(specimen.pages.content)
+    path = specimen.write(bytes(content))
+    async with at(path) as hf:
+        wanted = await hf.session(ADA).read(types=["user.*"])
+    conn = apsw.Connection(str(path))
+    (pos,) = conn.execute("SELECT pos FROM events WHERE id = 'my-own-id'").fetchone()
+    conn.close()
+    place = bytes(content).index(b"agent:ada", rows[pos].offsets[0])
+    content[place] = 0xFF  # not UTF-8
+    async with at(specimen.write(bytes(content))) as hf:
+        served = await hf.session(ADA).read(types=["user.*"])
+        assert [event.seq for event in served] == [event.seq for event in wanted]
+        assert served[0].damage is not None
+        assert served[1:] == wanted[1:]
+
+
+async def test_damage_never_speaks_a_foreign_tongue(specimen: Specimen) -> None:
+    """Whatever rotted in a row, reading and writing raise our errors or none."""
+    chance = random.Random(seed("tongue"))
+    for table in ("events", "sessions", "scopes", "snapshots", "labels"):
+        places = places_of(specimen, table)
+        for place in chance.sample(places, min(80, len(places))):
+            bit = chance.randrange(8)
+            try:
+                await check_verbs(specimen.flipped(place, bit))
+            except BaseException:
+                print(f"bit {bit} of byte {place} ({table})")
+                raise
+
+
+async def check_verbs(path: Path) -> None:
+    try:
+        hf = await opened(path)
+    except HoldfastError:
+        return
+    try:
+        await everything(hf)
+        for key in LIVING:
+            session = hf.session(key, actor="test:rot")
+            for attempt in (
+                lambda s=session: s.append("agent.said", id="new", inc={"new": 1}),
+                lambda s=session: s.append("agent.said", add={"user:notes": ["x"]}),
+                lambda s=session: s.update(lambda state: {"step": state.get("step", 0)}),
+                lambda s=session: s.mark_processed([2]),
+                lambda s=session: s.label({"plan": None}),
+                lambda k=key: hf.verify(k),
+                lambda k=key: hf.delete(k),
+                lambda k=key: hf.erase(k),
+            ):
+                await refused_or_done(attempt)
+    finally:
+        await hf.close()
+
+
+async def refused_or_done(attempt: Callable[[], Any]) -> None:
+    try:
+        await attempt()
+    except HoldfastError as error:
+        assert error.code
+
+
+# --- a snapshot ----------------------------------------------------------------------------------
+
+
+async def check_long(specimen: Specimen, path: Path) -> None:
+    async with at(path) as hf:
+        session = await hf.get(LONG, tail=1_000)
+        shown = (session.head, dict(session.state), session.events, session.damaged)
+        assert shown == specimen.shows[f"get {LONG}"]
+        made = await session.append("user.said", {"text": "x"}, actor="a:b", add={"list": ["x"]})
+        assert made.seq == len(session.state["list"]) + 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "body = substr(body, 1, 9) || x'00' || substr(body, 11)",
+        "body = x''",
+        "crc = crc + 1",
+        "checksum = zeroblob(32)",
+        "flags = 1 - flags",
+        "flags = 64",
+        "seq = seq - 1",
+        "seq = seq - 5",
+        "seq = seq + 1",
+        "seq = 0",
+        "seq = -1",
+    ],
+)
+async def test_a_damaged_snapshot_only_costs_time(specimen: Specimen, change: str) -> None:
+    """The state is read from the log instead, and is the same."""
+    path = specimen.changed(f"UPDATE snapshots SET {change}")
+    await check_long(specimen, path)
+    async with at(specimen.changed(f"UPDATE snapshots SET {change}")) as hf:
+        assert await finds(hf)
+
+
+async def test_a_lost_snapshot_only_costs_time(specimen: Specimen) -> None:
+    """Without it the log is read from its beginning, and nothing is amiss."""
+    path = specimen.changed("DELETE FROM snapshots")
+    await check_long(specimen, path)
+
+
+async def test_a_flipped_bit_in_a_snapshot_only_costs_time(specimen: Specimen) -> None:
+    """Any byte of its row, even those that tell SQLite how to read it."""
+    chance = random.Random(seed("flips in snapshots"))
+    for place in places_of(specimen, "snapshots"):
+        bit = chance.randrange(8)
+        try:
+            await check_long(specimen, specimen.flipped(place, bit))
+        except BaseException:
+            print(f"bit {bit} of byte {place}")
+            raise
+
+
+# --- the file ------------------------------------------------------------------------------------
+
+
+async def test_a_truncated_file_is_refused_or_found(specimen: Specimen) -> None:
+    """However much is missing, it is not served as if it were whole."""
+    chance = random.Random(seed("truncation"))
+    whole = specimen.pages.content
+    size = specimen.pages.size
+    cuts = [1, 50, 99, 100, 512, size - 1, size, size + 1, len(whole) - size, len(whole) - 1]
+    for length in [*cuts, *chance.sample(range(2 * size, len(whole)), 20)]:
+        try:
+            hf = await opened(specimen.write(whole[:length]))
+        except HoldfastError as error:
+            assert error.code in ("store.corrupt", "store.foreign", "store.failed"), length
+            continue
+        try:
+            assert await finds(hf), f"cut to {length} bytes and not found"
+            await everything(hf)
+        finally:
+            await hf.close()
+
+
+@pytest.mark.parametrize("garbage", [b"hello", b"\x00" * 4_096, b"# A title\n" * 2_000, None])
+async def test_a_file_that_is_no_database_is_left_alone(
+    tmp_path: Path, garbage: bytes | None
+) -> None:
+    """It is refused as foreign, unchanged to the byte, and nothing is put beside it."""
+    path = tmp_path / "notes.db"
+    content = random.Random(1).randbytes(20_000) if garbage is None else garbage
+    path.write_bytes(content)
+    with pytest.raises(holdfast.StoreForeign):
+        async with holdfast.open(f"sqlite:///{path}"):
+            pass
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("journal", ["delete", "wal"])
+async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path, journal: str) -> None:
+    """Tables that are not ours: refused as foreign, unchanged to the byte."""
+    path = tmp_path / "theirs.db"
+    conn = apsw.Connection(str(path))
+    conn.pragma("journal_mode", journal)
+    conn.execute("CREATE TABLE events (id, text); INSERT INTO events VALUES (1, 'theirs')")
+    conn.close()
+    content = path.read_bytes()
+    with pytest.raises(holdfast.StoreForeign):
+        async with holdfast.open(f"sqlite:///{path}"):
+            pass
+    assert path.read_bytes() == content
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_a_newer_schema_is_left_alone(specimen: Specimen) -> None:
+    """What a later release wrote is refused, unchanged to the byte."""
+    path = specimen.write(specimen.pages.content)
+    conn = apsw.Connection(str(path))
+    conn.pragma("user_version", SCHEMA + 1)
+    conn.close()
+    content = path.read_bytes()
+    with pytest.raises(holdfast.StoreNewer) as caught:
+        async with holdfast.open(f"sqlite:///{path}"):
+            pass
+    assert (caught.value.found, caught.value.known) == (SCHEMA + 1, SCHEMA)
+    assert path.read_bytes() == content
+
+
+async def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
+    """A file of no bytes holds nothing of anybody's: it becomes ours."""
+    path = tmp_path / "empty.db"
+    path.touch()
+    async with holdfast.open(f"sqlite:///{path}") as hf:
+        await hf.create("a", "b", id="c")
+        assert (await hf.verify()).ok
+
+
+@pytest.mark.parametrize("name", ["missing/a.db", "."])
+async def test_a_place_that_cannot_hold_a_file_is_told(tmp_path: Path, name: str) -> None:
+    """A directory that is not there, or is the path itself, is named in the error."""
+    with pytest.raises(holdfast.StoreFailed, match="directory"):
+        await SQLiteStore.open(tmp_path / name)
+
+
+# --- locks, permissions, space -------------------------------------------------------------------
+
+
+async def test_a_lock_held_elsewhere_is_told_in_time(tmp_path: Path) -> None:
+    """Writes are refused as busy, reads go on, and once it is let go the same call succeeds."""
+    path = tmp_path / "a.db"
+    store = await SQLiteStore.open(path, busy_seconds=0.2)
+    async with Holdfast("sqlite:///a", store=store) as hf:
+        session = await hf.create("a", "b", id="c", state={"n": 0})
+        with Child("tests.support.locker", path) as locker:
+            locker.expect("locked")
+            for attempt in (
+                lambda: session.append("x.y", actor="a:b", id="once", inc={"n": 1}),
+                lambda: hf.create("a", "b", id="d"),
+                lambda: hf.delete(session.key),
+                lambda: hf.erase(session.key),
+            ):
+                with pytest.raises(holdfast.StoreBusy):
+                    await attempt()
+            assert (session.version, session.state["n"]) == (1, 0)
+            assert (await hf.get(session.key)).state["n"] == 0
+            locker.tell("let go")
+            locker.end()
+        await session.append("x.y", actor="a:b", id="once", inc={"n": 1})
+        assert session.state["n"] == 1
+        assert (await hf.verify()).ok
+
+
+async def test_a_new_file_locked_elsewhere_is_told_in_time(tmp_path: Path) -> None:
+    """Opening a file that somebody else is just making is refused as busy, not as damage."""
+    path = tmp_path / "a.db"
+    path.touch()
+    with Child("tests.support.locker", path) as locker:
+        locker.expect("locked")
+        with pytest.raises(holdfast.StoreBusy):
+            await SQLiteStore.open(path, busy_seconds=0.2)
+        locker.tell("let go")
+        locker.end()
+    await (await SQLiteStore.open(path)).close()
+
+
+async def check_read_only(hf: Holdfast) -> None:
+    session = await hf.get(ADA)
+    before = (session.head, dict(session.state), session.events)
+    with pytest.raises(holdfast.StoreReadOnly):
+        await session.append("x.y", actor="a:b", inc={"step": 1})
+    with pytest.raises(holdfast.StoreReadOnly):
+        await hf.create("a", "b")
+    assert (session.head, dict(session.state), session.events) == before
+
+
+async def test_a_disk_that_may_not_be_written_is_told(specimen: Specimen) -> None:
+    """Reading works, writing is refused as read-only, the object stays as it was."""
+    path = specimen.write(specimen.pages.content)
+    with faulty(Faults(read_only=True)) as vfs:
+        store = await SQLiteStore.open(path, vfs=vfs)
+        async with Holdfast("sqlite:///read-only", store=store) as hf:
+            await check_read_only(hf)
+    assert path.read_bytes() == specimen.pages.content
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="permissions do not bind root")
+async def test_a_file_without_permission_is_told(specimen: Specimen) -> None:
+    """The same with the permissions of the operating system."""
+    path = specimen.write(specimen.pages.content)
+    path.chmod(0o444)
+    async with at(path) as hf:
+        await check_read_only(hf)
+    specimen.directory.chmod(0o555)
+    try:
+        with pytest.raises((holdfast.StoreReadOnly, holdfast.StoreFailed)):
+            async with at(path) as hf:
+                await check_read_only(hf)
+                raise holdfast.StoreReadOnly(str(path))
+    finally:
+        specimen.directory.chmod(0o755)
+
+
+async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
+    """The append that finds no space leaves no trace, and succeeds once there is some."""
+    store = await SQLiteStore.open(tmp_path / "a.db")
+    async with Holdfast("sqlite:///a", store=store) as hf:
+        session = await hf.create("a", "b", id="c", state={"n": 0})
+
+        async def pages_max(number: int) -> None:
+            await store._write().call(lambda w: w.conn.pragma("max_page_count", number))
+
+        await pages_max(1)  # as many as there are
+        large = {"raw": random.Random(2).randbytes(40_000).hex()}
+        for _ in range(2):
+            with pytest.raises(holdfast.StoreFull):
+                await session.append("x.y", large, actor="a:b", id="large", inc={"n": 1})
+        assert (session.version, session.state["n"]) == (1, 0)
+        small = await session.append("x.y", actor="a:b", id="small", inc={"n": 1})
+        assert small.seq == 2
+        await pages_max(100_000)
+        await session.append("x.y", large, actor="a:b", id="large", inc={"n": 1})
+        assert (session.version, session.state["n"]) == (3, 2)
+        assert (await hf.verify()).ok
+
+
+async def test_a_file_that_may_not_grow_is_told_and_passes(tmp_path: Path) -> None:
+    """Under a limit on file size (RLIMIT_FSIZE): our error, nothing lost, and after it life goes on."""
+    path = tmp_path / "a.db"
+    with Child("tests.support.cramped", path) as child:
+        said = list(child.lines())
+        child.end()
+    assert said[-1] == "fine", said
+    async with holdfast.open(f"sqlite:///{path}") as hf:
+        session = await hf.get(Key("a", "b", "c"))
+        acknowledged = [line.removeprefix("did ") for line in said if line.startswith("did ")]
+        recorded = [event.id for event in await session.read(limit=1_000)][1:]
+        assert recorded == acknowledged
+        assert session.state["n"] == len(acknowledged)
+        assert (await hf.verify()).ok
