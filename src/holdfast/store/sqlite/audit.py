@@ -15,6 +15,7 @@ from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.values import freeze
+from holdfast.store import bodies
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Finding, Place, Progress, Report
 from holdfast.store.sqlite import rows
@@ -170,12 +171,12 @@ class Audit:
 
     def _scope(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
         version, base, form, flags, body, crc = row[3:]
-        raw = self._codec.unpack(flags, body, crc, partial(rows.scope_place, key, version))
-        if form == rows.BY_OP:
+        raw = self._codec.unpack(flags, body, crc, partial(bodies.scope_place, key, version))
+        if form == bodies.BY_OP:
             assert base < version, "it has no base"
-            return scope_next(key, before, rows.scope_op_from(raw))
+            return scope_next(key, before, bodies.scope_op_from(raw))
         assert base == version, "it needs no base and names one"
-        if form == rows.DELETED:
+        if form == bodies.DELETED:
             return ScopeValue(version, None, True)
         return ScopeValue(version, freeze(msgspec.json.decode(raw)))
 

@@ -17,6 +17,7 @@ from holdfast.model.fold import Fold, ScopeKey, ScopeValue, ScopeWrite
 from holdfast.model.head import PROCESSED, Head
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
+from holdfast.store import bodies
 from holdfast.store.plan import Plan
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.cache import TAIL_MAX, Cache, Live, LiveScope
@@ -134,13 +135,13 @@ class Batch:
 
     def _scope_row(self, key: Key, write: ScopeWrite) -> tuple[Any, ...]:
         before = self._scopes.get(write.key) or self._stored_scope(write.key)
-        form, raw, since_base = rows.scope_body(
+        form, raw, since_base = bodies.scope_body(
             write.at, write.op, -1 if before is None else before.since_base
         )
         version = write.at.version
-        base = version if form != rows.BY_OP or before is None else before.base
+        base = version if form != bodies.BY_OP or before is None else before.base
         self._scopes[write.key] = LiveScope(write.at, base, since_base, self._cache.era)
-        packed = self._reader.codec.pack(raw, rows.scope_place(write.key, version))
+        packed = self._reader.codec.pack(raw, bodies.scope_place(write.key, version))
         uid = rows.pack_id(self.plan.folds[key].head.uid)
         return (*write.key, version, base, form, *packed, uid, write.seq)
 

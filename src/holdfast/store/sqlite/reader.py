@@ -23,6 +23,7 @@ from holdfast.model.head import Head, blank
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.model.values import freeze
+from holdfast.store import bodies
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Erasure, Place
 from holdfast.store.sqlite import rows
@@ -121,7 +122,7 @@ class Reader:
         try:
             place = Place("snapshot", head.uid, str(seq))
             raw = self.codec.unpack(flags, body, crc, lambda: place)
-            fields, versions = rows.snapshot_from(raw)
+            fields, versions = bodies.snapshot_from(raw)
         except (Damaged, msgspec.MsgspecError):
             return start, 0
         if checksum(fields) != expected:
@@ -175,7 +176,7 @@ class Reader:
         if row is None:
             return None
         version, base, form = row[:3]
-        if form == rows.DELETED:
+        if form == bodies.DELETED:
             return ScopeValue(version, None, True), version, -1
         try:
             value, size = self._scope_since(key, base)
@@ -189,14 +190,14 @@ class Reader:
         size = 0
         for step in self._rows(SQL["scope_since"], (*key, base)):
             raw = self._scope_raw(key, step)
-            if step[2] == rows.WHOLE:
+            if step[2] == bodies.WHOLE:
                 value = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
             else:
-                value = scope_next(key, value, rows.scope_op_from(raw))
+                value = scope_next(key, value, bodies.scope_op_from(raw))
                 size += len(raw)
         assert value is not None
         return value, size
 
     def _scope_raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
         version, _, _, flags, body, crc = row
-        return self.codec.unpack(flags, body, crc, lambda: rows.scope_place(key, version))
+        return self.codec.unpack(flags, body, crc, lambda: bodies.scope_place(key, version))

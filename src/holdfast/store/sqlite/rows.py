@@ -7,13 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.model import ops
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.events import Event, decode_body
-from holdfast.model.fold import Record, ScopeKey, ScopeValue
+from holdfast.model.fold import Record
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
-from holdfast.model.values import EMPTY, FrozenDict, freeze
+from holdfast.model.values import EMPTY, FrozenDict
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Place
 
@@ -25,23 +24,11 @@ HEAD_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, labels, pending, "
     "pending_us, timers, fence, deleted_us"
 )
-WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 
 _is_uuid: Final = re.compile(
     "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 ).fullmatch
 _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
-_any_op: Final = msgspec.json.Decoder(ops.Op).decode
-
-
-class Fields(msgspec.Struct, frozen=True):
-    """The body of a snapshot."""
-
-    fields: dict[str, Any]
-    versions: dict[str, int]
-
-
-_fields: Final = msgspec.json.Decoder(Fields).decode
 
 
 # --- ids -----------------------------------------------------------------------------------------
@@ -193,43 +180,3 @@ def head_cold(head: Head) -> tuple[Any, ...]:
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:
     key, created_us = head.key, head.created_us
     return [(key.app, n, value, created_us, sid, key.user) for n, value in head.labels.items()]
-
-
-# --- snapshots -----------------------------------------------------------------------------------
-
-
-def snapshot_body(fields: FrozenDict, versions: FrozenDict) -> bytes:
-    return msgspec.json.encode(Fields(fields, versions))
-
-
-def snapshot_from(raw: bytes) -> tuple[FrozenDict, FrozenDict]:
-    body = _fields(raw)
-    return freeze(body.fields), FrozenDict(body.versions)
-
-
-# --- scopes --------------------------------------------------------------------------------------
-
-
-def scope_place(key: ScopeKey, version: int) -> Place:
-    return Place("scope", msgspec.json.encode(key[:2]).decode(), f"{key[2]}@{version}")
-
-
-def scope_body(value: ScopeValue, op: ops.PlainOp, since_base: int) -> tuple[int, bytes, int]:
-    """form, body, and the bytes of ops since the last whole value.
-
-    A value is written whole until it is large; then only the op, until the ops outweigh it: a
-    list that grows by a message a turn is written about twice, not once a turn.
-    """
-    if value.deleted:
-        return DELETED, b"", -1
-    step = msgspec.json.encode(op)
-    whole = msgspec.json.encode(value.value)
-    if since_base < 0 or len(whole) <= max(512, since_base + len(step)):
-        return WHOLE, whole, 0
-    return BY_OP, step, since_base + len(step)
-
-
-def scope_op_from(raw: bytes) -> ops.PlainOp:
-    op = _any_op(raw)
-    ops.frozen(op)
-    return ops.resolve(op, EMPTY)

@@ -26,10 +26,10 @@ from holdfast.model.events import Commit
 from holdfast.model.ids import Entropy
 from holdfast.model.keys import Key
 from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
+from holdfast.store import bodies
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec
 from holdfast.store.protocol import Place
-from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.batch import Batch
 from holdfast.store.sqlite.cache import Cache, Live
 from holdfast.store.sqlite.connect import Database, close, translate
@@ -283,7 +283,7 @@ class Writer(threading.Thread):
     def _write_snapshot(self, live: Live) -> None:
         fold = live.fold
         seq = fold.head.version
-        raw = rows.snapshot_body(fold.fields, fold.versions)
+        raw = bodies.snapshot_body(fold.fields, fold.versions)
         packed = self._codec.pack(raw, Place("snapshot", fold.head.uid, str(seq)))
         self.conn.execute(SQL["put_snapshot"], (live.sid, seq, *packed, checksum(fold.fields)))
         live.snapshot_bytes, live.delta_bytes = len(raw), 0

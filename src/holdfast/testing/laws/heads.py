@@ -14,6 +14,7 @@ from holdfast.store.protocol import Query, Store
 from holdfast.testing.commits import add, addition, create, creation, draft, key, load
 
 GOLD = FrozenDict({"plan": "gold"})
+PAGES_MAX = 100
 
 
 async def _fill(store: Store) -> list[Key]:
@@ -32,13 +33,14 @@ async def _all(store: Store, query: Query, size: int = 5) -> list[Head]:
     """Everything that paging meets. A page before the last is full, and the last ends it."""
     met: list[Head] = []
     cursor = None
-    while True:
+    for _ in range(PAGES_MAX):
         page = await store.heads(query, cursor=cursor, limit=size)
         met += page.items
         cursor = page.cursor
         if cursor is None:
             return met
         assert len(page.items) == size
+    raise AssertionError("paging does not come to an end")
 
 
 def _ids(heads: list[Head]) -> list[str]:

@@ -13,7 +13,7 @@ from holdfast.model.head import blank
 from holdfast.model.values import FrozenDict, FrozenList
 from holdfast.store.protocol import Store
 from holdfast.store.select import wanted
-from holdfast.testing.commits import add, create, draft, key, load, log, picture
+from holdfast.testing.commits import ALL, add, create, draft, key, load, log, picture
 
 A = key("a")
 # Some of these would match each other under LIKE, GLOB, or without regard to case.
@@ -41,6 +41,7 @@ async def _pages(store: Store, size: int, **how: object) -> list[Event]:
     while page := await store.read(A, after=after, limit=size, reverse=reverse, types=types):
         assert len(page) <= size
         met += page
+        assert len(met) <= ALL, "paging does not come to an end"
         after = page[-1].seq
         if reverse and after == 1:
             break
