@@ -9,6 +9,7 @@ import pytest
 
 import holdfast
 from holdfast import Draft, ops
+from holdfast.model.limits import TAIL_KEPT
 from tests.support.views import shown, stored
 
 
@@ -403,9 +404,11 @@ async def test_the_tail_is_bounded(hf: holdfast.Holdfast) -> None:
     """A long-lived object does not keep the whole log."""
     s = await hf.create("a", "u")
     for _ in range(3):
-        await s.append_many([Draft(type="a.b", actor="x")] * 400)
-    assert len(s.events) == 1_000
-    assert s.events[-1].seq == s.version == 1_201
+        await s.append_many([Draft(type="a.b", actor="x")] * TAIL_KEPT)
+    assert len(s.events) == TAIL_KEPT
+    assert s.events[-1].seq == s.version == 1 + 3 * TAIL_KEPT
+    more = await hf.get(s.key, tail=2 * TAIL_KEPT)
+    assert len(more.events) == 2 * TAIL_KEPT
 
 
 # --- reading and listing -------------------------------------------------------------------------

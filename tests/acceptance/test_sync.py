@@ -19,6 +19,11 @@ def hf(url: str) -> Iterator[Any]:
         yield opened
 
 
+def ours() -> list[str]:
+    """The threads that Holdfast has running."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("holdfast")]
+
+
 def test_every_verb_works_without_await(hf: Any) -> None:
     """The same names, the same results."""
     s = hf.create("support", "ada", state={"n": 0}, labels={"plan": "gold"})
@@ -107,6 +112,17 @@ def test_use_after_close_is_told(url: str) -> None:
         with pytest.raises(errors.StoreClosed):
             call()
     assert (s.version, s.state) == (1, {"n": 0})
+
+
+def test_a_notebook_needs_no_block(url: str) -> None:
+    """It is open from the beginning, and closed by hand, twice if need be."""
+    hf: Any = holdfast.open_sync(url)
+    assert hf.create("a", "u").version == 1
+    hf.close()
+    hf.close()
+    assert ours() == []
+    with pytest.raises(errors.StoreClosed):
+        hf.list()
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:

@@ -17,6 +17,7 @@ from holdfast import Event, Holdfast, HoldfastError, Key
 from holdfast.store.sqlite.connect import SCHEMA
 from holdfast.store.sqlite.store import SQLiteStore
 from tests.support import sample
+from tests.support.inside import on_writer
 from tests.support.pages import Pages
 from tests.support.processes import Child
 from tests.support.sample import ADA, BOB, LIVING, LONG, everything, opened
@@ -84,10 +85,10 @@ async def finds(hf: Holdfast) -> bool:
 # --- any byte ------------------------------------------------------------------------------------
 
 
-async def judge(specimen: Specimen, offset: int, bit: int) -> str:
-    """What becomes of a flipped bit: it is refused at the door, found, or provably harmless."""
+async def judge(specimen: Specimen, path: Path) -> str:
+    """What becomes of a damaged copy: refused at the door, found, or provably harmless."""
     try:
-        hf = await opened(specimen.flipped(offset, bit))
+        hf = await opened(path)
     except HoldfastError as error:
         return f"refused with {error.code}"
     try:
@@ -118,7 +119,7 @@ async def judge_all(specimen: Specimen, flips: Iterable[tuple[int, int]]) -> dic
     verdicts: dict[str, int] = {}
     for offset, bit in flips:
         try:
-            verdict = await judge(specimen, offset, bit)
+            verdict = await judge(specimen, specimen.flipped(offset, bit))
         except BaseException:
             owner = specimen.pages.owner[offset // specimen.pages.size + 1]
             print(f"bit {bit} of byte {offset} ({owner})")
@@ -208,7 +209,7 @@ async def test_verifying_a_disordered_tree_ends(specimen: Specimen, index: str) 
         a, b = (slice(start + 2 * n, start + 2 * n + 2) for n in (one, other))
         content[a], content[b] = content[b], content[a]  # two cells change places
         path = specimen.write(bytes(content))
-        with Child("tests.support.verifier", path) as child:
+        with Child("tests.support.verifier", path, patience_seconds=20) as child:
             assert child.line() == "found", f"{number}: cells {one} and {other}"
 
 
@@ -217,7 +218,8 @@ async def test_verifying_a_disordered_tree_ends(specimen: Specimen, index: str) 
 
 def body_flipped(key: Key, seq: int) -> tuple[str, str, str, str, int]:
     return (
-        "UPDATE events SET body = substr(body, 1, 4) || x'00' || substr(body, 6) WHERE seq = ?4 "
+        "UPDATE events SET body = CAST(substr(body, 1, 4) || x'00' || substr(body, 6) AS BLOB) "
+        "WHERE seq = ?4 "
         "AND sid = (SELECT sid FROM sessions WHERE (app, user, id) = (?1, ?2, ?3))",
         key.app,
         key.user,
@@ -337,7 +339,7 @@ async def check_long(specimen: Specimen, path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "body = substr(body, 1, 9) || x'00' || substr(body, 11)",
+        "body = CAST(substr(body, 1, 9) || x'00' || substr(body, 11) AS BLOB)",
         "body = x''",
         "crc = crc + 1",
         "checksum = zeroblob(32)",
@@ -380,22 +382,18 @@ async def test_a_flipped_bit_in_a_snapshot_only_costs_time(specimen: Specimen) -
 
 
 async def test_a_truncated_file_is_refused_or_found(specimen: Specimen) -> None:
-    """However much is missing, it is not served as if it were whole."""
+    """However much is missing, it is not served as if it were whole.
+
+    (Of no bytes or one nothing can be told: SQLite itself writes a lone byte into new files.)
+    """
     chance = random.Random(seed("truncation"))
     whole = specimen.pages.content
     size = specimen.pages.size
-    cuts = [1, 50, 99, 100, 512, size - 1, size, size + 1, len(whole) - size, len(whole) - 1]
+    cuts = [2, 50, 99, 100, 512, size - 1, size, size + 1, len(whole) - size, len(whole) - 1]
     for length in [*cuts, *chance.sample(range(2 * size, len(whole)), 20)]:
-        try:
-            hf = await opened(specimen.write(whole[:length]))
-        except HoldfastError as error:
-            assert error.code in ("store.corrupt", "store.foreign", "store.failed"), length
-            continue
-        try:
-            assert await finds(hf), f"cut to {length} bytes and not found"
-            await everything(hf)
-        finally:
-            await hf.close()
+        verdict = await judge(specimen, specimen.write(whole[:length]))
+        # The last page may be a free one, of which nothing is missed.
+        assert verdict != "harmless" or length > len(whole) - size, f"cut to {length} bytes"
 
 
 @pytest.mark.parametrize("garbage", [b"hello", b"\x00" * 4_096, b"# A title\n" * 2_000, None])
@@ -455,7 +453,7 @@ async def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing/a.db", "."])
 async def test_a_place_that_cannot_hold_a_file_is_told(tmp_path: Path, name: str) -> None:
     """A directory that is not there, or is the path itself, is named in the error."""
-    with pytest.raises(holdfast.StoreFailed, match="directory"):
+    with pytest.raises(holdfast.StoreUnopened, match="directory"):
         await SQLiteStore.open(tmp_path / name)
 
 
@@ -544,7 +542,7 @@ async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         session = await hf.create("a", "b", id="c", state={"n": 0})
 
         async def pages_max(number: int) -> None:
-            await store._write().call(lambda w: w.conn.pragma("max_page_count", number))
+            await on_writer(store, lambda writer: writer.conn.pragma("max_page_count", number))
 
         await pages_max(1)  # as many as there are
         large = {"raw": random.Random(2).randbytes(40_000).hex()}

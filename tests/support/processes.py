@@ -24,7 +24,10 @@ PATIENCE_SECONDS: Final = 60.0
 class Child:
     """A module of ours run as a process of its own. Killed, if it still runs, when the block ends."""
 
-    def __init__(self, module: str, *args: object) -> None:
+    def __init__(
+        self, module: str, *args: object, patience_seconds: float = PATIENCE_SECONDS
+    ) -> None:
+        self._patience = patience_seconds
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, args)],
@@ -70,8 +73,8 @@ class Child:
     def line(self) -> str | None:
         """The next whole line; None when the process has closed its output."""
         while b"\n" not in self._text:
-            ready, _, _ = select.select([self._out], [], [], PATIENCE_SECONDS)
-            assert ready, f"silent for {PATIENCE_SECONDS} s: {self.complaint()}"
+            ready, _, _ = select.select([self._out], [], [], self._patience)
+            assert ready, f"silent for {self._patience} s: {self.complaint()}"
             more = os.read(self._out.fileno(), 65_536)
             if not more:
                 return None
@@ -93,11 +96,11 @@ class Child:
         """SIGKILL: no handler, no flush, no goodbye."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGKILL)
-        self._process.wait(PATIENCE_SECONDS)
+        self._process.wait(self._patience)
 
     def end(self) -> None:
         """Wait for an end without an error."""
-        code = self._process.wait(PATIENCE_SECONDS)
+        code = self._process.wait(self._patience)
         assert code == 0, f"ended with {code}: {self.complaint()}"
 
     def complaint(self) -> str:

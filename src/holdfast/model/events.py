@@ -49,7 +49,7 @@ RESERVED: Final = ("session.", "state.", "audit.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
 _SUGAR: Final = ("set", "merge", "add", "inc")
 _NO_IDS: Final = (None,) * len(_IDS)
-_DOTTED: Final = re.compile(r"[^.\s]+(\.[^.\s]+)+").fullmatch
+_DOTTED: Final = re.compile(r"[^.*\s]+(\.[^.*\s]+)+").fullmatch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 # A reference is worth its bytes only for text longer than this; containers always are.

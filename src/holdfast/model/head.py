@@ -51,7 +51,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     updated_us: int
     labels: FrozenDict = EMPTY
     pending: int = 0  # user.* events not yet processed
-    pending_us: int | None = None  # since when there are any
+    pending_us: int | None = None  # since when they wait: the first came, or others were processed
     timers: Mapping[str, Timer] = EMPTY
     fence: int = 0  # not folded: the number of the last lease
 

@@ -206,7 +206,8 @@ class Session:
         """Read, compute, commit: `change(state)` returns the names to set (None: nothing).
 
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
-        `change` is called again on the newest state; SessionConflict after too many tries.
+        `change` is called again on the newest state; SessionConflict after too many tries. Going
+        through all names notices new session fields, not new app: or user: names.
         """
         if self._scopes is None:
             await self.refresh()

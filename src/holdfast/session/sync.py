@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import StoreClosed, StoreForked
+from holdfast.errors import InvalidInput, StoreClosed, StoreForked
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
@@ -39,6 +39,10 @@ class _Loop:
             raise StoreForked
         if self._loop.is_closed():
             raise StoreClosed
+        if threading.current_thread() is self._thread:
+            raise InvalidInput(
+                "a function called by Holdfast cannot wait for Holdfast. Do it before or after."
+            )
 
         async def inside() -> Any:
             result = function(*args, **named)

@@ -97,7 +97,7 @@ class Report(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Append-only logs with atomic commits.
 
-    Every method raises StoreClosed after close and translates its driver's errors to StoreError.
+    Every coroutine raises StoreClosed after close and translates its driver's errors to StoreError.
     A cancelled call either never happened or has completed by the time CancelledError is raised.
     """
 

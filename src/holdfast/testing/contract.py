@@ -16,22 +16,19 @@ from __future__ import annotations
 
 import pytest
 
-# Before they are imported, so that a failed assertion shows its values.
-pytest.register_assert_rewrite("holdfast.testing.commits", "holdfast.testing.laws")
-
-from holdfast.store.protocol import Store  # noqa: E402  # after the rewrite, see above
-from holdfast.testing.clock import FakeClock  # noqa: E402
-from holdfast.testing.laws.commits import CommitLaws  # noqa: E402
-from holdfast.testing.laws.durable import DurableLaws, Reopen  # noqa: E402
-from holdfast.testing.laws.endings import EndLaws  # noqa: E402
-from holdfast.testing.laws.facts import FactLaws  # noqa: E402
-from holdfast.testing.laws.heads import HeadLaws  # noqa: E402
-from holdfast.testing.laws.races import RaceLaws  # noqa: E402
-from holdfast.testing.laws.reading import ReadLaws  # noqa: E402
-from holdfast.testing.laws.repeats import RepeatLaws  # noqa: E402
-from holdfast.testing.laws.scopes import ScopeLaws  # noqa: E402
-from holdfast.testing.laws.shared import SharedLaws  # noqa: E402
-from holdfast.testing.laws.times import TimeLaws  # noqa: E402
+from holdfast.store.protocol import Store
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.laws.commits import CommitLaws
+from holdfast.testing.laws.durable import DurableLaws, Reopen
+from holdfast.testing.laws.endings import EndLaws
+from holdfast.testing.laws.facts import FactLaws
+from holdfast.testing.laws.heads import HeadLaws
+from holdfast.testing.laws.races import RaceLaws
+from holdfast.testing.laws.reading import ReadLaws
+from holdfast.testing.laws.repeats import RepeatLaws
+from holdfast.testing.laws.scopes import ScopeLaws
+from holdfast.testing.laws.shared import SharedLaws
+from holdfast.testing.laws.times import TimeLaws
 
 __all__ = ["DurableLaws", "Reopen", "SharedLaws", "StoreContract", "TimeLaws"]
 

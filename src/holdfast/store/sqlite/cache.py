@@ -94,6 +94,9 @@ class Cache:
             self._scopes.clear()
         self._scopes[key] = live
 
+    def forget_scope(self, key: ScopeKey) -> None:
+        self._scopes.pop(key, None)
+
     def clear(self) -> None:
         """Forget everything: a transaction failed and what is true must be read again."""
         self._sessions.clear()

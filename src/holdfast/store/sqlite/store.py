@@ -122,11 +122,11 @@ class SQLiteStore:
             finally:
                 close(conn)
 
-        return await asyncio.shield(asyncio.to_thread(run))
+        return await _in_thread(run)
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check()
-        await asyncio.shield(asyncio.to_thread(back_up, self._database, target, progress))
+        await _in_thread(partial(back_up, self._database, target, progress))
 
     async def close(self) -> None:
         if not self._open:
@@ -233,3 +233,13 @@ def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:
             parts.append("type = ?")
             args.append(each)
     return " OR ".join(f"({part})" for part in parts), args
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """Run in a thread, to its end: a cancelled caller is told when it is over, not before."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.errors import HoldfastError, StoreFailed
+from holdfast.errors import HoldfastError, StoreClosed, StoreFailed
 from holdfast.model.canon import checksum
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Commit
@@ -83,15 +83,18 @@ class Writer(threading.Thread):
         self._crowd = 1  # how many the last batch served
         self._waiting = 0
         self._room = asyncio.Event()
+        self._ending = False
         self._failed: HoldfastError | None = None
 
     # --- for callers, on their event loop ------------------------------------------------------
 
     async def submit(self, job: Job) -> Any:
         """The answer to a job. Cancelled, it is taken back or waited for, never left in doubt."""
-        while self._waiting >= WAITING_MAX:  # back-pressure: memory for the queue is bounded
-            self._room.clear()
+        while self._waiting >= WAITING_MAX and not self._ending:
+            self._room.clear()  # back-pressure: memory for the queue is bounded
             await self._room.wait()
+        if self._ending:
+            raise StoreClosed
         self._waiting += 1
         self._jobs.put(job)
         try:
@@ -125,6 +128,8 @@ class Writer(threading.Thread):
 
     async def end(self) -> None:
         """Let the writer finish everything and wait until its thread is gone."""
+        self._ending = True
+        self._room.set()  # those who wait for room are told, not left behind the end
         self._jobs.put(None)
         await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.join))
 

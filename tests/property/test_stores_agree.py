@@ -1,0 +1,476 @@
+"""The memory store is the specification: SQLite, driven beside it, gives the same answers.
+
+Two doors lead to each store (for SQLite: two connections with caches of their own, as two
+processes would have), and the file is closed and reopened in between. Compared are every answer,
+every error and all that the live objects show; times are the same because the clock is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from holdfast import Draft, Erasure, Event, Head, Holdfast, HoldfastError, Key, Page, Session
+from holdfast.model.events import to_time
+from holdfast.store.memory import MemoryStore
+from holdfast.store.sqlite import batch, writer
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.testing.clock import FakeClock
+from tests.property.strategies import GIVEN_IDS, TYPES, drafts, values
+from tests.support.inside import on_writer
+
+ACTOR = "test:agree"
+KEYS = [Key(app, user, id) for app in ("shop", "bank") for user in ("ada", "bob") for id in "12"]
+keys = st.sampled_from(KEYS[:5])
+labels = st.dictionaries(st.sampled_from(["plan", "tier"]), st.sampled_from(["gold", "free"]))
+doors = st.sampled_from(["object", "handle", "other"])
+expects = st.sampled_from([None, None, None, "right", "stale", "ahead"])
+type_lists = st.none() | st.lists(
+    st.sampled_from([*TYPES, "user.*", "agent.*", "session.*"]), max_size=3
+)
+
+
+class Side:
+    """One store with its two doors and the live objects of its sessions."""
+
+    def __init__(self, one: Holdfast, other: Holdfast) -> None:
+        self.one, self.other = one, other
+        self.objects: dict[Key, Session] = {}
+
+    def at(self, door: str, key: Key) -> Session:
+        if door == "object" and key in self.objects:
+            return self.objects[key]
+        hf = self.other if door == "other" else self.one
+        return hf.session(key, actor=ACTOR)
+
+
+# --- what is compared ----------------------------------------------------------------------------
+
+
+def plain(answer: Any) -> Any:
+    """An answer without what a store makes up by itself: new ids, links, cursors."""
+    match answer:
+        case Event():
+            id = answer.id if answer.id in GIVEN_IDS else "*"
+            rest = (answer.seq, answer.type, answer.actor, answer.at_us, answer.data, answer.ops)
+            causes = (answer.cause, answer.correlation_id, answer.processed_us, answer.damage)
+            return ("event", id, *rest, *causes)
+        case Head():
+            times = (answer.created_us, answer.updated_us, answer.pending, answer.pending_us)
+            folded = (dict(answer.labels), dict(answer.timers), answer.fence)
+            return ("head", answer.key, answer.version, *times, *folded)
+        case Session():
+            if answer._scopes is None:
+                return ("handle", answer.key)
+            return (
+                "session",
+                plain(answer.head),
+                dict(answer.state),
+                plain(answer.events),
+                answer.damaged,
+            )
+        case Page():
+            return ("page", plain(answer.items), answer.cursor is None)
+        case Erasure():
+            return ("erasure", answer.version, answer.erased_us)
+        case HoldfastError():
+            return ("error", answer.code, str(answer))
+        case tuple() | list():
+            return [plain(item) for item in answer]
+        case _:
+            return answer
+
+
+class StoresAgree(RuleBasedStateMachine):
+    """Every rule asks both stores the same and compares."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.directory = tempfile.TemporaryDirectory()
+        self.clock = FakeClock()
+        self.sides: list[Side] = []
+
+    @initialize()
+    def open(self) -> None:
+        memory = MemoryStore(self.clock.clock())
+        self.runner.run(self._open(memory))
+
+    async def _open(self, memory: MemoryStore) -> None:
+        doors = [await self._door(memory) for _ in range(2)]
+        files = [await self._door(await self._sqlite()) for _ in range(2)]
+        self.sides = [Side(*doors), Side(*files)]
+
+    async def _sqlite(self) -> SQLiteStore:
+        path = Path(self.directory.name) / "agree.db"
+        return await SQLiteStore.open(path, sync="off", clock=self.clock.clock())
+
+    async def _door(self, store: Any) -> Holdfast:
+        return await Holdfast("test://", store=store).__aenter__()
+
+    def teardown(self) -> None:
+        try:
+            if self.sides:
+                self.runner.run(self._end())
+        finally:
+            self.runner.close()
+            self.directory.cleanup()
+
+    async def _end(self) -> None:
+        for side in self.sides:
+            assert (await side.one.verify()).findings == ()
+        for side in self.sides:
+            await side.one.close()
+            await side.other.close()
+
+    def both(self, ask: Callable[[Side], Awaitable[Any]]) -> Any:
+        """Ask both sides, compare, and give the memory store's answer."""
+        return self.runner.run(self._both(ask))
+
+    async def _both(self, ask: Callable[[Side], Awaitable[Any]]) -> Any:
+        answers = []
+        for side in self.sides:
+            try:
+                answers.append(await ask(side))
+            except HoldfastError as error:
+                answers.append(error)
+        memory, sqlite = answers
+        assert plain(sqlite) == plain(memory)
+        return memory
+
+    def version(self, key: Key) -> int:
+        kept = self.sides[0].one._store._kept.get(key)  # type: ignore[union-attr]
+        return 0 if kept is None else kept.fold.head.version
+
+    def expected(self, key: Key, expect: str | None) -> int | None:
+        version = self.version(key)
+        match expect:
+            case "right":
+                return version
+            case "stale":
+                return max(version - 1, 1)
+            case "ahead":
+                return version + 3
+            case _:
+                return None
+
+    # --- time and place ------------------------------------------------------------------------
+
+    @rule(seconds=st.integers(0, 5_000), back=st.booleans())
+    def time_passes(self, seconds: int, back: bool) -> None:
+        self.clock.advance(timedelta(seconds=seconds))
+        if back:
+            self.clock.leap(-timedelta(seconds=seconds * 2))
+
+    @rule()
+    def reopen(self) -> None:
+        async def again() -> None:
+            side = self.sides[1]
+            known = list(side.objects)
+            await side.one.close()
+            await side.other.close()
+            side.one = await self._door(await self._sqlite())
+            side.other = await self._door(await self._sqlite())
+            for side in self.sides:
+                side.objects = {}
+                for key in known:
+                    found = await side.one.find(key, tail=3)
+                    if found is not None:
+                        side.objects[key] = found
+                        found.actor = ACTOR
+
+        self.runner.run(again())
+
+    @rule()
+    def evict(self) -> None:
+        """The SQLite store forgets everything that it had in memory."""
+        for hf in (self.sides[1].one, self.sides[1].other):
+            store: Any = hf._store
+            self.runner.run(on_writer(store, lambda writer: writer.cache.clear()))
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    @rule(
+        key=keys,
+        state=st.dictionaries(
+            st.sampled_from(["a", "n", "app:n", "user:n", "list"]), values, max_size=3
+        ),
+        labels=labels,
+        door=doors,
+    )
+    def create(self, key: Key, state: dict[str, Any], labels: dict[str, str], door: str) -> None:
+        async def ask(side: Side) -> Any:
+            hf = side.other if door == "other" else side.one
+            made = await hf.create(key.app, key.user, id=key.id, state=state, labels=labels)
+            made.actor = ACTOR
+            if hf is side.one:
+                side.objects[key] = made
+            return made
+
+        self.both(ask)
+
+    @rule(key=keys, tail=st.integers(0, 30), hours=st.none() | st.integers(0, 3))
+    def get(self, key: Key, tail: int, hours: int | None) -> None:
+        since = None if hours is None else to_time(self.clock.now_us) - timedelta(hours=hours)
+
+        async def ask(side: Side) -> Any:
+            found = await side.one.get(key, tail=tail, since=since)
+            if since is None:
+                side.objects[key] = found
+                found.actor = ACTOR
+            return found
+
+        self.both(ask)
+
+    @rule(key=keys, tail=st.integers(0, 10))
+    def refresh(self, key: Key, tail: int) -> None:
+        async def ask(side: Side) -> Any:
+            return await side.at("object", key).refresh(tail=tail)
+
+        self.both(ask)
+
+    @rule(key=keys)
+    def delete(self, key: Key) -> None:
+        self.both(lambda side: side.one.delete(key))
+
+    @rule(key=keys, other=st.booleans())
+    def erase(self, key: Key, other: bool) -> None:
+        self.both(lambda side: (side.other if other else side.one).erase(key))
+
+    # --- writing -------------------------------------------------------------------------------
+
+    @rule(key=keys, draft=drafts(), door=doors, expect=expects)
+    def append(self, key: Key, draft: dict[str, Any], door: str, expect: str | None) -> None:
+        version = self.expected(key, expect)
+        self.both(lambda side: side.at(door, key).append(**draft, actor=ACTOR, expect=version))
+
+    @rule(key=keys, batch=st.lists(drafts(), max_size=4), door=doors, expect=expects)
+    def append_many(
+        self, key: Key, batch: list[dict[str, Any]], door: str, expect: str | None
+    ) -> None:
+        version = self.expected(key, expect)
+        made = [Draft(**draft) for draft in batch]
+        self.both(lambda side: side.at(door, key).append_many(made, actor=ACTOR, expect=version))
+
+    @rule(
+        parts=st.lists(st.tuples(keys, drafts(), expects), min_size=1, max_size=5),
+        door=st.sampled_from(["object", "other"]),
+    )
+    def commit(self, parts: list[tuple[Key, dict[str, Any], str | None]], door: str) -> None:
+        versions = [self.expected(key, expect) for key, _, expect in parts]
+
+        async def ask(side: Side) -> Any:
+            hf = side.other if door == "other" else side.one
+            async with hf.commit() as commit:
+                for (key, draft, _), version in zip(parts, versions, strict=True):
+                    target = side.at(door, key)
+                    commit.append(target, **draft, actor=ACTOR, expect=version)
+            return commit.events
+
+        self.both(ask)
+
+    @rule(parts=st.lists(st.tuples(keys, drafts(), expects), min_size=2, max_size=8))
+    def append_at_once(self, parts: list[tuple[Key, dict[str, Any], str | None]]) -> None:
+        """Callers that share a transaction do not fail each other and keep their order."""
+        versions = [self.expected(key, expect) for key, _, expect in parts]
+
+        async def ask(side: Side) -> Any:
+            tasks = [
+                side.at("object", key).append(**draft, actor=ACTOR, expect=version)
+                for (key, draft, _), version in zip(parts, versions, strict=True)
+            ]
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            for result in results:
+                if isinstance(result, BaseException) and not isinstance(result, HoldfastError):
+                    raise result
+            return results
+
+        self.both(ask)
+
+    @rule(key=keys, name=st.sampled_from(["n", "app:n", "user:n", "a"]), door=doors)
+    def update(self, key: Key, name: str, door: str) -> None:
+        def change(state: Any) -> dict[str, Any]:
+            before = state.get(name)
+            return {name: before + 1 if type(before) is int and abs(before) < 2**60 else 0}
+
+        self.both(lambda side: side.at(door, key).update(change, actor=ACTOR))
+
+    @rule(
+        key=keys,
+        changes=st.dictionaries(
+            st.sampled_from(["plan", "tier"]), st.none() | st.sampled_from(["gold", "free"])
+        ),
+        door=doors,
+    )
+    def label(self, key: Key, changes: dict[str, str | None], door: str) -> None:
+        self.both(lambda side: side.at(door, key).label(changes, actor=ACTOR))
+
+    @rule(
+        key=keys,
+        name=st.sampled_from("xy"),
+        hours=st.integers(-2, 50),
+        kind=st.sampled_from(["wake", "deadline"]),
+        clear=st.booleans(),
+        door=doors,
+    )
+    def timer(self, key: Key, name: str, hours: int, kind: Any, clear: bool, door: str) -> None:
+        at = to_time(self.clock.now_us) + timedelta(hours=hours)
+        if clear:
+            self.both(lambda side: side.at(door, key).clear_timer(name, actor=ACTOR))
+        else:
+            self.both(lambda side: side.at(door, key).set_timer(name, at, kind=kind, actor=ACTOR))
+
+    @rule(key=keys, seqs=st.lists(st.integers(1, 12), min_size=1, max_size=3), door=doors)
+    def mark_processed(self, key: Key, seqs: list[int], door: str) -> None:
+        self.both(lambda side: side.at(door, key).mark_processed(seqs, actor=ACTOR))
+
+    @rule(key=keys, size=st.integers(9_000, 80_000))
+    def write_much(self, key: Key, size: int) -> None:
+        """Enough to make a snapshot due, in the background or at the next close."""
+        text = "x" * size
+        self.both(
+            lambda side: side.at("object", key).append(
+                "user.said", {"text": text}, actor=ACTOR, set={"b": text, "user:big": text}
+            )
+        )
+
+    @precondition(lambda self: self.sides)
+    @rule(key=keys, times=st.integers(1, 4))
+    def grow_scope(self, key: Key, times: int) -> None:
+        """A scope value that is large and grows is written by op, not whole."""
+        for number in range(times):
+            items = ["y" * 400, number]
+            self.both(
+                lambda side, items=items: side.at("object", key).append(
+                    "tool.ran", actor=ACTOR, add={"app:list": items, "user:list": items}
+                )
+            )
+
+    # --- reading -------------------------------------------------------------------------------
+
+    @rule(
+        key=keys,
+        after=st.integers(0, 25),
+        limit=st.integers(1, 12),
+        reverse=st.booleans(),
+        types=type_lists,
+        other=st.booleans(),
+    )
+    def read(
+        self, key: Key, after: int, limit: int, reverse: bool, types: list[str] | None, other: bool
+    ) -> None:
+        door = "other" if other else "handle"
+        self.both(
+            lambda side: side.at(door, key).read(
+                after=after, limit=limit, reverse=reverse, types=types
+            )
+        )
+
+    @rule(
+        app=st.none() | st.sampled_from(["shop", "bank", "none"]),
+        user=st.none() | st.sampled_from(["ada", "bob"]),
+        label=st.none() | labels,
+        order=st.sampled_from(["created", "updated"]),
+        reverse=st.booleans(),
+        hours=st.none() | st.integers(0, 3),
+        limit=st.integers(1, 4),
+    )
+    def list(
+        self,
+        app: str | None,
+        user: str | None,
+        label: dict[str, str] | None,
+        order: Any,
+        reverse: bool,
+        hours: int | None,
+        limit: int,
+    ) -> None:
+        after = None if hours is None else to_time(self.clock.now_us) - timedelta(hours=hours)
+        when = {"created_after" if order == "created" else "updated_after": after}
+
+        async def ask(side: Side) -> Any:
+            pages: list[Page] = []
+            cursor = None
+            while True:
+                page = await side.one.list(
+                    app=app,
+                    user=user,
+                    label=label,
+                    order=order,
+                    reverse=reverse,
+                    limit=limit,
+                    cursor=cursor,
+                    **when,
+                )
+                pages.append(page)
+                cursor = page.cursor
+                if cursor is None:
+                    return pages
+
+        self.both(ask)
+
+    @rule(key=st.none() | keys)
+    def verify(self, key: Key | None) -> None:
+        async def ask(side: Side) -> Any:
+            report = await side.one.verify(key)
+            return (report.sessions, report.events, report.findings)
+
+        report = self.both(ask)
+        assert isinstance(report, HoldfastError) or report[2] == ()
+
+    # --- always --------------------------------------------------------------------------------
+
+    @invariant()
+    def live_objects_agree(self) -> None:
+        if not self.sides:
+            return
+        memory, sqlite = self.sides
+        assert memory.objects.keys() == sqlite.objects.keys()
+        for key, session in memory.objects.items():
+            assert plain(sqlite.objects[key]) == plain(session)
+            seqs = [event.seq for event in session.events]
+            if seqs:  # the newest events, without a gap
+                assert seqs == [*range(seqs[0], session.version + 1)]
+
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=35,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+LONG = settings(QUICK, max_examples=3_000, stateful_step_count=60)
+
+
+@pytest.fixture(autouse=True)
+def _small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept in memory ends soon, so that short runs meet its end too."""
+    monkeypatch.setattr(batch, "TAIL_MAX", 5, raising=False)
+    monkeypatch.setattr(writer, "SNAPSHOT_FLOOR_BYTES", 16_000)
+
+
+def test_sqlite_does_what_memory_does() -> None:
+    """Every answer, every refusal and every live object is the same in both stores."""
+    run_state_machine_as_test(StoresAgree, settings=QUICK)
+
+
+@pytest.mark.torture
+def test_sqlite_does_what_memory_does_at_length() -> None:
+    """The same for long."""
+    run_state_machine_as_test(StoresAgree, settings=LONG)

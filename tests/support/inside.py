@@ -1,0 +1,14 @@
+"""Reaching into a SQLite store, for tests that must do what no caller can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.store.sqlite.writer import Job, Writer
+
+
+async def on_writer(store: SQLiteStore, work: Callable[[Writer], Any]) -> Any:
+    """Run something on the writer's thread, between two batches."""
+    return await store._write().submit(Job((), work))

@@ -1,0 +1,80 @@
+"""The writer: bounded, answering everyone, and never in doubt."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import StoreClosed
+from holdfast.store.protocol import Committed
+from holdfast.store.sqlite import writer
+from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.testing.commits import add, create, draft, key, load, log
+
+A = key("a")
+SOON = 10.0
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
+    store = await SQLiteStore.open(tmp_path / "store.db", sync="normal")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that holds two jobs and batches of two."""
+    monkeypatch.setattr(writer, "WAITING_MAX", 2)
+    monkeypatch.setattr(writer, "BATCH_MAX", 2)
+
+
+async def test_reading_starts_no_thread(store: SQLiteStore) -> None:
+    """A process that only looks has nothing running beside it."""
+    with pytest.raises(LookupError):
+        await load(store, A)
+    assert not [t for t in threading.enumerate() if t.name == "holdfast-writer"]
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_a_full_queue_makes_callers_wait(store: SQLiteStore) -> None:
+    """More callers than the queue holds are all served, a few at a time."""
+    await create(store, A)
+    async with asyncio.timeout(SOON):
+        await asyncio.gather(*(add(store, A, draft(inc={"n": 1})) for _ in range(50)))
+    assert (await load(store, A)).fields == {"n": 50}
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_a_caller_may_give_up_in_front_of_a_full_queue(store: SQLiteStore) -> None:
+    """Those who go on waiting are served, those who left are not recorded."""
+    await create(store, A)
+    tasks = [asyncio.create_task(add(store, A, draft(id=f"d{n}"))) for n in range(20)]
+    await asyncio.sleep(0)
+    for task in tasks[10:]:
+        task.cancel()
+    async with asyncio.timeout(SOON):
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+    recorded = {event.id for event in (await log(store, A))[1:]}
+    for n, answer in enumerate(answers):
+        assert (f"d{n}" in recorded) >= isinstance(answer, Committed)
+    assert {f"d{n}" for n in range(10)} <= recorded
+
+
+@pytest.mark.usefixtures("narrow")
+async def test_closing_answers_those_who_wait_in_front_of_a_full_queue(
+    store: SQLiteStore,
+) -> None:
+    """Nobody is left waiting for a writer that is gone."""
+    await create(store, A)
+    tasks = [asyncio.create_task(add(store, A)) for _ in range(20)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(SOON):
+        await store.close()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+    for answer in answers:
+        assert isinstance(answer, Committed) or type(answer) is StoreClosed
