@@ -93,12 +93,18 @@ async def write_mixed(hf: Holdfast, count: int, rounds: int, start: int) -> list
     return secrets
 
 
-@pytest.mark.parametrize("first", ["erase", "delete", "delete at once"])
-async def test_nothing_of_an_erased_session_is_left(tmp_path: Path, first: str) -> None:
+# With the first three SQLite's secure_delete alone leaves marks behind: cells that had moved to
+# another page when theirs was split stay legible in its unallocated middle.
+@pytest.mark.parametrize(
+    ("first", "start"), [("erase", 2), ("delete", 5), ("delete at once", 7), ("erase", None)]
+)
+async def test_nothing_of_an_erased_session_is_left(
+    tmp_path: Path, first: str, start: int | None
+) -> None:
     """Data, state, labels, ids, key and actor are gone from every file once erase returns."""
     path = tmp_path / "a.db"
-    start = seed("erase")
-    async with holdfast.open(f"sqlite:///{path}") as hf:
+    start = seed("erase") if start is None else start
+    async with holdfast.open(f"sqlite:///{path}?sync=normal") as hf:
         secrets = await write_mixed(hf, 6, 400, start)
         for secret in secrets[:5]:
             assert found_in(path, secret.marks)

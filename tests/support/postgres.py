@@ -61,13 +61,14 @@ class Server:
             **settings,
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
-        self._process = subprocess.Popen(
-            [binaries() / "postgres", "-D", self.data, *arguments],
-            stdout=subprocess.DEVNULL,
-            stderr=(self._home / "log").open("ab"),
-            cwd=self._home,
-            **self._as,
-        )
+        with (self._home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [binaries() / "postgres", "-D", self.data, *arguments],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd=self._home,
+                **self._as,
+            )
         self._run("pg_isready", "-q", "-h", self._home, "-t", "30", retry=True)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.errors import InvalidURL
+from holdfast.errors import ExtraMissing, InvalidURL
 from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Progress, Seal, Store
 from holdfast.store.sqlite.backup import restore
@@ -30,8 +30,18 @@ async def open_store(url: str, *, seal: Seal | None = None) -> Store:
             return MemoryStore()
         case "sqlite":
             return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal)
+        case "postgresql" | "postgres":
+            return await _open_postgres(url, seal)
         case scheme:
             raise InvalidURL(url, f"no store is called {scheme!r}")
+
+
+async def _open_postgres(url: str, seal: Seal | None) -> Store:
+    try:
+        from holdfast.store.postgres.store import PostgresStore
+    except ImportError as error:
+        raise ExtraMissing("asyncpg", "postgres") from error
+    return await PostgresStore.open(url, seal=seal)
 
 
 def restore_store(

@@ -1,0 +1,1 @@
+"""The PostgreSQL store: the same contract, on a server."""

@@ -1,0 +1,102 @@
+"""Pages of heads: one index range each, put together from what the query names."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.model.head import Head, Timer
+from holdfast.model.keys import Key
+from holdfast.model.values import EMPTY, FrozenDict
+from holdfast.store import cursor as cursors
+from holdfast.store.postgres.connect import Connection
+from holdfast.store.protocol import Page, Query
+
+_COLUMNS: Final = (
+    "s.sid, s.app, s.owner, s.id, s.uid, s.version, s.link, s.created_us, s.updated_us, "
+    "s.labels::text, s.pending, s.pending_us, s.timers::text, s.fence"
+)
+_timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
+
+
+async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int) -> Page:
+    """One page, and the cursor to the next if there is one."""
+    cursors.check(query)
+    args: list[Any] = []
+    source, where, mark = _source(query, args)
+    after_us = query.updated_after_us if query.order == "updated" else query.created_after_us
+    if after_us is not None:
+        where.append(f"{mark} > {_bind(args, after_us)}")
+    row = "l0.sid" if query.labels else "s.sid"
+    if cursor is not None:
+        at = [_bind(args, value) for value in cursors.read(cursor, query)]
+        where.append(f"({mark}, {row}) {'<' if query.reverse else '>'} ({at[0]}, {at[1]})")
+    way = "DESC" if query.reverse else "ASC"
+    sql = f"SELECT {_COLUMNS} FROM {source} WHERE {' AND '.join(where)} "
+    sql += f"ORDER BY {mark} {way}, {row} {way} LIMIT {_bind(args, limit + 1)}"
+    found = await conn.fetch(sql, *args)
+    heads = tuple(_head(r) for r in found[:limit])
+    if len(found) <= limit:
+        return Page(heads, None)
+    last = heads[-1]
+    at_us = last.updated_us if query.order == "updated" else last.created_us
+    return Page(heads, cursors.write(query, at_us, found[limit - 1][0]))
+
+
+def _source(query: Query, args: list[Any]) -> tuple[str, list[str], str]:
+    """Where the rows come from: the heads themselves, or the rows of a label."""
+    where = ["s.deleted_us IS NULL"]
+    if not query.labels:
+        for column, value in (("app", query.app), ("owner", query.user)):
+            if value is not None:
+                where.append(f"s.{column} = {_bind(args, value)}")
+        return "holdfast.sessions s", where, f"s.{query.order}_us"
+    source = ""
+    for place, (name, value) in enumerate(query.labels.items()):
+        source += (" JOIN " if place else "") + f"holdfast.labels l{place}"
+        if place:
+            source += f" ON l{place}.sid = l0.sid AND l{place}.created_us = l0.created_us"
+        for column, text in (("app", query.app), ("name", name), ("value", value)):
+            where.append(f"l{place}.{column} = {_bind(args, text)}")
+        if query.user is not None:
+            where.append(f"l{place}.owner = {_bind(args, query.user)}")
+    return f"{source} JOIN holdfast.sessions s ON s.sid = l0.sid", where, "l0.created_us"
+
+
+def _bind(args: list[Any], value: Any) -> str:
+    args.append(value)
+    return f"${len(args)}"
+
+
+def _head(row: Any) -> Head:
+    (
+        _,
+        app,
+        owner,
+        id,
+        uid,
+        version,
+        link,
+        created,
+        updated,
+        labels,
+        pending,
+        since,
+        timers,
+        fence,
+    ) = row
+    plain, ticking = msgspec.json.decode(labels), _timers(timers)
+    return Head(
+        Key(app, owner, id),
+        uid,
+        version,
+        link,
+        created,
+        updated,
+        FrozenDict(plain) if plain else EMPTY,
+        pending,
+        since,
+        FrozenDict(ticking) if ticking else EMPTY,
+        fence,
+    )

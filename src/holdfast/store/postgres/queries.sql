@@ -1,0 +1,69 @@
+-- name: load
+-- kind 0 the head, 1 the snapshot, 2 events since the snapshot or of the tail, 3 scope rows.
+WITH s AS (SELECT * FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3),
+     n AS (SELECT n.* FROM holdfast.snapshots n JOIN s USING (sid))
+SELECT 0 AS kind, s.sid, s.version AS seq, s.uid AS id, s.labels::text AS type, s.timers::text AS actor,
+       s.created_us AS at_us, NULL::text AS cause, NULL::text AS invocation_id, NULL::text AS correlation_id,
+       NULL::text AS wake_id, s.pending AS flags, NULL::bytea AS body, s.fence AS crc, s.link, s.pending_us AS processed_us,
+       s.updated_us AS more, s.deleted_us AS last
+FROM s
+UNION ALL
+SELECT 1, n.sid, n.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, n.flags, n.body, n.crc, n.checksum, NULL, NULL, NULL FROM n
+UNION ALL
+(SELECT 2, e.sid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+        e.flags, e.body, e.crc, e.link, e.processed_us, NULL, NULL
+ FROM s JOIN holdfast.events e ON e.sid = s.sid
+ WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), s.version - $4) ORDER BY e.seq)
+UNION ALL
+SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, NULL, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, NULL, NULL
+FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL holdfast.scopes_of($1, o.owner) c WHERE $5
+
+-- name: read
+SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
+       e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+FROM holdfast.sessions s
+LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.events e WHERE e.sid = s.sid AND {where} ORDER BY e.seq {way} LIMIT $5
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+
+-- name: erased
+SELECT key_hash, version, link, erased_us FROM holdfast.erased WHERE key_hash = $1
+
+-- name: recorded
+SELECT k.i, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.processed_us
+FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS k (sid, id, i)
+JOIN holdfast.events e ON e.id = k.id AND e.sid = k.sid
+
+-- name: pending
+SELECT k.i FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (sid, seq, i)
+JOIN holdfast.events e ON e.sid = k.sid AND e.seq = k.seq
+WHERE e.processed_us IS NULL AND e.type LIKE 'user.%'
+
+-- name: names
+SELECT k.i, r.version, r.base, r.form, r.flags, r.body, r.crc
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, name, i)
+CROSS JOIN LATERAL (SELECT s.base FROM holdfast.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
+                    ORDER BY s.version DESC LIMIT 1) b
+JOIN holdfast.scopes r ON r.app = k.app AND r.owner = k.owner AND r.name = k.name AND r.version >= b.base
+ORDER BY k.i, r.version
+
+-- name: lock
+SELECT sid FROM holdfast.sessions WHERE sid = ANY ($1::bigint[]) ORDER BY app, owner, id FOR UPDATE
+
+-- name: put_snapshot
+INSERT INTO holdfast.snapshots (sid, seq, flags, body, crc, checksum) SELECT $1, $2, $3, $4, $5, $6
+WHERE EXISTS (SELECT FROM holdfast.sessions WHERE sid = $1 AND deleted_us IS NULL FOR KEY SHARE)
+ON CONFLICT (sid) DO UPDATE SET seq = excluded.seq, flags = excluded.flags, body = excluded.body,
+    crc = excluded.crc, checksum = excluded.checksum
+WHERE excluded.seq > holdfast.snapshots.seq
+
+-- name: bury
+UPDATE holdfast.sessions SET deleted_us = holdfast.now_us(), labels = '{}', timers = '{}', pending = 0,
+    pending_us = NULL, wake_us = NULL, runnable_us = NULL, deadline_us = NULL
+WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL RETURNING sid
+
+-- name: unmake
+DELETE FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3
+RETURNING sid, version, link, holdfast.now_us() AS at_us

@@ -1,0 +1,152 @@
+"""Reading: each call one round trip, each within one snapshot of the server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
+from holdfast.model.canon import canonical, checksum
+from holdfast.model.events import Event
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay
+from holdfast.model.head import Head, blank
+from holdfast.model.keys import Key
+from holdfast.model.limits import EVENT_OVERHEAD_BYTES
+from holdfast.store import bodies
+from holdfast.store.codec import Codec, Damaged
+from holdfast.store.postgres import rows
+from holdfast.store.postgres.connect import Connection
+from holdfast.store.postgres.rows import SQL
+from holdfast.store.protocol import Erasure, Place
+from holdfast.store.sqlite.cache import Live
+
+
+class Found(msgspec.Struct):
+    """A session as one round trip brought it."""
+
+    live: Live
+    events: tuple[Event, ...]
+    scopes: dict[ScopeKey, rows.Name]
+    damaged: tuple[int, ...]
+
+
+class Reader:
+    """What is asked of the database, on whatever connection the caller holds."""
+
+    def __init__(self, codec: Codec, secret: bytes) -> None:
+        self.codec, self._secret = codec, secret
+
+    async def load(
+        self, conn: Connection, key: Key, *, tail: int = 0, scopes: bool = False
+    ) -> Found:
+        """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
+        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes)
+        heads = [row for row in found if row["kind"] == 0]
+        if not heads:
+            if await self.erasure(conn, key) is not None:
+                raise SessionErased(key)
+            raise SessionNotFound(key)
+        if heads[0]["last"] is not None:
+            raise SessionDeleted(key)
+        head = rows.head_from(key, heads[0])
+        events = [rows.event_from(r, head.uid, self.codec) for r in found if r["kind"] == 2]
+        live, damaged = self._fold(heads[0]["sid"], head, found, events)
+        return Found(live, tuple(events), self._names(key, found), damaged)
+
+    def _fold(
+        self, sid: int, head: Head, found: list[Any], events: list[Event]
+    ) -> tuple[Live, tuple[int, ...]]:
+        fold, snapshot_bytes = Fold(blank(head.key, head.uid, head.created_us)), 0
+        for row in found:
+            if row["kind"] == 1:
+                fold, snapshot_bytes = self._snapshot(fold, head, row)
+        delta = sum(
+            len(r["body"]) + EVENT_OVERHEAD_BYTES
+            for r in found
+            if r["kind"] == 2 and r["seq"] > fold.head.version
+        )
+        damaged = []
+        for event in events:
+            if event.seq > fold.head.version:
+                fold = replay(fold, event)
+                if event.damage is not None:
+                    damaged.append(event.seq)
+        settled = Fold(head, fold.fields, fold.versions)
+        return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
+
+    def _snapshot(self, start: Fold, head: Head, row: Any) -> tuple[Fold, int]:
+        """The fold at the snapshot; a bad snapshot is left aside and only costs time."""
+        try:
+            place = Place("snapshot", head.uid, str(row["seq"]))
+            raw = self.codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
+            fields, versions = bodies.snapshot_from(raw)
+        except (Damaged, msgspec.MsgspecError):
+            return start, 0
+        if checksum(fields) != row["link"]:
+            return start, 0
+        at = msgspec.structs.replace(start.head, version=row["seq"])
+        return Fold(at, fields, versions), len(raw)
+
+    def _names(self, key: Key, found: list[Any]) -> dict[ScopeKey, rows.Name]:
+        names: dict[ScopeKey, rows.Name] = {}
+        for row in found:
+            if row["kind"] == 3:
+                scope_key = (key.app, row["id"], row["type"])
+                name = names.setdefault(scope_key, rows.Name(scope_key, self.codec))
+                name.add(
+                    row["seq"],
+                    row["at_us"],
+                    row["processed_us"],
+                    row["flags"],
+                    row["body"],
+                    row["crc"],
+                )
+        return names
+
+    async def names(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, rows.Name]:
+        """The newest versions of some scope names; those that never were are left out."""
+        found: dict[ScopeKey, rows.Name] = {}
+        columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
+        for row in await conn.fetch(SQL["names"], *columns):
+            key = keys[row["i"] - 1]
+            name = found.setdefault(key, rows.Name(key, self.codec))
+            name.add(*[row[n] for n in ("version", "base", "form", "flags", "body", "crc")])
+        return found
+
+    async def scopes(self, conn: Connection, app: str, user: str) -> dict[ScopeKey, rows.Name]:
+        """Every name that this user's sessions see."""
+        found: dict[ScopeKey, rows.Name] = {}
+        for owner in ("", user):
+            for row in await conn.fetch("SELECT * FROM holdfast.scopes_of($1, $2)", app, owner):
+                key = (app, owner, row["name"])
+                name = found.setdefault(key, rows.Name(key, self.codec))
+                name.add(*[row[n] for n in ("version", "base", "form", "flags", "body", "crc")])
+        return found
+
+    async def recorded(
+        self, conn: Connection, wanted: list[tuple[Live, str]]
+    ) -> dict[tuple[Key, str], Event]:
+        """Events by the ids they were recorded under."""
+        sids = [live.sid for live, _ in wanted]
+        ids = [id for _, id in wanted]
+        found: dict[tuple[Key, str], Event] = {}
+        for row in await conn.fetch(SQL["recorded"], sids, ids):
+            live, id = wanted[row["i"] - 1]
+            head = live.fold.head
+            found[head.key, id] = rows.event_from(row, head.uid, self.codec)
+        return found
+
+    async def erasure(self, conn: Connection, key: Key) -> Erasure | None:
+        row = await conn.fetchrow(SQL["erased"], self.key_hash(key))
+        return None if row is None else Erasure(*row)
+
+    def key_hash(self, key: Key) -> bytes:
+        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+
+
+def values(names: dict[ScopeKey, rows.Name]) -> dict[str, ScopeValue]:
+    """Names as the planner and the session want them."""
+    return {key[2]: name.value for key, name in names.items() if name.value is not None}

@@ -1,0 +1,190 @@
+"""The PostgreSQL store: many processes and machines on one database.
+
+Reads take a connection from the pool for one round trip; writes go to the committer. Everything
+that orders or dates events happens on the server: its clock, its locks, its hashes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from holdfast.errors import (
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+    StoreClosed,
+    StoreForked,
+)
+from holdfast.model.events import Commit, Event
+from holdfast.model.keys import Key
+from holdfast.store.codec import Codec
+from holdfast.store.postgres import audit, heads, rows
+from holdfast.store.postgres.committer import Committer
+from holdfast.store.postgres.connect import Connection, Pool, connect, translate, where
+from holdfast.store.postgres.reader import Reader, values
+from holdfast.store.postgres.rows import SQL
+from holdfast.store.protocol import (
+    Committed,
+    Erasure,
+    Loaded,
+    Page,
+    Progress,
+    Query,
+    Report,
+    Seal,
+)
+
+_FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+class PostgresStore:
+    """A database on a server. Open with `await PostgresStore.open(url)`."""
+
+    def __init__(self, pool: Pool, reader: Reader, place: str) -> None:
+        self._pool, self._reader, self._place = pool, reader, place
+        self._committer = Committer(pool, reader, place)
+        self._pid = os.getpid()
+        self._open = True
+
+    @classmethod
+    async def open(cls, url: str, *, seal: Seal | None = None) -> PostgresStore:
+        """Connect, and bring the schema forward if it is behind. Raises StoreError."""
+        pool = await connect(url)
+        secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
+        return cls(pool, Reader(Codec(seal), secret), where(url))
+
+    # --- writing -------------------------------------------------------------------------------
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        self._check()
+        return await self._committer.commit(commits)
+
+    async def delete(self, key: Key) -> bool:
+        async def run(conn: Connection) -> bool:
+            sid = await conn.fetchval(
+                SQL["bury"],
+                key.app,
+                key.user,
+                key.id,
+            )
+            if sid is not None:
+                await _remove_rows(conn, sid)
+            return sid is not None
+
+        deleted: bool = await self._in_transaction(run)
+        self._committer.cache.forget(key)
+        return deleted
+
+    async def erase(self, key: Key) -> Erasure | None:
+        async def run(conn: Connection) -> Erasure | None:
+            row = await conn.fetchrow(
+                SQL["unmake"],
+                key.app,
+                key.user,
+                key.id,
+            )
+            if row is None:
+                return await self._reader.erasure(conn, key)
+            await _remove_rows(conn, row["sid"])
+            erasure = Erasure(self._reader.key_hash(key), row["version"], row["link"], row["at_us"])
+            await conn.execute(
+                "INSERT INTO holdfast.erased VALUES ($1, $2, $3, $4)",
+                erasure.key_hash,
+                erasure.version,
+                erasure.link,
+                erasure.erased_us,
+            )
+            return erasure
+
+        erasure: Erasure | None = await self._in_transaction(run)
+        self._committer.cache.forget(key)
+        return erasure
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+        found = await self._with(lambda conn: self._reader.load(conn, key, tail=tail, scopes=True))
+        events = found.events[len(found.events) - min(tail, len(found.events)) :]
+        if since_us is not None:
+            events = tuple(event for event in events if event.at_us >= since_us)
+        fold = found.live.fold
+        scopes = values(found.scopes)
+        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, found.damaged)
+
+    async def read(
+        self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+    ) -> tuple[Event, ...]:
+        condition = "e.seq < $4" if reverse else "e.seq > $4"
+        if types is not None:
+            condition += " AND (e.type = ANY ($6::text[]) OR e.type LIKE ANY ($7::text[]))"
+        sql = SQL["read"].replace("{where}", condition).replace("{way}", "DESC" if reverse else "")
+        args: list[Any] = [(after or 2**62) if reverse else after, limit]
+        if types is not None:
+            exact = [t for t in types if not t.endswith(".*")]
+            families = [_like(t[:-1]) for t in types if t.endswith(".*")]
+            args += [exact, families]
+        found = await self._with(lambda conn: conn.fetch(sql, key.app, key.user, key.id, *args))
+        if not found:
+            erased = await self._with(lambda conn: self._reader.erasure(conn, key))
+            raise SessionNotFound(key) if erased is None else SessionErased(key)
+        if found[0]["deleted_us"] is not None:
+            raise SessionDeleted(key)
+        uid, codec = found[0]["uid"], self._reader.codec
+        return tuple(rows.event_from(r, uid, codec) for r in found if r["seq"] is not None)
+
+    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+        page: Page = await self._with(
+            lambda conn: heads.page(conn, query, cursor=cursor, limit=limit)
+        )
+        return page
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
+        return report
+
+    def pulse(self) -> int:
+        """Changes with every call: only a read tells, until a channel for hints is there."""
+        self._pulses = getattr(self, "_pulses", 0) + 1
+        return self._pulses
+
+    async def close(self) -> None:
+        if self._open:
+            self._open = False
+            await self._committer.close()
+            await self._pool.close()
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if not self._open:
+            raise StoreClosed
+        if self._pid != os.getpid():
+            raise StoreForked
+
+    async def _with(self, query: Any) -> Any:
+        self._check()
+        try:
+            async with self._pool.acquire() as conn:
+                return await query(conn)
+        except _FAILURES as error:
+            raise translate(error, self._place) from error
+
+    async def _in_transaction(self, work: Any) -> Any:
+        async def run(conn: Connection) -> Any:
+            async with conn.transaction():
+                return await work(conn)
+
+        return await self._with(run)
+
+
+async def _remove_rows(conn: Connection, sid: int) -> None:
+    for table in ("events", "snapshots", "labels"):
+        await conn.execute(f"DELETE FROM holdfast.{table} WHERE sid = $1", sid)
+
+
+def _like(prefix: str) -> str:
+    return prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"

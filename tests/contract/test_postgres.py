@@ -1,0 +1,63 @@
+"""PostgreSQL against the contract, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.protocol import Seal
+from holdfast.testing.contract import DurableLaws, Reopen, SharedLaws, StoreContract
+from tests.support.postgres import Server
+from tests.support.seal import FixedKeySeal
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    server.start(fsync="off")
+    yield server
+    server.remove()
+
+
+class TestPostgres(StoreContract, DurableLaws, SharedLaws):
+    seal: Seal | None = None
+
+    @pytest.fixture
+    async def url(self, server: Server) -> str:
+        """An empty database."""
+        conn = await asyncpg.connect(server.url)
+        await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
+        await conn.close()
+        return server.url
+
+    @pytest.fixture
+    async def store(self, url: str) -> AsyncIterator[PostgresStore]:
+        store = await PostgresStore.open(url, seal=self.seal)
+        yield store
+        await store.close()
+
+    @pytest.fixture
+    async def other(self, store: PostgresStore, url: str) -> AsyncIterator[PostgresStore]:
+        other = await PostgresStore.open(url, seal=self.seal)
+        yield other
+        await other.close()
+
+    @pytest.fixture
+    async def reopen(self, store: PostgresStore, url: str) -> AsyncIterator[Reopen]:
+        opened: list[PostgresStore] = []
+
+        async def reopen() -> PostgresStore:
+            await store.close()
+            opened.append(await PostgresStore.open(url, seal=self.seal))
+            return opened[-1]
+
+        yield reopen
+        for each in opened:
+            await each.close()
+
+
+class TestPostgresSealed(TestPostgres):
+    seal = FixedKeySeal()

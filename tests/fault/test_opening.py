@@ -1,0 +1,57 @@
+"""Opening a file while another is just making it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast.store.sqlite.connect import Database, close
+from holdfast.store.sqlite.store import SQLiteStore
+
+
+@pytest.fixture
+def statements() -> Iterator[list[Any]]:
+    """Functions that are called with every statement of connections opened from now on."""
+    watchers: list[Any] = []
+
+    def trace(cursor: Any, sql: str, bindings: Any) -> bool:
+        for watcher in list(watchers):
+            watcher(sql)
+        return True
+
+    def hook(conn: apsw.Connection) -> None:
+        conn.exec_trace = trace
+
+    apsw.connection_hooks.append(hook)
+    yield watchers
+    apsw.connection_hooks.remove(hook)
+
+
+@pytest.mark.parametrize("number", range(12))
+async def test_a_file_made_between_two_looks_is_recognised(
+    tmp_path: Path, statements: list[Any], number: int
+) -> None:
+    """Another process makes the database before the nth statement of an opening: both succeed."""
+    path = tmp_path / "a.db"
+    seen = 0
+
+    def make(sql: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number + 1:
+            statements.remove(make)
+            try:
+                close(Database(path, sync="full", vfs=None, busy_seconds=0.05).prepare())
+            except holdfast.StoreBusy:  # the one who looks has it already: then it makes it
+                pass
+
+    statements.append(make)
+    store = await SQLiteStore.open(path)
+    async with holdfast.Holdfast("sqlite:///a", store=store) as hf:
+        await hf.create("a", "b", id="c")
+        assert (await hf.verify()).ok
