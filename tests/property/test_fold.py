@@ -95,7 +95,9 @@ class Rot13:
 raw_bodies = st.one_of(
     st.binary(max_size=200),
     st.binary(min_size=COMPRESS_BYTES_MIN - 2, max_size=COMPRESS_BYTES_MIN + 2),
-    st.builds(lambda part, times: part * times, st.binary(min_size=1, max_size=9), st.integers(1, 999)),
+    st.builds(
+        lambda part, times: part * times, st.binary(min_size=1, max_size=9), st.integers(1, 999)
+    ),
 )
 
 
@@ -173,7 +175,9 @@ strange = st.one_of(
     st.builds(lambda: datetime.datetime.now(datetime.UTC)),
 )
 plain = st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=5)
-odd_keys = st.text(max_size=3) | st.integers(-2, 2) | st.none() | st.just(Colour.RED) | st.booleans()
+odd_keys = (
+    st.text(max_size=3) | st.integers(-2, 2) | st.none() | st.just(Colour.RED) | st.booleans()
+)
 anything = st.recursive(
     plain | strange,
     lambda inner: st.one_of(
@@ -200,9 +204,15 @@ def same(back: Any, value: Any) -> bool:
             return type(back) is str and back == str.__str__(value)
         case Mapping():
             names = [str.__str__(name) for name in value]
-            return isinstance(back, dict) and list(back) == names and all(map(same, back.values(), value.values()))
+            return (
+                isinstance(back, dict)
+                and list(back) == names
+                and all(map(same, back.values(), value.values()))
+            )
         case list() | tuple():
-            return isinstance(back, list) and len(back) == len(value) and all(map(same, back, value))
+            return (
+                isinstance(back, list) and len(back) == len(value) and all(map(same, back, value))
+            )
         case _:
             return False
 
@@ -228,7 +238,13 @@ def test_a_value_is_refused_or_reads_back_equal(value: Any) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(value=st.recursive(plain, lambda i: st.lists(i, min_size=1) | st.dictionaries(st.text(max_size=2), i, min_size=1), max_leaves=5))
+@given(
+    value=st.recursive(
+        plain,
+        lambda i: st.lists(i, min_size=1) | st.dictionaries(st.text(max_size=2), i, min_size=1),
+        max_leaves=5,
+    )
+)
 def test_what_was_admitted_is_not_the_callers_object(value: Any) -> None:
     """A caller that goes on changing its list changes neither the event nor the state."""
     data = {"v": value}

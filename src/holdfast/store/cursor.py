@@ -40,6 +40,19 @@ def read(cursor: str, query: Query) -> tuple[int, int]:
     return found.mark, found.row
 
 
+def write_position(*numbers: int) -> str:
+    """A place in a feed, as text."""
+    return ".".join(map(str, numbers))
+
+
+def read_position(position: str, count: int) -> tuple[int, ...]:
+    """The numbers of a place in a feed; raises InvalidCursor."""
+    parts = position.split(".") if isinstance(position, str) else []
+    if len(parts) != count or not all(part.isdecimal() and len(part) < 20 for part in parts):
+        raise InvalidCursor
+    return tuple(map(int, parts))
+
+
 def check(query: Query) -> None:
     """Refuse what no index serves, in every store alike."""
     if query.order not in ("created", "updated"):

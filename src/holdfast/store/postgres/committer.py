@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import asyncpg
@@ -82,8 +82,8 @@ class Unit:
 class Committer:
     """Belongs to one store and one event loop. Implements the planner's View."""
 
-    def __init__(self, pool: Pool, reader: Reader, place: str) -> None:
-        self._pool, self._reader, self._place = pool, reader, place
+    def __init__(self, pool: Pool, reader: Reader, place: str, tell: Callable[[], None]) -> None:
+        self._pool, self._reader, self._place, self._tell = pool, reader, place, tell
         self._entropy = Entropy(os.urandom)
         self.cache = Cache()
         self._waiting: deque[Unit] = deque()
@@ -225,6 +225,8 @@ class Committer:
             self._keep(key, live)
         for scope_key, scope in call.scopes(reply).items():
             self.cache.keep_scope(scope_key, scope)
+        if reply.events:
+            self._tell()
         for unit, place, answers in planned:
             self._answer(unit, place, answers, call, reply, again)
         for unit in again:

@@ -67,3 +67,14 @@ WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL RETURNING sid
 -- name: unmake
 DELETE FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3
 RETURNING sid, version, link, holdfast.now_us() AS at_us
+
+-- name: feed
+-- Only what lies below the horizon: no transaction that is still open can add behind it.
+SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause,
+       e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+FROM holdfast.events e JOIN holdfast.sessions s USING (sid)
+WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
+  AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
+  AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
+ORDER BY e.xid, e.pos LIMIT $6
+

@@ -7,7 +7,9 @@ that orders or dates events happens on the server: its clock, its locks, its has
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -22,12 +24,20 @@ from holdfast.errors import (
 from holdfast.model.events import Commit, Event
 from holdfast.model.keys import Key
 from holdfast.store.codec import Codec
-from holdfast.store.postgres import audit, heads, rows
+from holdfast.store.postgres import audit, feed, heads, rows
 from holdfast.store.postgres.committer import Committer
-from holdfast.store.postgres.connect import Connection, Pool, connect, translate, where
+from holdfast.store.postgres.connect import (
+    CONNECT_SECONDS_MAX,
+    Connection,
+    Pool,
+    connect,
+    translate,
+    where,
+)
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
+    Change,
     Committed,
     Erasure,
     Loaded,
@@ -38,15 +48,17 @@ from holdfast.store.protocol import (
     Seal,
 )
 
+POLL_SECONDS: Final = 0.25
 _FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(self, pool: Pool, reader: Reader, place: str) -> None:
+    def __init__(self, pool: Pool, reader: Reader, place: str, ear: Callable[[], Any]) -> None:
         self._pool, self._reader, self._place = pool, reader, place
-        self._committer = Committer(pool, reader, place)
+        self._hinting = feed.Hinting(pool, ear)
+        self._committer = Committer(pool, reader, place, self._hinting.tell)
         self._pid = os.getpid()
         self._open = True
 
@@ -55,7 +67,8 @@ class PostgresStore:
         """Connect, and bring the schema forward if it is behind. Raises StoreError."""
         pool = await connect(url)
         secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
-        return cls(pool, Reader(Codec(seal), secret), where(url))
+        ear = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
+        return cls(pool, Reader(Codec(seal), secret), where(url), ear)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -146,15 +159,28 @@ class PostgresStore:
         report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
         return report
 
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[Change, ...], str]:
+        codec = self._reader.codec
+        found: tuple[tuple[Change, ...], str] = await self._with(
+            lambda conn: feed.changes(conn, codec, after, app, key, limit)
+        )
+        return found
+
+    async def listen(self, heard: Callable[[], None]) -> None:
+        self._check()
+        await self._hinting.listen(heard)
+
     def pulse(self) -> int:
-        """Changes with every call: only a read tells, until a channel for hints is there."""
-        self._pulses = getattr(self, "_pulses", 0) + 1
-        return self._pulses
+        """Hints heard, and the time in coarse steps: a lost hint costs no more than a step."""
+        return self._hinting.heard + int(time.monotonic() / POLL_SECONDS)
 
     async def close(self) -> None:
         if self._open:
             self._open = False
             await self._committer.close()
+            await self._hinting.close()
             await self._pool.close()
 
     # --- private -------------------------------------------------------------------------------

@@ -24,6 +24,16 @@ SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 -- name: delta_bytes
 SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ?
 
+-- name: feed
+SELECT e.pos, s.app, s.user, s.id, s.uid, {feed}
+FROM events e JOIN sessions s ON s.sid = e.sid
+WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
+  AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
+ORDER BY e.pos LIMIT ?6
+
+-- name: feed_end
+SELECT coalesce(max(pos), 0) FROM events
+
 -- name: is_pending
 SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
 

@@ -25,11 +25,13 @@ from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.model.values import freeze
 from holdfast.store import bodies
 from holdfast.store.codec import Codec, Damaged
-from holdfast.store.protocol import Erasure, Place
+from holdfast.store.cursor import write_position
+from holdfast.store.protocol import Change, Erasure, Place
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.sql import SQL
 
 _PAGE = 500
+_STRETCH = 2_000
 
 
 class Found(msgspec.Struct):
@@ -154,6 +156,23 @@ class Reader:
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
         return None if row is None else rows.event_from(row, uid, self.codec)
+
+    def changes(
+        self, after: int, app: str | None, key: Key | None, limit: int
+    ) -> tuple[list[Change], int]:
+        """Events beyond a position. Looks at no more than a stretch of the log at a time."""
+        end = self._rows(SQL["feed_end"], ())[0][0]
+        stretch = min(end, after + _STRETCH)
+        user, id = (None, None) if key is None else (key.user, key.id)
+        app = app if key is None else key.app
+        found: list[Change] = []
+        for row in self._rows(SQL["feed"], (after, stretch, app, user, id, limit)):
+            pos, of, uid = row[0], Key(*row[1:4]), rows.unpack_id(row[4])
+            event = rows.event_from(row[5:], uid, self.codec)
+            found.append(Change(write_position(pos), of, event))
+        if len(found) == limit:
+            return found, int(row[0])
+        return found, stretch
 
     # --- scopes --------------------------------------------------------------------------------
 

@@ -20,9 +20,11 @@ from holdfast.errors import StoreClosed, StoreForked
 from holdfast.model.events import Commit, Event
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec
 from holdfast.store.protocol import (
+    Change,
     Committed,
     Erasure,
     Loaded,
@@ -104,6 +106,23 @@ class SQLiteStore:
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         conn = self._reader.conn
         return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
+
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[Change, ...], str]:
+        position = 0 if after is None else cursors.read_position(after, 1)[0]
+        while True:
+            found, end = self._read(partial(self._changes, position, app, key, limit))
+            if found or end == position:
+                return tuple(found), cursors.write_position(end)
+            position = end
+            await asyncio.sleep(0)  # a long stretch without a match: let others run
+
+    def _changes(
+        self, after: int, app: str | None, key: Key | None, limit: int
+    ) -> tuple[list[Change], int]:
+        with self._reader.instant():
+            return self._reader.changes(after, app, key, limit)
 
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
