@@ -1,4 +1,4 @@
-"""What every suite may ask for: one PostgreSQL server for the whole run, begun when first needed."""
+"""What every suite may ask for: one PostgreSQL server for a whole run, begun when needed."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class Server:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: fast and clean. SIGQUIT: at once, without a goodbye to the disk, as in a crash."""
+        """SIGINT: fast and clean. SIGQUIT: at once and without a checkpoint, as in a crash."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait(START_SECONDS_MAX)

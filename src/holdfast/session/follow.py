@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from holdfast.errors import FollowerBehind, StoreClosed
+from holdfast.errors import FollowerBehind, StoreClosed, StoreError
 from holdfast.model.events import Event
 from holdfast.model.keys import Key
 from holdfast.model.limits import PARTIALS_WAITING_MAX
@@ -71,7 +71,7 @@ class Hub:
     async def follow(self, key: Key, after: int) -> AsyncIterator[Event]:
         """Every event beyond seq `after`, in order, once; and partials as they come."""
         position = after
-        with self._joined(key, after) as follower:
+        with self._joined(key) as follower:
             while True:
                 follower.bell.clear()
                 if follower.behind:
@@ -127,7 +127,7 @@ class Hub:
         return await self._store.read(key, after=position, limit=_PAGE, reverse=False, types=None)
 
     @contextmanager
-    def _joined(self, key: Key, after: int) -> Iterator[_Follower]:
+    def _joined(self, key: Key) -> Iterator[_Follower]:
         follower = _Follower()
         self._followers.setdefault(key, set()).add(follower)
         self._versions.setdefault(key, _UNKNOWN)
@@ -156,8 +156,11 @@ class Hub:
             await self._store.listen(self.ring)
         pulse = None
         while True:
-            now = self._store.pulse()
-            if now != pulse:
+            try:
+                now = self._store.pulse()
+            except StoreError:
+                now = None  # let each reader find out by itself, and go on asking
+            if now is None or now != pulse:
                 pulse = now
                 self.ring()
             await asyncio.sleep(POLL_SECONDS)

@@ -179,7 +179,8 @@ class Store(Protocol):
     def pulse(self) -> int:
         """A number that has changed if another process may have committed since the last call.
 
-        No I/O to speak of. Never misses a commit; may change without one.
+        No I/O to speak of. Never misses a commit (a store that learns by hints may be a moment
+        late where one is lost); may change without one.
         """
         ...
 

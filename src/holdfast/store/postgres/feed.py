@@ -60,9 +60,12 @@ class Hinting:
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._tell())
 
+    def hears(self) -> bool:
+        return self._ear is not None and not self._ear.is_closed()
+
     async def listen(self, heard: Callable[[], None]) -> None:
         """Hear from others on a connection of its own."""
-        if self._ear is not None and not self._ear.is_closed():
+        if self.hears():
             return
 
         def ring(*_: object) -> None:

@@ -6,6 +6,7 @@ that orders or dates events happens on the server: its clock, its locks, its has
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -27,10 +28,14 @@ from holdfast.store.codec import Codec
 from holdfast.store.postgres import audit, feed, heads, rows
 from holdfast.store.postgres.committer import Committer
 from holdfast.store.postgres.connect import (
+    BROKEN,
     CONNECT_SECONDS_MAX,
+    LOST_PAUSE_SECONDS,
+    LOST_SECONDS_MAX,
     Connection,
     Pool,
     connect,
+    open_pool,
     translate,
     where,
 )
@@ -55,10 +60,13 @@ _FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(self, pool: Pool, reader: Reader, place: str, ear: Callable[[], Any]) -> None:
-        self._pool, self._reader, self._place = pool, reader, place
+    def __init__(
+        self, pool: Pool, lane: Pool, reader: Reader, place: str, ear: Callable[[], Any]
+    ) -> None:
+        self._pool, self._lane, self._reader, self._place = pool, lane, reader, place
         self._hinting = feed.Hinting(pool, ear)
-        self._committer = Committer(pool, reader, place, self._hinting.tell)
+        self._committer = Committer(lane, reader, place, self._hinting.tell)
+        self._asked = 0
         self._pid = os.getpid()
         self._open = True
 
@@ -66,9 +74,17 @@ class PostgresStore:
     async def open(cls, url: str, *, seal: Seal | None = None) -> PostgresStore:
         """Connect, and bring the schema forward if it is behind. Raises StoreError."""
         pool = await connect(url)
-        secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
+        try:
+            secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
+            # The committer's own connection: readers, however many, do not keep it from writing.
+            lane = await open_pool(url, size=1)
+        except BaseException as error:
+            await pool.close()
+            if isinstance(error, _FAILURES):
+                raise translate(error, where(url)) from error
+            raise
         ear = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
-        return cls(pool, Reader(Codec(seal), secret), where(url), ear)
+        return cls(pool, lane, Reader(Codec(seal), secret), where(url), ear)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -174,13 +190,16 @@ class PostgresStore:
 
     def pulse(self) -> int:
         """Hints heard, and the time in coarse steps: a lost hint costs no more than a step."""
-        return self._hinting.heard + int(time.monotonic() / POLL_SECONDS)
+        if not self._hinting.hears():
+            self._asked += 1  # deaf: only a read can tell
+        return self._asked + self._hinting.heard + int(time.monotonic() / POLL_SECONDS)
 
     async def close(self) -> None:
         if self._open:
             self._open = False
             await self._committer.close()
             await self._hinting.close()
+            await self._lane.close()
             await self._pool.close()
 
     # --- private -------------------------------------------------------------------------------
@@ -191,20 +210,26 @@ class PostgresStore:
         if self._pid != os.getpid():
             raise StoreForked
 
-    async def _with(self, query: Any) -> Any:
-        self._check()
-        try:
-            async with self._pool.acquire() as conn:
-                return await query(conn)
-        except _FAILURES as error:
-            raise translate(error, self._place) from error
+    async def _with(self, query: Any, *, repeatable: bool = True) -> Any:
+        """Ask on a connection of the pool; again, if the line broke and that does no harm."""
+        deadline = time.monotonic() + LOST_SECONDS_MAX
+        while True:
+            self._check()
+            try:
+                async with self._pool.acquire() as conn:
+                    return await query(conn)
+            except _FAILURES as error:
+                hopeless = not repeatable or not isinstance(error, BROKEN)
+                if hopeless or time.monotonic() > deadline:
+                    raise translate(error, self._place) from error
+            await asyncio.sleep(LOST_PAUSE_SECONDS)
 
     async def _in_transaction(self, work: Any) -> Any:
         async def run(conn: Connection) -> Any:
             async with conn.transaction():
                 return await work(conn)
 
-        return await self._with(run)
+        return await self._with(run, repeatable=False)
 
 
 async def _remove_rows(conn: Connection, sid: int) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
 
 import apsw
 import msgspec
 
 from holdfast.errors import HoldfastError, SessionNotFound
+from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.values import freeze
 from holdfast.store import bodies
-from holdfast.store.codec import Codec, Damaged
+from holdfast.store.codec import SEALED, Codec, Damaged
 from holdfast.store.protocol import Finding, Place, Progress, Report
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.reader import Reader
@@ -31,7 +31,7 @@ _STORED: Final = (
     "WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
 )
 _SCOPES: Final = (
-    "SELECT app, user, name, version, base, form, flags, body, crc FROM scopes "
+    "SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes "
     "ORDER BY app, user, name, version"
 )
 _ORPHANS: Final = (
@@ -128,6 +128,8 @@ class Audit:
             flags, body, crc = plain[9:12]
             place = Place("event", uid, event.id, event.type)
             raw = self._codec.unpack(flags, body, crc, lambda: place)
+            if flags & SEALED:
+                salt, raw = raw[:SALT_BYTES], raw[SALT_BYTES:]
         return event, raw, salt, digest
 
     def _snapshot(self, sid: int, head: Head) -> Snapshot | None:
@@ -170,8 +172,9 @@ class Audit:
                 value = ScopeValue(row[3], None, False, "unknown")
 
     def _scope(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
-        version, base, form, flags, body, crc = row[3:]
-        raw = self._codec.unpack(flags, body, crc, partial(bodies.scope_place, key, version))
+        version, base, form, flags, body, crc, uid, seq = row[3:]
+        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
+        raw = self._codec.unpack(flags, body, crc, lambda: place, bound=True)
         if form == bodies.BY_OP:
             assert base < version, "it has no base"
             return scope_next(key, before, bodies.scope_op_from(raw))

@@ -16,9 +16,9 @@ import apsw
 import msgspec
 
 from holdfast.errors import HoldfastError, SessionDeleted, SessionErased, SessionNotFound
-from holdfast.model.canon import canonical, checksum
+from holdfast.model.canon import canonical
 from holdfast.model.events import Event
-from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay, scope_next
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
 from holdfast.model.head import Head, blank
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
@@ -101,15 +101,16 @@ class Reader:
         events: list[Event] = []
         damaged: list[int] = []
         size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
-        while fold.head.version < head.version:
-            page = self.events(sid, head.uid, SQL["events_after"], fold.head.version, _PAGE)
-            if not page:
-                break
+        seq = fold.head.version
+        while page := self.events(sid, head.uid, SQL["events_after"], seq, _PAGE):
             for event in page:
-                fold = replay(fold, event)
-                if event.damage is not None:
+                damaged += range(seq + 1, event.seq)  # rows that are not there at all
+                fold, whole = replay_any(fold, event)
+                if not whole:
                     damaged.append(event.seq)
+                seq = event.seq
             events += page
+        damaged += range(seq + 1, head.version + 1)
         settled = Fold(head, fold.fields, fold.versions)
         size += EVENT_OVERHEAD_BYTES * len(events)
         return Found(sid, settled, snapshot_bytes, size, tuple(events), tuple(damaged))
@@ -120,14 +121,12 @@ class Reader:
         row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
         if row is None or row[0] > head.version:
             return start, 0
-        seq, flags, body, crc, expected = row
+        seq, flags, body, crc = row
         try:
             place = Place("snapshot", head.uid, str(seq))
-            raw = self.codec.unpack(flags, body, crc, lambda: place)
+            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
             fields, versions = bodies.snapshot_from(raw)
         except (Damaged, msgspec.MsgspecError):
-            return start, 0
-        if checksum(fields) != expected:
             return start, 0
         at = msgspec.structs.replace(start.head, version=seq)
         return Fold(at, fields, versions), len(raw)
@@ -195,9 +194,10 @@ class Reader:
         if row is None:
             return None
         version, base, form = row[:3]
-        if form == bodies.DELETED:
-            return ScopeValue(version, None, True), version, -1
         try:
+            if form == bodies.DELETED:
+                self._scope_raw(key, row)
+                return ScopeValue(version, None, True), version, -1
             value, size = self._scope_since(key, base)
         except (Damaged, msgspec.MsgspecError, HoldfastError, UnicodeDecodeError) as error:
             return ScopeValue(version, None, False, str(error)), version, -1
@@ -218,5 +218,6 @@ class Reader:
         return value, size
 
     def _scope_raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
-        version, _, _, flags, body, crc = row
-        return self.codec.unpack(flags, body, crc, lambda: bodies.scope_place(key, version))
+        version, base, form, flags, body, crc, uid, seq = row
+        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
+        return self.codec.unpack(flags, body, crc, lambda: place, bound=True)

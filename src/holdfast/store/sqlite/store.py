@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.errors import StoreClosed, StoreForked
+from holdfast.errors import StoreBusy, StoreClosed, StoreForked
 from holdfast.model.events import Commit, Event
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
@@ -73,7 +74,8 @@ class SQLiteStore:
         """Open the file, creating it if it is not there. Raises StoreError."""
         refuse_network(path)
         database = Database(path, sync=sync, vfs=vfs, busy_seconds=busy_seconds)
-        return cls(database, database.prepare(), Codec(seal), clock or Clock())
+        conn = await _in_thread(database.prepare)  # it may have to wait for another process
+        return cls(database, conn, Codec(seal), clock or Clock())
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -88,6 +90,11 @@ class SQLiteStore:
     async def erase(self, key: Key) -> Erasure | None:
         job = Job((), partial(self._remove, remove.erase, key))
         erasure: Erasure | None = await self._write().submit(job)
+        deadline = time.monotonic() + self._database.busy_seconds
+        while erasure is not None and await self._write().submit(Job((), remove.erase_some)):
+            if time.monotonic() > deadline:
+                raise StoreBusy(f"{self._database.where} (erased, but its log is still read)")
+            await asyncio.sleep(0.01)  # others write between two steps
         return erasure
 
     def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
@@ -156,6 +163,7 @@ class SQLiteStore:
             close(self._reader.conn)
             if self._writer is not None:
                 await self._writer.end()
+            self._database.forget()
         finally:
             self._closed.set()
 
