@@ -225,7 +225,12 @@ class Holdfast:
         return deleted
 
     async def erase(self, key: AnyKey) -> Erasure | None:
-        """Forget the session: nothing of it can be read from the store's files afterwards."""
+        """Forget the session: its log, state, labels and key are overwritten in the store's files.
+
+        Raises StoreBusy if a reader of another process keeps old pages alive too long: it is
+        erased then, and calling again finishes the overwriting. Ids that callers chose for their
+        events may outlive it in unused parts of index pages; do not put secrets there.
+        """
         key = _key(key)
         erasure = await self._store_now().erase(key)
         self._hub.touch(key)

@@ -18,12 +18,12 @@ from holdfast.model.keys import Key
 from holdfast.store import cursor as cursors
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connect import Connection, Pool
+from holdfast.store.postgres.connect import BROKEN, Connection, Pool
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Change
 
 CHANNEL: Final = "holdfast"
-_FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 
 async def changes(

@@ -54,7 +54,7 @@ from holdfast.store.protocol import (
 )
 
 POLL_SECONDS: Final = 0.25
-_FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 
 class PostgresStore:

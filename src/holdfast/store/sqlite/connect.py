@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import apsw
 
@@ -155,7 +156,9 @@ def migrate(conn: apsw.Connection, number: int) -> None:
     for _ in conn.execute(sql):
         pass
     if number == 1:
-        conn.execute("INSERT INTO meta VALUES ('secret', randomblob(32))")
+        secret = os.urandom(32)
+        conn.execute("INSERT INTO meta VALUES ('secret', ?)", (secret,))
+        conn.execute("INSERT INTO meta VALUES ('secret_crc', ?)", (crc32(secret),))
         conn.pragma("application_id", APPLICATION_ID)
     conn.pragma("user_version", number)
 

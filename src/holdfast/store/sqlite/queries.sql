@@ -1,4 +1,4 @@
--- The statements of the store, by name. Each bounded by an index and a limit.
+-- The statements of the store, by name.
 
 -- name: head
 SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?

@@ -88,7 +88,8 @@ class Reader:
         return None if row is None else Erasure(*row)
 
     def key_hash(self, key: Key) -> bytes:
-        """What is kept of an erased key: enough to know it again, not to learn it."""
+        """What is kept of an erased key: enough to know it again. The secret is in the same file,
+        so who has the file can test a guess; it cannot be read off."""
         if self._secret is None:
             self._secret = bytes(self.conn.execute(SQL["secret"]).get)
         return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()

@@ -8,6 +8,7 @@ from zlib import crc32
 
 import msgspec
 
+from holdfast.errors import HoldfastError
 from holdfast.model.canon import canonical
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
@@ -88,10 +89,12 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
         id = unpack_id(id)
         raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, id, type_))
         content = decode_body(raw[SALT_BYTES:] if flags & SEALED else raw)
+        cause, inv, corr, wake = [x and unpack_id(x) for x in (cause, inv, corr, wake)]
         data: FrozenDict | None = content.data  # type: ignore[assignment]  # decode_body freezes
         found, damage = content.ops, None
-    except (Damaged, msgspec.MsgspecError, TypeError, ValueError) as error:
+    except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
         data, found, damage = None, (), f"{error}" if isinstance(error, Damaged) else repr(error)
+        cause = inv = corr = wake = None
     return Event(
         seq,
         id if isinstance(id, str) else repr(id),
@@ -100,10 +103,10 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
         at_us,
         data,
         found,
-        cause and unpack_id(cause),
-        inv and unpack_id(inv),
-        corr and unpack_id(corr),
-        wake and unpack_id(wake),
+        cause,
+        inv,
+        corr,
+        wake,
         done_us,
         link,
         False,
@@ -120,7 +123,14 @@ def lost_event(seq: int, reason: str) -> Event:
 
 
 def head_from(row: tuple[Any, ...]) -> Head:
-    """The head in a row of HEAD_COLUMNS."""
+    """The head in a row of HEAD_COLUMNS. Raises Damaged."""
+    try:
+        return _head_from(row)
+    except (msgspec.MsgspecError, HoldfastError, AttributeError, TypeError, ValueError) as error:
+        raise Damaged(f"the head of {'/'.join(map(str, row[1:4]))} cannot be read") from error
+
+
+def _head_from(row: tuple[Any, ...]) -> Head:
     (
         _,
         app,

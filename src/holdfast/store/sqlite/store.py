@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.errors import StoreBusy, StoreClosed, StoreForked
+from holdfast.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreForked
 from holdfast.model.events import Commit, Event
+from holdfast.model.fold import Fold
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
-from holdfast.store.codec import Codec
+from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import (
     Change,
     Committed,
@@ -188,6 +189,8 @@ class SQLiteStore:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where) from error
+        except Damaged as error:
+            raise StoreCorrupt(self._database.where, str(error)) from error
 
     def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
         reader = self._reader
@@ -206,7 +209,9 @@ class SQLiteStore:
             events = tuple(event for event in events if event.at_us >= since_us)
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
-    def _fold(self, sid: int, key: Key, head: Head) -> Any:
+    def _fold(
+        self, sid: int, key: Key, head: Head
+    ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
         """The fold at this head: the writer's if it is just that, else read from the tables."""
         live = None if self._writer is None else self._writer.cache.peek(key)
         if live is not None and not live.damaged:

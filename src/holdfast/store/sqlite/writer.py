@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.errors import HoldfastError, StoreClosed, StoreFailed
+from holdfast.errors import HoldfastError, StoreClosed, StoreCorrupt, StoreFailed
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Commit
 from holdfast.model.ids import Entropy
@@ -27,7 +27,7 @@ from holdfast.model.keys import Key
 from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
 from holdfast.store import bodies
 from holdfast.store.clock import Clock
-from holdfast.store.codec import Codec
+from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Place
 from holdfast.store.sqlite.batch import Batch
 from holdfast.store.sqlite.cache import Cache, Live
@@ -335,6 +335,8 @@ class Writer(threading.Thread):
         told: HoldfastError = StoreFailed(self._database.where, repr(error))
         if isinstance(error, apsw.Error):
             told = translate(error, self._database.where)
+        elif isinstance(error, Damaged):
+            told = StoreCorrupt(self._database.where, str(error))
         told.__cause__ = error
         return told
 
