@@ -51,7 +51,6 @@ BAD_URLS = [
     "memory://name",
     "memory://?sync=full",
     "memory:///",
-    "postgres://host/db",
     "http://example.com",
     "://",
     None,
