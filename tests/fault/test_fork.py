@@ -112,6 +112,31 @@ def test_a_child_may_open_what_was_closed_before_it_was_born(parent: Any, path: 
     check(path, 3)
 
 
+def test_a_child_may_open_what_its_parent_could_not(path: Path, tmp_path: Path) -> None:
+    """An opening that failed has left nothing to inherit."""
+    path.write_text("no database yet, " * 500)
+    assert attempt(path) == "store.foreign"
+    assert attempt(tmp_path / "good.db") == "2"
+    path.write_bytes((tmp_path / "good.db").read_bytes())
+    assert in_child(lambda: attempt(path)) == "3"
+    check(path, 3)
+
+
+def test_a_child_may_open_what_was_moved_before_it_was_closed(
+    parent: Any, path: Path, tmp_path: Path
+) -> None:
+    """A store that is closed is forgotten under whatever name its file has by then."""
+    aside = tmp_path / "aside.db"
+    parent.session(KEY, actor="parent").append("p.x")
+    path.rename(aside)
+    parent.close()
+    for suffix in ("-wal", "-shm"):
+        left = path.with_name(path.name + suffix)
+        if left.exists():
+            left.rename(aside.with_name(aside.name + suffix))
+    assert in_child(lambda: attempt(aside)) == "4"
+
+
 def test_a_refused_child_refuses_again(parent: Any, path: Path) -> None:
     """A second attempt is no way around."""
     assert in_child(lambda: attempt(path) + attempt(path)) == "store.forked" * 2

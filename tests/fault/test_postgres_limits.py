@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import asyncpg
 import pytest
@@ -139,3 +141,22 @@ async def test_time_never_goes_back_within_a_session(
     assert (await create(store, B)).events[0].at_us < before
     assert [event.seq for event in await log(store, A)] == [1, 2, 3, 4]
     assert (await store.verify(None)).findings == ()
+
+
+async def test_the_history_of_a_name_does_not_slow_its_readers(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """A thousand versions of an app: name, and no statistics: loading reads a handful of rows."""
+    await admin.execute("ALTER TABLE holdfast.scopes SET (autovacuum_enabled = off)")
+    await create(store, A, {"app:n": 0, "app:m": 0})
+    await asyncio.gather(*(add(store, A, draft(inc={"app:n": 1})) for _ in range(1_000)))
+    explain = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM holdfast.scopes_of('shop', '')"
+    plan = json.loads(await admin.fetchval(explain))[0]["Plan"]
+    assert (await load(store, A)).scopes["app:n"].value == 1_000
+    assert most_rows(plan) < 100
+
+
+def most_rows(plan: dict[str, Any]) -> float:
+    """The most rows that any step of a plan has passed on, over all its rounds."""
+    below = [most_rows(each) for each in plan.get("Plans", ())]
+    return max([plan["Actual Rows"] * plan["Actual Loops"], *below])

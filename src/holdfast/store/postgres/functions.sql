@@ -240,7 +240,11 @@ LANGUAGE sql STABLE AS $$
     CROSS JOIN LATERAL (SELECT s.base FROM holdfast.scopes s
                         WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name
                         ORDER BY s.version DESC LIMIT 1) b
-    JOIN holdfast.scopes r ON r.app = of_app AND r.owner = of_owner AND r.name = n.name AND r.version >= b.base
+    -- OFFSET 0 keeps this a look into the index for each name: joined freely, the planner may read
+    -- every version of every name once.
+    CROSS JOIN LATERAL (SELECT s.* FROM holdfast.scopes s
+                        WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name AND s.version >= b.base
+                        OFFSET 0) r
     WHERE n.name IS NOT NULL
     ORDER BY r.name, r.version
 $$;

@@ -46,7 +46,8 @@ SELECT k.i, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, name, i)
 CROSS JOIN LATERAL (SELECT s.base FROM holdfast.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
                     ORDER BY s.version DESC LIMIT 1) b
-JOIN holdfast.scopes r ON r.app = k.app AND r.owner = k.owner AND r.name = k.name AND r.version >= b.base
+CROSS JOIN LATERAL (SELECT s.* FROM holdfast.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
+                    AND s.version >= b.base OFFSET 0) r
 ORDER BY k.i, r.version
 
 -- name: lock
