@@ -22,12 +22,13 @@ from holdfast.errors import (
 from holdfast.model.events import Commit, Event
 from holdfast.model.keys import Key
 from holdfast.store.codec import Codec
-from holdfast.store.postgres import audit, heads, rows
+from holdfast.store.postgres import audit, doctor, heads, rows
 from holdfast.store.postgres.committer import Committer
 from holdfast.store.postgres.connect import Connection, Pool, connect, translate, where
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
+    Check,
     Committed,
     Erasure,
     Loaded,
@@ -145,6 +146,10 @@ class PostgresStore:
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
         return report
+
+    async def examine(self) -> tuple[Check, ...]:
+        checks: tuple[Check, ...] = await self._with(doctor.examine)
+        return checks
 
     def pulse(self) -> int:
         """Changes with every call: only a read tells, until a channel for hints is there."""
