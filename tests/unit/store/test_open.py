@@ -51,7 +51,7 @@ BAD_URLS = [
     "memory://name",
     "memory://?sync=full",
     "memory:///",
-    "postgres://host/db",
+    "mysql://host/db",
     "http://example.com",
     "://",
     None,
