@@ -72,9 +72,11 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Examine a store: read everything back, look at how it is kept, say what to do.
+    """Examine a store, and say what to do about it.
 
-    Safe while others write; changes nothing.
+    Reads everything back as verify does, then looks at how the store is kept: durability
+    settings, versions, sizes, clocks, what was left undone. Safe while others write; changes
+    nothing.
     """
     screen = Screen(as_json=as_json)
 
@@ -100,9 +102,10 @@ def verify(
     id_: Annotated[str | None, typer.Option("--id", help="… and its id.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Read every session, or one, back and hold it against its chain.
+    """Hold every session, or one, against its chain.
 
-    Chain, checksums, dense seqs, folds and indexes. Safe while others write; changes nothing.
+    Reads everything back: chain, checksums, dense seqs, folds, indexes. Safe while others write;
+    changes nothing.
     """
     screen = Screen(as_json=as_json)
 
@@ -124,9 +127,10 @@ def backup(
     *,
     as_json: Json = False,
 ) -> None:
-    """Copy a SQLite store to a file while it is in use: of one instant, whole or not there.
+    """Copy a SQLite store to a file, while it is in use.
 
-    For PostgreSQL use pg_dump or pg_basebackup.
+    The copy is of one instant, and whole or not there. For PostgreSQL use pg_dump or
+    pg_basebackup.
     """
     screen = Screen(as_json=as_json)
 
@@ -151,9 +155,9 @@ def restore(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put a backup in the place of a SQLite store that no process has open.
+    """Put a backup in the place of a SQLite store.
 
-    The backup is checked first. For PostgreSQL use pg_restore.
+    No process may have that store open. The backup is checked first. For PostgreSQL use pg_restore.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():

@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-import asyncpg
-
 from holdfast.store.doctor import listed, size
 from holdfast.store.postgres.connect import POOL_MAX, SCHEMA, Connection
 from holdfast.store.protocol import Check
@@ -32,7 +30,8 @@ _ROOM: Final = """
 SELECT current_setting('max_connections')::int
            - current_setting('superuser_reserved_connections')::int AS most,
        count(*)::int AS used, count(*) FILTER (WHERE application_name = 'holdfast')::int AS ours
-  FROM pg_stat_activity WHERE backend_type = 'client backend'"""
+  FROM pg_stat_activity
+ WHERE datid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend'"""
 _REPLICAS: Final = """
 SELECT pg_is_in_recovery() AS standby, count(r.pid)::int AS replicas,
        count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum'))::int AS synchronous,
@@ -72,6 +71,8 @@ SELECT 'prepared transaction ' || gid,
        extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
  ORDER BY 2 DESC"""
 _SCHEMA: Final = "SELECT value FROM holdfast.meta WHERE name = 'schema'"
+_SEES: Final = "SELECT pg_has_role('pg_monitor', 'usage')"
+_HIDDEN: Final = "not shown to this user: GRANT pg_monitor shows it"
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 Asked = Callable[[Connection], Awaitable[Check]]
@@ -81,11 +82,11 @@ async def examine(conn: Connection) -> tuple[Check, ...]:
     """All checks of the server and of our schema on it."""
     found = {row["name"]: row["setting"] for row in await conn.fetch(_SETTINGS)}
     checks = [*settings(found)]
-    for name, ask in _QUESTIONS:
-        try:
-            checks.append(await ask(conn))
-        except asyncpg.InsufficientPrivilegeError:
-            checks.append(Check(name, "not shown to this user (GRANT pg_monitor shows it)"))
+    for ask in _OPEN:
+        checks.append(await ask(conn))
+    sees = await conn.fetchval(_SEES)
+    for name, ask in _MONITORED:
+        checks.append(await ask(conn) if sees else Check(name, _HIDDEN))
     return tuple(checks)
 
 
@@ -296,13 +297,10 @@ def clock(*, skew_seconds: float, doubt_seconds: float) -> Check:
     return Check("clock", found, "warning", advice)
 
 
-_QUESTIONS: Final[tuple[tuple[str, Asked], ...]] = (
-    ("schema", _schema),
-    ("tables", _tables),
-    ("dead rows", _dead_rows),
-    ("connections", _room),
+# Everyone may ask these. The others answer wrongly, rather than not at all, to those who may not.
+_OPEN: Final[tuple[Asked, ...]] = (_schema, _tables, _dead_rows, _room, _clock)
+_MONITORED: Final[tuple[tuple[str, Asked], ...]] = (
     ("replication", _replication),
     ("wal size", _wal),
     ("old transactions", _old_transactions),
-    ("clock", _clock),
 )
