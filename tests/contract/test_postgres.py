@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.protocol import Seal
 from holdfast.testing.contract import DurableLaws, Reopen, SharedLaws, StoreContract
-from tests.support.postgres import Server
 from tests.support.seal import FixedKeySeal
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    server.start(fsync="off")
-    yield server
-    server.remove()
 
 
 class TestPostgres(StoreContract, DurableLaws, SharedLaws):
     seal: Seal | None = None
 
     @pytest.fixture
-    async def url(self, server: Server) -> str:
+    async def url(self, postgres_url: str) -> str:
         """An empty database."""
-        conn = await asyncpg.connect(server.url)
-        await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
-        await conn.close()
-        return server.url
+        return postgres_url
 
     @pytest.fixture
     async def store(self, url: str) -> AsyncIterator[PostgresStore]:
