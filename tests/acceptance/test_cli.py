@@ -274,7 +274,7 @@ def test_an_error_is_its_code_its_words_and_its_exit_code(
 
 def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server) -> None:
     """Looking after a store never makes one, on a server neither."""
-    empty = server.url.replace("/postgres?", "/template1?")
+    empty = server.url_as("holdfast", database="template1")
     for _ in range(2):
         code, told = answer(here, "doctor", empty)
         assert (code, told["error"]["code"]) == (4, "store.unopened")

@@ -63,13 +63,14 @@ async def test_a_sound_server_is_well(server: Server) -> None:
 async def test_bad_settings_are_found_with_their_advice(server: Server) -> None:
     """A server that was started for speed is told what each setting risks."""
     bad = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+    kept = dict(server.settings)
     server.stop()
     server.start(**bad, wal_level="minimal", max_wal_senders=0, max_connections=11)
     try:
         diagnosis = await diagnose(server.url)
     finally:
-        server.stop()
-        server.start(max_prepared_transactions=2)
+        server.settings = kept
+        server.restart()
     assert unwell(diagnosis) == {
         **dict.fromkeys(bad, "problem"),
         "wal_level": "warning",
@@ -166,7 +167,7 @@ async def test_what_a_user_may_not_see_is_said(server: Server, admin: asyncpg.Co
     await admin.execute("DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
     await admin.execute("GRANT USAGE ON SCHEMA holdfast TO plain")
     await admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO plain")
-    diagnosis = await diagnose(server.url.replace("holdfast@", "plain@"))
+    diagnosis = await diagnose(server.url_as("plain"))
     assert unwell(diagnosis) == {}
     for name in ("replication", "wal size", "old transactions"):
         assert "pg_monitor" in of(diagnosis, name).found

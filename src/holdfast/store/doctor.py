@@ -12,30 +12,19 @@ from typing import Final
 from holdfast.store.codec import NO_SEAL
 from holdfast.store.protocol import Check, Finding, Report
 
-# Which findings belong to which check: the name, where they are found, what holds if there are
-# none, and what to do if there are some.
-_READ: Final = (
-    (
-        "log",
-        ("event", "session"),
-        "chain, checksums and seqs hold",
-        "Keep a copy of the store as it is. Sessions that are not named are whole; restore those "
-        "that are from a backup, and look at the disk and the memory of this machine.",
-    ),
-    (
-        "folds",
-        ("head", "state", "snapshot", "scope"),
-        "heads and state are what the log amounts to",
-        "Something else than Holdfast wrote to the store, or it rotted. Keep a copy and restore "
-        "what is named from a backup.",
-    ),
-    (
-        "indexes",
-        ("label", "file"),
-        "nothing disagrees with the tables",
-        "Keep a copy, then restore from a backup. Do not write to the store before.",
-    ),
-)
+_PARTS: Final = {"event": "log", "session": "log", "label": "indexes", "file": "indexes"}
+_HOLDS: Final = {
+    "log": "chain, checksums and seqs hold",
+    "folds": "heads and state are what the log amounts to",
+    "indexes": "nothing disagrees with the tables",
+}
+_ADVICE: Final = {
+    "log": "Keep a copy of the store as it is. Sessions that are not named are whole; restore "
+    "those that are from a backup, and look at the disk and the memory of this machine.",
+    "folds": "Something else than Holdfast wrote to the store, or it rotted. Keep a copy and "
+    "restore what is named from a backup.",
+    "indexes": "Keep a copy, then restore from a backup. Do not write to the store before.",
+}
 _UNSEALED: Final = "Call hf.doctor() in a program that opens the store with its seal."
 _SHOWN: Final = 3
 
@@ -44,10 +33,7 @@ def read_checks(report: Report) -> tuple[Check, ...]:
     """One check for each kind of thing that a verification reads."""
     locked = [finding for finding in report.findings if NO_SEAL in finding.problem]
     broken = [finding for finding in report.findings if NO_SEAL not in finding.problem]
-    checks = [
-        _of([f for f in broken if f.where in wheres], name, _holds(name, holds, report), advice)
-        for name, wheres, holds, advice in _READ
-    ]
+    checks = [_part(name, report, [f for f in broken if _name(f) == name]) for name in _HOLDS]
     if locked:
         found = "sealed bodies could not be opened; their chain and checksums were checked"
         checks.append(Check("seal", found, "warning", _UNSEALED))
@@ -82,13 +68,15 @@ def size(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
-def _holds(name: str, holds: str, report: Report) -> str:
+def _name(finding: Finding) -> str:
+    """The check that a finding belongs to: whatever is not of the log or an index is folded."""
+    return _PARTS.get(finding.where, "folds")
+
+
+def _part(name: str, report: Report, findings: list[Finding]) -> Check:
+    if findings:
+        return Check(name, listed(map(finding_line, findings)), "problem", _ADVICE[name])
     if name != "log":
-        return holds
-    return f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}: {holds}"
-
-
-def _of(findings: list[Finding], name: str, holds: str, advice: str) -> Check:
-    if not findings:
-        return Check(name, holds)
-    return Check(name, listed(map(finding_line, findings)), "problem", advice)
+        return Check(name, _HOLDS[name])
+    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
+    return Check(name, f"{read}: {_HOLDS[name]}")

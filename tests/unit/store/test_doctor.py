@@ -28,6 +28,8 @@ def test_a_clean_report_is_well_in_every_part() -> None:
         ("state", "folds"),
         ("snapshot", "folds"),
         ("scope", "folds"),
+        ("tombstone", "folds"),
+        ("whatever comes", "folds"),
         ("label", "indexes"),
         ("file", "indexes"),
     ],

@@ -85,10 +85,7 @@ def schema(application_id: int, number: int) -> Check:
 def journal_mode(mode: str) -> Check:
     if mode == "wal":
         return Check("journal mode", mode)
-    advice = (
-        "Something switched it. Close every process that has the file open, then run: "
-        "sqlite3 FILE 'PRAGMA journal_mode=wal'."
-    )
+    advice = "Close every process that has the file open; the next to open it switches it back."
     return Check(
         "journal mode", f"{mode}, not wal: readers and writers block each other", "problem", advice
     )
