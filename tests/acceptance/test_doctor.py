@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import subprocess
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import asyncpg
@@ -10,7 +15,7 @@ import pytest
 import holdfast
 from holdfast import Check, Diagnosis
 from holdfast.store.postgres import doctor
-from tests.support.postgres import Server
+from tests.support.postgres import Server, binaries, unprivileged
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +165,42 @@ async def test_dead_rows_are_counted_and_vacuum_ends_them(
     assert check.severity == "warning"
     await admin.execute(check.advice.split(".")[0].removeprefix("Run: ") + ".meta")
     assert of(await diagnose(server.url), "dead rows").ok
+
+
+@pytest.fixture
+def standby(server: Server) -> Iterator[str]:
+    """The URL of a replica that streams from the server."""
+    home, who = server.folder / "standby", unprivileged()
+    home.mkdir()
+    if who:
+        os.chown(home, who["user"], who["group"])
+    copy = ["-D", home / "data", "-R", "-X", "stream", "-h", server.folder, "-U", "holdfast"]
+    subprocess.run([binaries() / "pg_basebackup", *copy], check=True, cwd=home, **who)
+    options = [f"unix_socket_directories={home}", "listen_addresses=", "max_connections=200"]
+    options.append("max_prepared_transactions=2")
+    process = subprocess.Popen(
+        [binaries() / "postgres", "-D", home / "data", *(f"--{option}" for option in options)],
+        cwd=home,
+        stderr=subprocess.DEVNULL,
+        **who,
+    )
+    yield server.url_as("holdfast", folder=home)
+    process.send_signal(signal.SIGINT)
+    process.wait(60)
+    shutil.rmtree(home)
+
+
+async def test_a_standby_is_told_from_its_primary(
+    server: Server, admin: asyncpg.Connection, standby: str
+) -> None:
+    """The one cannot be written; the other sees its replica."""
+    deadline = time.monotonic() + 30
+    while not await admin.fetchval("SELECT count(*) FROM pg_stat_replication"):
+        assert time.monotonic() < deadline, "the replica does not come"
+    assert unwell(await diagnose(standby)) == {"replication": "problem"}
+    check = of(await diagnose(server.url), "replication")
+    assert check.ok
+    assert check.found.startswith("1 replica, 0 synchronous")
 
 
 async def test_what_a_user_may_not_see_is_said(server: Server, admin: asyncpg.Connection) -> None:

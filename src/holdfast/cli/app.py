@@ -108,13 +108,13 @@ def verify(
     changes nothing.
     """
     screen = Screen(as_json=as_json)
-
-    async def run(hf: holdfast.Holdfast) -> Report:
-        with screen.progress("reading sessions") as progress:
-            return await hf.verify(_key(app_name, user, id_), progress=progress)
-
     with screen.errors():
-        _key(app_name, user, id_)
+        key = _key(app_name, user, id_)
+
+        async def run(hf: holdfast.Holdfast) -> Report:
+            with screen.progress("reading sessions") as progress:
+                return await hf.verify(key, progress=progress)
+
         report = _on(url, run)
         screen.report(report)
     raise typer.Exit(0 if report.ok else FOUND)

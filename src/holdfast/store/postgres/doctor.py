@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from holdfast.store.doctor import listed, size
+from holdfast.store.doctor import listed, plural, size
 from holdfast.store.postgres.connect import POOL_MAX, SCHEMA, Connection
 from holdfast.store.protocol import Check
 
@@ -19,6 +19,7 @@ OLDEST: Final = 14  # of the major versions that its makers still mend
 DEAD_ROWS_MIN: Final = 10_000
 LAG_BYTES_MAX: Final = 256 * 2**20
 TRANSACTION_SECONDS_MAX: Final = 30.0
+TABLES_SECONDS_MAX: Final = 3_600
 CLOCK_SECONDS_MAX: Final = 1.0
 _ROUNDS: Final = 5
 
@@ -162,11 +163,14 @@ async def _schema(conn: Connection) -> Check:
 
 
 async def _tables(conn: Connection) -> Check:
+    """Reads whole tables, as verification does, and so may take longer than a call may."""
     broken = [f"index {row['name']} is not valid" for row in await conn.fetch(_INDEXES)]
-    if labels := await conn.fetchval(_LABELS):
-        broken.append(f"{labels} labels are not listed as the heads have them")
-    if orphans := await conn.fetchval(_ORPHANS):
-        broken.append(f"{orphans} rows belong to no living session")
+    async with conn.transaction(readonly=True):
+        await conn.execute(f"SET LOCAL statement_timeout = '{TABLES_SECONDS_MAX}s'")
+        if labels := await conn.fetchval(_LABELS, timeout=TABLES_SECONDS_MAX):
+            broken.append(f"{plural(labels, 'label')} not listed as the heads have them")
+        if orphans := await conn.fetchval(_ORPHANS, timeout=TABLES_SECONDS_MAX):
+            broken.append(f"{plural(orphans, 'row')} of no living session")
     if not broken:
         return Check("tables", "every index is valid, no row is left over")
     advice = (
@@ -227,13 +231,16 @@ def replication(
     if standby:
         advice = "Name the primary in the URL, or add target_session_attrs=read-write to it."
         return Check(name, "this is a standby, which cannot be written", "problem", advice)
-    found = f"{replicas} replicas, {synchronous} synchronous, {size(lag_bytes)} behind at most"
+    found = f"{plural(replicas, 'replica')}, {synchronous} synchronous, "
+    found += f"{size(lag_bytes)} behind at most"
     if names and not synchronous:
         advice = "Bring a standby of synchronous_standby_names back, or take it from the setting."
         return Check(name, f"{found}: commits wait for a standby", "problem", advice)
     if idle_slots:
         advice = "Reconnect its replica, or drop the slot: SELECT pg_drop_replication_slot(name)."
-        return Check(name, f"{found}; {idle_slots} unused slots keep WAL", "warning", advice)
+        return Check(
+            name, f"{found}; WAL is kept for {plural(idle_slots, 'unused slot')}", "warning", advice
+        )
     if lag_bytes > LAG_BYTES_MAX:
         advice = "Look at the replica's disk and network; reads from it are that much older."
         return Check(name, found, "warning", advice)

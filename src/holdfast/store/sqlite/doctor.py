@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.store.doctor import size
+from holdfast.store.doctor import plural, size
 from holdfast.store.protocol import Check
 from holdfast.store.sqlite.connect import APPLICATION_ID, SCHEMA
 from holdfast.store.sqlite.disks import NETWORK, file_system
@@ -22,9 +22,10 @@ PAGE_BYTES: Final = 4_096
 WAL_PAGES_MAX: Final = 4 * CHECKPOINT_PAGES
 FREE_PAGES_MIN: Final = 1_000
 CLOCK_US_MAX: Final = 60 * 1_000_000
-# The first release whose log cannot be lost when it is begun anew during a checkpoint
-# (sqlite.org/wal.html#walresetbug); 3.50.7 has the same mend.
-_MENDED: Final = ((3, 51, 3), (3, 50, 7))
+# A log that is begun anew during a checkpoint may be lost before these two releases, which mend
+# it in their lines (sqlite.org/wal.html#walresetbug).
+_MENDED: Final = (3, 51, 3)
+_MENDED_BEFORE: Final = (3, 50, 7)
 _SYNC: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _FLEETING: Final = {"tmpfs", "ramfs", "overlay"}
 # NOOP only tells; where SQLite does not know it yet, PASSIVE copies what it can and waits for none.
@@ -62,10 +63,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
 
 def version(found: str) -> Check:
     number = tuple(int(part) for part in found.split("."))
-    mended = any(
-        number >= each and (number[:2] == each[:2] or each is _MENDED[0]) for each in _MENDED
-    )
-    if mended:
+    if number >= _MENDED or _MENDED_BEFORE <= number < (3, 51):
         return Check("sqlite", found)
     advice = (
         "Upgrade apsw to 3.51.3 or later: before it, a checkpoint that meets a commit of another "
@@ -183,12 +181,14 @@ def removals(waiting: int, erased: int) -> Check:
             "The process that erased them died before their bytes were overwritten. Call hf.erase "
             "with the same key again: it finishes, and gives the same certificate."
         )
-        return Check(name, f"{erased} erased sessions still have rows", "problem", advice)
+        return Check(
+            name, f"rows are left of {plural(erased, 'erased session')}", "problem", advice
+        )
     advice = (
         "The next process that writes removes them, a few thousand rows at a time. If the number "
         "stays the same while one writes, restart that process."
     )
-    return Check(name, f"{waiting} deleted sessions still have rows", "warning", advice)
+    return Check(name, f"rows are left of {plural(waiting, 'deleted session')}", "warning", advice)
 
 
 def _newest_us(conn: apsw.Connection) -> int | None:
