@@ -12,13 +12,16 @@ LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format torture bench venv lock clean
+.PHONY: help demo demo-postgres test check format torture bench venv lock clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## Ten seconds: write, kill the writer, carry on with nothing lost
 	@$(BIN)/python examples/demo.py
+
+demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
+	@$(BIN)/python examples/demo_postgres.py
 
 test: $(READY) ## Run every test but the torture
 	$(BIN)/python -m pytest

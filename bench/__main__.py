@@ -1,4 +1,4 @@
-"""The command: `python -m bench [W1 W2 …] [--quick] [--json FILE]`.
+"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--json FILE]`.
 
 Prints a table per workload as soon as it is measured, and JSON lines with every reading. Missed
 targets are shown, not punished: benchmarks inform, tests decide.
@@ -21,13 +21,15 @@ from rich.console import Console
 from rich.status import Status
 
 import holdfast
-from bench import peer, table
+from bench import peer, postgres, table
 from bench.lines import Lines
 from bench.place import Place, scratch
 from bench.raw import PAGE_BYTES
 from bench.rounds import Run
-from bench.workloads import WORKLOADS
+from bench.workloads import WORKLOADS as SQLITE
+from tests.support.postgres import Server
 
+WORKLOADS: Final = {**SQLITE, **postgres.WORKLOADS}
 _WIDTH: Final = 132
 
 
@@ -36,7 +38,8 @@ def main() -> int:
     console = _console(stderr=args.json == "-")
     with ExitStack() as stack:
         place = stack.enter_context(scratch(args.dir))
-        names = args.workloads or list(WORKLOADS)
+        names = args.workloads or list(postgres.WORKLOADS if args.postgres else SQLITE)
+        server = _server(stack) if any(name in postgres.WORKLOADS for name in names) else None
         wanted = not args.no_peer and any(WORKLOADS[name].peer for name in names)
         neighbour = _neighbour(stack, console) if wanted else None
         lines = Lines(args.json)
@@ -48,7 +51,7 @@ def main() -> int:
         targets: list[table.Target] = []
         for name in names:
             with console.status(name) as status:
-                run = Run(place, neighbour, args.quick, rounds, partial(_say, status, name))
+                run = Run(place, neighbour, args.quick, rounds, partial(_say, status, name), server)
                 rows = WORKLOADS[name].rows(run)
             table.show(console, WORKLOADS[name].title, rows)
             for row in rows:
@@ -63,6 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("workloads", nargs="*", choices=[*WORKLOADS, []], metavar="W1 W2 …")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
     parser.add_argument("--json", metavar="FILE", help="JSON lines into FILE (-: stdout)")
+    parser.add_argument("--postgres", action="store_true", help="P1 to P7, on a server of its own")
     parser.add_argument("--rounds", type=int, help="turns of every contestant")
     parser.add_argument("--dir", type=Path, help="where the databases are made; a real disk")
     parser.add_argument("--no-peer", action="store_true", help="leave out openai-agents")
@@ -73,6 +77,14 @@ def _console(*, stderr: bool) -> Console:
     console = Console(stderr=stderr)
     # A pipe or a narrow window folds a long line; a table squeezed to fit cannot be read at all.
     return Console(stderr=stderr, width=max(console.width, _WIDTH))
+
+
+def _server(stack: ExitStack) -> Server:
+    """PostgreSQL as it comes: fsync and synchronous_commit on, nothing tuned."""
+    server = Server()
+    stack.callback(server.remove)
+    server.start()
+    return server
 
 
 def _neighbour(stack: ExitStack, console: Console) -> peer.Peer | None:

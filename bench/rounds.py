@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from bench.peer import Peer
 from bench.place import Place
+from tests.support.postgres import Server
 
 Numbers: TypeAlias = dict[str, float]
 Contestant: TypeAlias = Callable[[Path], Numbers]
@@ -71,6 +72,13 @@ class Run:
     quick: bool
     rounds: int
     say: Callable[[str], None]
+    server: Server | None = None
+
+    @property
+    def postgres(self) -> Server:
+        """The server of this run, for the workloads that need one."""
+        assert self.server is not None
+        return self.server
 
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full

@@ -93,8 +93,8 @@ _data: Final = st.fixed_dictionaries(
 
 
 @st.composite
-def drafts(draw: st.DrawFn) -> dict[str, Any]:
-    """The arguments of an append."""
+def drafts(draw: st.DrawFn, *, temp: bool = True) -> dict[str, Any]:
+    """The arguments of an append, with or without changes to temp: names."""
     data = draw(_data)
     more = draw(_fitting if draw(st.integers(0, 3)) else _anything)
     made: dict[str, Any] = {"type": draw(st.sampled_from(TYPES)), "data": data, **more}
@@ -105,4 +105,19 @@ def drafts(draw: st.DrawFn) -> dict[str, Any]:
     if draw(st.integers(0, 5)) == 0:
         made["cause"] = draw(st.sampled_from(GIVEN_IDS))
         made["correlation_id"] = "c-1"
-    return made
+    return made if temp else _without_temp(made)
+
+
+def _without_temp(made: dict[str, Any]) -> dict[str, Any]:
+    left = dict(made)
+    for verb in ("set", "merge", "add", "inc"):
+        if verb in made:
+            left[verb] = {name: v for name, v in made[verb].items() if name not in TEMP_NAMES}
+    for verb in ("delete", "ops"):
+        if verb in made:
+            left[verb] = [item for item in made[verb] if _named(item) not in TEMP_NAMES]
+    return left
+
+
+def _named(item: Any) -> Any:
+    return item if isinstance(item, str) else item.path[0]

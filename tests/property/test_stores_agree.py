@@ -308,7 +308,9 @@ class StoresAgree(RuleBasedStateMachine):
 
         self.both(ask)
 
-    @rule(parts=st.lists(st.tuples(keys, drafts(), expects), min_size=2, max_size=8))
+    # temp: belongs to the live object, which shares no transaction: there the order of wakings
+    # decides what is refused, and a store that never waits has another.
+    @rule(parts=st.lists(st.tuples(keys, drafts(temp=False), expects), min_size=2, max_size=8))
     def append_at_once(self, parts: list[tuple[Key, dict[str, Any], str | None]]) -> None:
         """Callers that share a transaction do not fail each other and keep their order."""
         versions = [self.expected(key, expect) for key, _, expect in parts]
@@ -477,7 +479,7 @@ QUICK = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-LONG = settings(QUICK, max_examples=3_000, stateful_step_count=60)
+LONG = settings(QUICK, max_examples=1_200, stateful_step_count=60)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,12 @@ from collections.abc import Callable
 
 
 def in_child(work: Callable[[], str], *, seconds: int = 30) -> str:
-    """What `work` returned in a child process, or the traceback of what it raised.
+    """What `work` returned in a child process, or the traceback of what it raised."""
+    return fork(work, seconds=seconds)()
+
+
+def fork(work: Callable[[], str], *, seconds: int = 30) -> Callable[[], str]:
+    """Begin `work` in a child process; call what is returned to wait for what came of it.
 
     A child that hangs is ended by its own alarm, and nothing of the parent's clean-up runs in it.
     """
@@ -25,10 +30,14 @@ def in_child(work: Callable[[], str], *, seconds: int = 30) -> str:
         os.write(writing, answer.encode())
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    return answer or "the child hung, or died without a word"
+
+    def wait() -> str:
+        with os.fdopen(reading) as pipe:
+            answer = pipe.read()
+        os.waitpid(pid, 0)
+        return answer or "the child hung, or died without a word"
+
+    return wait
 
 
 def as_nobody() -> None:

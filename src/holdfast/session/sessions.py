@@ -227,11 +227,11 @@ class Holdfast:
         return deleted
 
     async def erase(self, key: AnyKey) -> Erasure | None:
-        """Forget the session: its log, state, labels and key are overwritten in the store's files.
+        """Forget the session: nothing of it can be read from the store's files afterwards.
 
-        Raises StoreBusy if a reader of another process keeps old pages alive too long: it is
-        erased then, and calling again finishes the overwriting. Ids that callers chose for their
-        events may outlive it in unused parts of index pages; do not put secrets there.
+        A SQLite file is written anew for that, which takes time by its size. Raises StoreBusy if
+        a reader of another process keeps old pages alive too long: the session is erased then,
+        and calling again finishes the overwriting.
         """
         key = _key(key)
         erasure = await self._store_now().erase(key)

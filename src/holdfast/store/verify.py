@@ -47,8 +47,8 @@ def verify_session(
                 yield from _snapshot_problems(key, snapshot, fold)
         else:  # what follows a hole cannot be folded; its own chain and body still can be checked
             fold = Fold(_skip(fold.head, event))
-    if snapshot is not None and snapshot[0] > now.head.version:
-        yield Finding("snapshot", "is of a later version than the head", key, snapshot[0])
+    if snapshot is not None and not 1 <= snapshot[0] <= now.head.version:
+        yield Finding("snapshot", "is of a version that is not in the log", key, snapshot[0])
     if whole:
         yield from _fold_problems(key, now, fold)
         if processed != claimed:

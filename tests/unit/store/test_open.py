@@ -51,7 +51,6 @@ BAD_URLS = [
     "memory://name",
     "memory://?sync=full",
     "memory:///",
-    "mysql://host/db",
     "http://example.com",
     "://",
     None,

@@ -34,6 +34,7 @@ class Reply:
         self.refused: dict[int, str] = {}
         self.events: dict[int, tuple[int, bytes]] = {}
         self.sids: dict[int, int] = {}
+        self.told: dict[tuple[Key, int], tuple[int, bytes]] = {}
         for what, place, number, link in rows:
             if what == "event":
                 self.events[place] = (number, link)
@@ -109,7 +110,7 @@ class Call:
 
         None if one of them stands on something planned that the server refused.
         """
-        told = {self._keys[place - 1]: event for place, event in reply.events.items()}
+        told = self._told(reply)
         done = [self._answer(answer, told) for answer in answers]
         return None if None in done else tuple(done)  # type: ignore[arg-type]  # no None is left
 
@@ -135,7 +136,7 @@ class Call:
     def settle(self, reply: Reply) -> dict[Key, Live]:
         """The sessions as the units that held left them."""
         done: dict[Key, Live] = {}
-        told = {self._keys[p - 1]: r for p, r in reply.events.items()}
+        told = self._told(reply)
         sizes: dict[Key, int] = {}
         for place in reply.events:
             key = self._keys[place - 1][0]
@@ -157,6 +158,12 @@ class Call:
         return {key: s for unit, key, s in self._scope_left if unit not in reply.refused}
 
     # --- private -------------------------------------------------------------------------------
+
+    def _told(self, reply: Reply) -> dict[tuple[Key, int], tuple[int, bytes]]:
+        """Time and link of each event, by session and seq. Made once, not for every answer."""
+        if len(reply.told) < len(reply.events):
+            reply.told = {self._keys[place - 1]: event for place, event in reply.events.items()}
+        return reply.told
 
     def _head_of(self, key: Key) -> int:
         found = self._heads.get(key)

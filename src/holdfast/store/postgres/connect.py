@@ -71,9 +71,9 @@ async def connect(url: str) -> Pool:
 async def open_pool(url: str, *, size: int) -> Pool:
     """Connections, one of them made now. Raises StoreUnopened."""
     try:
-        return await asyncpg.create_pool(
+        pool = await asyncpg.create_pool(
             url,
-            min_size=1,
+            min_size=0,  # no floor: nobody has to knock on the door of a server that is away
             max_size=size,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
@@ -85,6 +85,8 @@ async def open_pool(url: str, *, size: int) -> Pool:
                 "search_path": "pg_catalog",
             },
         )
+        async with pool.acquire():
+            return pool
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise StoreUnopened(where(url), _reason(error)) from error
 

@@ -23,6 +23,9 @@ from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Change
 
 CHANNEL: Final = "holdfast"
+# A hint need not be durable: without this the server would flush its log for every one of them,
+# and the next commit would wait for that flush.
+_NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')"
 _FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 
@@ -88,6 +91,6 @@ class Hinting:
         while self._more:
             self._more = False
             try:
-                await self._pool.execute("SELECT pg_notify($1, '')", CHANNEL)
+                await self._pool.execute(_NOTIFY, CHANNEL)
             except _FAILURES:
                 return

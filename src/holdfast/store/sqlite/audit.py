@@ -9,7 +9,7 @@ from zlib import crc32
 import apsw
 import msgspec
 
-from holdfast.errors import HoldfastError, SessionNotFound
+from holdfast.errors import HoldfastError, SessionDeleted, SessionErased, SessionNotFound
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
@@ -61,8 +61,7 @@ class Audit:
             if key is None:
                 findings = tuple(self._guarded(self._everything(progress), "file"))
             else:
-                row = self._row(key)
-                findings = tuple(self._guarded(self._session(row), "session", key))
+                findings = tuple(self._guarded(self._one_session(key), "session", key))
         return Report(self._sessions, self._events, findings)
 
     def _guarded(
@@ -71,16 +70,21 @@ class Audit:
         """Damage that stops the reading is itself a finding."""
         try:
             yield from findings
+        except (SessionNotFound, SessionDeleted, SessionErased):
+            raise
         except Exception as error:
             yield Finding(where, f"cannot be read: {error!r}", key)
 
+    def _one_session(self, key: Key) -> Iterator[Finding]:
+        yield from self._session(self._row(key))
+
     def _row(self, key: Key) -> tuple[Any, ...]:
-        self._reader.living(key)  # raises what load would
         row = self._conn.execute(
             f"SELECT {rows.HEAD_COLUMNS} FROM sessions WHERE app = ? AND user = ? AND id = ?",
             (key.app, key.user, key.id),
         ).fetchone()
-        if row is None:
+        if row is None or row[-1] is not None:
+            self._reader.living(key)  # raises what load would
             raise SessionNotFound(key)
         return tuple(row)
 
@@ -89,6 +93,9 @@ class Audit:
         total = self._all("SELECT count(*) FROM sessions WHERE deleted_us IS NULL")[0][0]
         sid = 0
         while (row := self._conn.execute(_HEADS, (sid,)).fetchone()) is not None:
+            if row[0] <= sid:
+                yield Finding("file", "has its sessions out of order")
+                break
             sid = row[0]
             yield from self._guarded(self._session(row), "session", _key_of(row))
             if progress is not None:
@@ -116,6 +123,8 @@ class Audit:
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
         after = 0
         while page := self._all(_STORED, (sid, after)):
+            if page[-1][0] <= after:
+                raise Damaged("has its events out of order")
             for row in page:
                 after = row[0]
                 self._events += 1
@@ -165,7 +174,8 @@ class Audit:
         dead = f"SELECT {columns} FROM sessions WHERE deleted_us IS NOT NULL"
         for dead_row in self._all(dead):
             head, crc = dead_row[:-1], dead_row[-1]
-            if rows.tomb_crc(rows.head_from(head), head[-1]) != crc:
+            kept = rows.tomb_crc(rows.head_from(head), head[-1]) == crc
+            if not kept or head[9:13] != (None, 0, None, None):  # labels, pending, timers: gone
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
         for row in self._all("SELECT key_hash, version, link, erased_us, crc FROM erased"):
             if rows.erased_row(Erasure(*row[:-1])) != row:

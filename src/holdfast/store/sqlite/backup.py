@@ -131,7 +131,11 @@ def _move_aside(target: Path) -> None:
 
 
 def _beside(target: Path) -> Path:
-    """A name of our own in the target's directory."""
+    """A name of our own in the target's directory. What dead processes left there is cleared."""
+    for left in target.parent.glob(f"{target.name}.*-*.part*"):
+        pid = left.name.removeprefix(f"{target.name}.").partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            left.unlink(missing_ok=True)
     return target.with_name(f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 

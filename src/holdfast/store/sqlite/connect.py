@@ -144,10 +144,12 @@ class Database:
 
 def schema_of(conn: apsw.Connection) -> int:
     """The schema number of our database, 0 for an empty one, -1 for somebody else's."""
-    if conn.pragma("application_id") == APPLICATION_ID:
-        return int(conn.pragma("user_version"))
-    empty = conn.execute("SELECT count(*) FROM sqlite_schema").get == 0
-    return 0 if empty and conn.pragma("application_id") == 0 else -1
+    with conn:  # one instant: another process may be making the file just now
+        empty = conn.execute("SELECT count(*) FROM sqlite_schema").get == 0
+        application, version = conn.pragma("application_id"), conn.pragma("user_version")
+    if application == APPLICATION_ID:
+        return int(version)
+    return 0 if empty and application == 0 else -1
 
 
 def migrate(conn: apsw.Connection, number: int) -> None:

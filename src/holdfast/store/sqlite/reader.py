@@ -59,7 +59,11 @@ class Reader:
         try:
             yield
         finally:
-            self.conn.execute("COMMIT")
+            try:
+                self.conn.execute("COMMIT")
+            except apsw.Error:  # a damaged page was met; nothing was written, so nothing is lost
+                if self.conn.in_transaction:
+                    self.conn.execute("ROLLBACK")
 
     def _rows(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return self.conn.execute(sql, args).fetchall()
@@ -104,6 +108,8 @@ class Reader:
         size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
         seq = fold.head.version
         while page := self.events(sid, head.uid, SQL["events_after"], seq, _PAGE):
+            if page[-1].seq <= seq:
+                break  # an index out of order would go round for ever
             for event in page:
                 damaged += range(seq + 1, event.seq)  # rows that are not there at all
                 fold, whole = replay_any(fold, event)
@@ -119,7 +125,10 @@ class Reader:
     def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
         """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""
         start = Fold(blank(head.key, head.uid, head.created_us))
-        row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
+        try:
+            row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
+        except apsw.CorruptError:
+            return start, 0
         if row is None or row[0] > head.version:
             return start, 0
         seq, flags, body, crc = row

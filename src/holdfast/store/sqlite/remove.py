@@ -44,13 +44,27 @@ def erase(writer: Writer, key: Key, now_us: int) -> Erasure | None:
         writer.conn.execute(SQL["drop_session"], (sid,))
         writer.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
         writer.conn.execute(SQL["add_purge"], (sid,))
+        writer.conn.execute("INSERT OR REPLACE INTO meta VALUES ('overwrite', 1)")
         writer.cache.forget(key)
     return erasure
 
 
-def erase_some(writer: Writer) -> bool:
-    """One more step of forgetting; False when nothing of it is left in the files.
+def is_unfinished(writer: Writer) -> bool:
+    """Whether something that was erased may still be in the files."""
+    found = writer.conn.execute("SELECT 1 FROM meta WHERE name = 'overwrite'").fetchone()
+    return found is not None
 
-    Also when it was erased before: that process may have died between there and here.
-    """
-    return writer.purge_some() or not writer.wal.truncate()
+
+def rewrite(writer: Writer) -> None:
+    """Write the whole file anew. SQLite overwrites what it deletes, but a page that was split or
+    merged before may still hold a copy of a row in the part it does not use."""
+    writer.conn.execute("VACUUM")
+
+
+def finish(writer: Writer) -> bool:
+    """Empty the log file, which holds pages as they were before. False if somebody reads it."""
+    if not writer.wal.truncate():
+        return False
+    with writer.transaction():
+        writer.conn.execute("DELETE FROM meta WHERE name = 'overwrite'")
+    return True

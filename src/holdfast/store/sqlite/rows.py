@@ -182,8 +182,8 @@ def session_row(head: Head) -> tuple[Any, ...]:
 
 def tomb_crc(head: Head, deleted_us: int) -> int:
     """The checksum of what a tombstone keeps."""
-    kept = (head.key, head.uid, head.version, head.link, head.created_us, deleted_us)
-    return crc32(canonical(kept))
+    times = (head.created_us, head.updated_us, deleted_us)
+    return crc32(canonical((head.key, head.uid, head.version, head.link, *times)))
 
 
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:

@@ -45,6 +45,7 @@ from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
 from holdfast.store.sqlite.writer import Job, Writer
+from holdfast.store.threads import in_thread
 
 T = TypeVar("T")
 
@@ -76,7 +77,7 @@ class SQLiteStore:
         """Open the file, creating it if it is not there. Raises StoreError."""
         refuse_network(path)
         database = Database(path, sync=sync, vfs=vfs, busy_seconds=busy_seconds)
-        conn = await _in_thread(database.prepare)  # it may have to wait for another process
+        conn = await in_thread(database.prepare)  # it may have to wait for another process
         return cls(database, conn, Codec(seal), clock or Clock())
 
     # --- writing -------------------------------------------------------------------------------
@@ -92,12 +93,21 @@ class SQLiteStore:
     async def erase(self, key: Key) -> Erasure | None:
         job = Job((), partial(self._remove, remove.erase, key))
         erasure: Erasure | None = await self._write().submit(job)
+        # Also when it was erased before: that process may have died between there and here.
+        if erasure is not None and await self._write().submit(Job((), remove.is_unfinished)):
+            await self._overwrite()
+        return erasure
+
+    async def _overwrite(self) -> None:
+        """Let nothing of what was erased be left in the files. Others write between the steps."""
+        while await self._write().submit(Job((), Writer.purge_some)):
+            pass
+        await self._write().submit(Job((), remove.rewrite))
         deadline = time.monotonic() + self._database.busy_seconds
-        while erasure is not None and await self._write().submit(Job((), remove.erase_some)):
+        while not await self._write().submit(Job((), remove.finish)):
             if time.monotonic() > deadline:
                 raise StoreBusy(f"{self._database.where} (erased, but its log is still read)")
-            await asyncio.sleep(0.01)  # others write between two steps
-        return erasure
+            await asyncio.sleep(0.01)
 
     def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
         return how(writer, key, self._clock())
@@ -150,7 +160,7 @@ class SQLiteStore:
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check()
-        await _in_thread(partial(back_up, self._database, target, progress))
+        await in_thread(partial(back_up, self._database, target, progress))
 
     async def close(self) -> None:
         if not self._open:
@@ -185,7 +195,7 @@ class SQLiteStore:
             finally:
                 close(conn)
 
-        return await _in_thread(run)
+        return await in_thread(run)
 
     def _write(self) -> Writer:
         self._check()
@@ -200,7 +210,7 @@ class SQLiteStore:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where) from error
-        except Damaged as error:
+        except (Damaged, UnicodeDecodeError) as error:
             raise StoreCorrupt(self._database.where, str(error)) from error
 
     def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
@@ -218,6 +228,7 @@ class SQLiteStore:
         events = events[len(events) - min(tail, len(events)) :]
         if since_us is not None:
             events = tuple(event for event in events if event.at_us >= since_us)
+        damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
     def _fold(
@@ -276,13 +287,3 @@ def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:
             parts.append("type = ?")
             args.append(each)
     return " OR ".join(f"({part})" for part in parts), args
-
-
-async def _in_thread(work: Callable[[], T]) -> T:
-    """Run in a thread, to its end: a cancelled caller is told when it is over, not before."""
-    task = asyncio.ensure_future(asyncio.to_thread(work))
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.wait([task])
-        raise

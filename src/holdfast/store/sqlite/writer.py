@@ -35,6 +35,7 @@ from holdfast.store.sqlite.connect import Database, close, translate
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
 from holdfast.store.sqlite.wal import Wal
+from holdfast.store.threads import in_thread
 
 BATCH_MAX: Final = 512
 BATCH_BYTES_MAX: Final = 8 * 2**20
@@ -130,7 +131,7 @@ class Writer(threading.Thread):
         self._ending = True
         self._room.set()  # those who wait for room are told, not left behind the end
         self._jobs.put(None)
-        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self.join))
+        await in_thread(self.join)
 
     # --- the thread ----------------------------------------------------------------------------
 
@@ -312,16 +313,18 @@ class Writer(threading.Thread):
     # --- ends ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
-        """A clean end: snapshots, so that the next process starts fast; then close."""
+        """A clean end: purges, and snapshots, so that the next process starts fast; then close."""
         for key, live in self.cache.sessions():
             if live.delta_bytes >= CLOSE_SNAPSHOT_BYTES_MIN:
                 self._due[key] = live
         try:
+            while self._purging:
+                self._purging = self.purge_some()
             while self._due:
                 with self.transaction():
                     self._write_snapshots(64)
-        except (apsw.Error, HoldfastError):
-            pass  # a snapshot not written costs the next process time, nothing else
+        except Exception:
+            self._due.clear()  # what was not done costs the next process time, nothing else
         close(self.conn)
 
     def _cache_lost(self) -> None:
@@ -335,7 +338,7 @@ class Writer(threading.Thread):
         told: HoldfastError = StoreFailed(self._database.where, repr(error))
         if isinstance(error, apsw.Error):
             told = translate(error, self._database.where)
-        elif isinstance(error, Damaged):
+        elif isinstance(error, (Damaged, UnicodeDecodeError)):
             told = StoreCorrupt(self._database.where, str(error))
         told.__cause__ = error
         return told

@@ -1,0 +1,50 @@
+"""P7: how long after a commit returns a follower in another Holdfast has the event."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from statistics import median, quantiles
+
+import holdfast
+from bench.rounds import Numbers, Run
+from bench.table import Row, at_most, row
+from tests.support.postgres import empty
+
+_KEY = ("bench", "ada", "p7")
+
+
+def latency(run: Run) -> list[Row]:
+    count = run.size(300, 100)
+    readings = run.alternate({"ours": lambda _: asyncio.run(_latency(run.postgres.url, count))})
+    target = at_most(5.0, "ms", readings.median("ours", "p50"))
+    return [
+        row("P7", "commit to follower, median", "ms", readings, "p50", target),
+        row("P7", "commit to follower, 95 of 100", "ms", readings, "p95"),
+    ]
+
+
+async def _latency(url: str, count: int) -> Numbers:
+    await empty(url)
+    seen: dict[int, float] = {}
+    came = asyncio.Event()
+
+    async def follow(hf: holdfast.Holdfast) -> None:
+        async for event in hf.session(_KEY).follow():
+            seen[event.seq] = time.perf_counter()
+            came.set()
+
+    async with holdfast.open(url) as here, holdfast.open(url) as there:
+        session = await here.create(*_KEY[:2], id=_KEY[2])
+        task = asyncio.create_task(follow(there))
+        delays = []
+        for _ in range(count):
+            event = await session.append("a.b", actor="x")
+            done = time.perf_counter()
+            while event.seq not in seen:
+                came.clear()
+                await came.wait()
+            delays.append(max(seen[event.seq] - done, 0.0))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return {"p50": median(delays) * 1e3, "p95": quantiles(delays, n=20)[-1] * 1e3}

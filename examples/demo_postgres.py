@@ -1,0 +1,193 @@
+"""The tour behind `make demo-postgres`: the same promises, kept by a PostgreSQL server.
+
+It starts a server of its own from the binaries in a wheel, on a socket in a temporary directory.
+Then it kills a writer process, stops and crashes the server while another one writes and a
+follower looks on, lets two processes share a counter, and forges a row. Every claim is checked; a
+false one ends the tour with exit code 1. The server and its files are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import asyncpg
+import demo
+from demo import KEY, Broken, a_table, claim, console, scene
+
+import holdfast
+
+sys.path.append(str(Path(__file__).parents[1]))  # the server is the one that the tests use
+
+from tests.support.postgres import Server
+
+KILLS = 2
+WORDS = 25
+WAIT_SECONDS_MAX = 60.0
+
+
+def main() -> int:
+    sys.stdout.reconfigure(errors="replace")  # a plain terminal may lack some characters
+    began = time.monotonic()
+    demo.KILLS = KILLS
+    server = None
+    try:
+        with console.status("making a server …"):
+            server = Server()  # with fsync, as in production
+            server.start()
+        asyncio.run(tour(server))
+    except Broken as broken:
+        console.print(f"  ✗ NOT TRUE: {broken}", style="bold red")
+        return 1
+    finally:
+        if server is not None:
+            server.remove()
+    seconds = time.monotonic() - began
+    console.print(f"\n[bold]{len(demo.checked)} claims, all checked, in {seconds:.0f} seconds.[/]")
+    console.print("Yours: holdfast.open('postgresql://user@host/database'). No other change.")
+    return 0
+
+
+async def tour(server: Server) -> None:
+    await greet(server)
+    async with holdfast.open(server.url) as hf:
+        await demo.talk(hf)
+    await demo.crash(server.url)
+    async with holdfast.open(server.url) as hf:
+        await outlive(hf, server)
+        await demo.share(hf, server.url)
+        await demo.isolate(hf)
+        await verify(hf, server)
+        await demo.show(hf)
+
+
+# --- the scenes ---------------------------------------------------------------------------------
+
+
+async def greet(server: Server) -> None:
+    names = "server_version", "fsync", "synchronous_commit"
+    async with administrator(server) as conn:
+        version, fsync, sync = [await conn.fetchval(f"SHOW {name}") for name in names]
+    scene("A real server", f"PostgreSQL {version}, on a socket of its own.")
+    claim(fsync == sync == "on", "it acknowledges nothing that is not on the disk")
+
+
+async def outlive(hf: holdfast.Holdfast, server: Server) -> None:
+    scene("The server goes away", "A process writes, we follow, and the server stops twice.")
+    before = (await hf.get(KEY)).version
+    table = a_table("the server", "was away", "acknowledged before", "and after")
+    async with writing(server.url) as told, following(hf, before) as seen:
+        for how, name in ((signal.SIGINT, "stopped, started"), (signal.SIGQUIT, "crashed")):
+            await more(told)
+            first, began = len(told), time.monotonic()
+            with console.status(f"{name} …"):
+                await asyncio.to_thread(server.restart, how)
+            away = time.monotonic() - began
+            await more(told)
+            table.add_row(name, f"{away:.1f} s", f"{first:,}", f"{len(told):,}")
+        last = told[-1]
+        await until(lambda: any(event.id == last for event in seen))
+    console.print(table)
+    claim(True, "the writer was never told: its commits waited, and went through")
+    await check(hf, told, seen, before)
+
+
+async def check(
+    hf: holdfast.Holdfast, told: list[str], seen: list[holdfast.Event], before: int
+) -> None:
+    """What the writer was promised, what the follower was shown, what is there."""
+    session = await hf.get(KEY)
+    log = await demo.whole_log(session)
+    found = demo.ids(log)
+    claim(set(told) <= set(found), f"all {len(told):,} acknowledged events are there")
+    claim(len(found) == len(set(found)), "none of them twice, though some were sent twice")
+    seqs = [event.seq for event in seen]
+    claim(seqs == [*range(before + 1, before + 1 + len(seqs))], "the follower saw each one once")
+    words = sum(id.startswith("word-") for id in found)
+    claim(session.state["words"] == words, "and the state has counted each of them once")
+
+
+async def verify(hf: holdfast.Holdfast, server: Server) -> None:
+    scene("Nothing changes unseen", "Not even for the administrator of the database.")
+    report = await hf.verify()
+    claim(report.ok, f"{report.events:,} events of {report.sessions} sessions fit their chains")
+    forge = "UPDATE holdfast.events SET actor = $1 WHERE actor = $2 AND seq = 2"
+    async with administrator(server) as conn:
+        await conn.execute(forge, "user:eve", "user:ada")
+        report = await hf.verify()
+        claim(not report.ok, "UPDATE events SET actor = 'user:eve' is found out:")
+        finding = report.findings[0]
+        console.print(f"    → {finding.where} {finding.seq} {finding.problem}")
+        await conn.execute(forge, "user:ada", "user:eve")
+    claim((await hf.verify()).ok, "and once it is put right, all is well again")
+
+
+# --- those who write and those who look on ------------------------------------------------------
+
+
+@asynccontextmanager
+async def administrator(server: Server) -> AsyncIterator[asyncpg.Connection]:
+    """A connection past the store, with every right."""
+    conn = await asyncpg.connect(server.url)
+    try:
+        yield conn
+    finally:
+        await conn.close()
+
+
+@asynccontextmanager
+async def writing(url: str) -> AsyncIterator[list[str]]:
+    """A writer process; the ids it has reported as safe, as they come."""
+    told: list[str] = []
+    async with demo.start("writer.py", url, KEY.app, KEY.user, KEY.id) as writer:
+        assert writer.stdout is not None  # start asks for a pipe
+
+        async def listen() -> None:
+            async for line in writer.stdout:
+                told.append(line.decode().strip())
+
+        task = asyncio.create_task(listen())
+        yield told
+        writer.kill()
+        await task
+        await writer.wait()
+
+
+@asynccontextmanager
+async def following(hf: holdfast.Holdfast, after: int) -> AsyncIterator[list[holdfast.Event]]:
+    """What a follower in this process is shown."""
+    seen: list[holdfast.Event] = []
+
+    async def follow() -> None:
+        async for event in hf.session(KEY).follow(after=after):
+            seen.append(event)
+
+    task = asyncio.create_task(follow())
+    yield seen
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def more(told: list[str]) -> None:
+    """Wait until the writer has gone on for a while."""
+    goal = len(told) + WORDS
+    await until(lambda: len(told) >= goal)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for something to be so, and not for ever."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not true():
+        if time.monotonic() > deadline:
+            raise Broken("the writer and the follower go on")
+        await asyncio.sleep(0.01)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""What a session object decides and shows is of the newest state it can know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast import Draft, Holdfast, InvalidInput, Session
+
+
+async def test_nothing_to_do_is_decided_on_the_newest_state(hf: Holdfast) -> None:
+    """An object that has not heard of new work does not answer that there is none."""
+    mine = await hf.create("a", "u", id="q", actor="x", state={"jobs": 0, "user:jobs": 0})
+    theirs = await hf.get(mine.key, actor="y")
+
+    def take(name: str) -> Any:
+        return lambda state: {name: state[name] - 1} if state[name] else None
+
+    for name in ("jobs", "user:jobs"):
+        await theirs.append("x.y", set={name: 5})
+        assert await mine.update(take(name)) is not None
+        assert (await theirs.refresh()).state[name] == 4
+    await theirs.append("x.y", set={"jobs": 0})
+    assert await mine.update(take("jobs")) is None
+
+
+async def test_an_update_on_a_handle_reads_first(hf: Holdfast) -> None:
+    """It needs no refresh of the caller's."""
+    session = await hf.create("a", "u", id="q", state={"n": 1})
+    handle = hf.session(session.key, actor="x")
+    await handle.update(lambda state: {"n": state["n"] + 1})
+    assert handle.state["n"] == 2
+
+
+@pytest.mark.parametrize("way", ["alone", "in a commit"])
+async def test_a_processed_input_shows_in_the_tail(hf: Holdfast, s: Session, way: str) -> None:
+    """As the store has it: the same time, at once, and only on that input."""
+    s.actor = "x"
+    first, second = await s.append_many([Draft(type="user.said")] * 2)
+    if way == "alone":
+        done = await s.mark_processed([first.seq])
+    else:
+        async with hf.commit() as commit:
+            commit.mark_processed(s, [first.seq])
+        (done,) = commit.events
+    assert done.seq == second.seq + 1
+    shown = {event.seq: event.processed_us for event in s.events}
+    assert shown[first.seq] == done.at_us
+    assert shown[second.seq] is None
+    stored = await s.read(after=first.seq - 1)
+    assert s.events[-3:] == stored
+    assert (await hf.get(s.key, tail=3)).events == stored
+
+
+async def test_an_input_processed_in_its_own_commit_shows_so(hf: Holdfast, s: Session) -> None:
+    """Brought and dealt with at once: the object shows what the store has."""
+    s.actor = "x"
+    async with hf.commit() as commit:
+        commit.append(s, "user.said")
+        commit.mark_processed(s, [s.version + 1])
+    assert s.events[-2:] == await s.read(after=s.version - 2)
+    assert s.events[-2].processed_us is not None
+
+
+@pytest.mark.parametrize("expect", [True, False, "1", 1.0], ids=repr)
+@pytest.mark.parametrize("way", ["append", "append_many", "commit"])
+async def test_a_version_is_a_number_and_nothing_like_it(
+    hf: Holdfast, way: str, expect: Any
+) -> None:
+    """True is not version 1: it is refused, and nothing is recorded."""
+    session = await hf.create("a", "u", id="q", actor="x")
+
+    async def write() -> None:
+        match way:
+            case "append":
+                await session.append("x.y", expect=expect)
+            case "append_many":
+                await session.append_many([Draft(type="x.y")], expect=expect)
+            case "commit":
+                async with hf.commit() as commit:
+                    commit.append(session, "x.y", expect=expect)
+
+    with pytest.raises(InvalidInput):
+        await write()
+    assert (await hf.get(session.key)).version == 1

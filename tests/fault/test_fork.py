@@ -1,0 +1,133 @@
+"""Forked children: a file that the parent had open is refused to them, whatever became of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast import HoldfastError, Key
+from tests.support.forked import fork, in_child
+from tests.support.processes import Child
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+KEY = Key("a", "u", "s")
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def attempt(path: Path) -> str:
+    """Open the file and write to it: the seq that was acknowledged, or the refusal."""
+    try:
+        with holdfast.open_sync(url(path)) as hf:
+            session: Any = hf.get_or_create(KEY.app, KEY.user, id=KEY.id)
+            return str(session.append("c.x", actor="child").seq)
+    except HoldfastError as error:
+        return error.code
+
+
+def check(path: Path, version: int) -> None:
+    """Everything up to this version is there, and whole."""
+    with holdfast.open_sync(url(path)) as hf:
+        assert hf.get(KEY).version == version
+        assert hf.verify().findings == ()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def parent(path: Path) -> Iterator[Any]:
+    """The parent's store, with a session at version 2."""
+    with holdfast.open_sync(url(path)) as hf:
+        hf.create(KEY.app, KEY.user, id=KEY.id, actor="parent").append("p.x")
+        yield hf
+
+
+@pytest.mark.parametrize("way", ["path", "symbolic link", "hard link"])
+def test_a_child_is_refused_what_its_parent_has_open(
+    parent: Any, path: Path, tmp_path: Path, way: str
+) -> None:
+    """By whatever name it comes to the file; and the parent writes on, losing nothing."""
+    name = path if way == "path" else tmp_path / "other.db"
+    if way == "symbolic link":
+        name.symlink_to(path)
+    if way == "hard link":
+        name.hardlink_to(path)
+    assert in_child(lambda: attempt(name)) == "store.forked"
+    if way == "hard link":
+        name.unlink()
+    mine = parent.session(KEY, actor="parent")
+    assert [mine.append("p.x").seq for _ in range(20)] == list(range(3, 23))
+    parent.close()
+    check(path, 22)
+
+
+def test_a_child_is_refused_what_its_parent_has_closed_since(parent: Any, path: Path) -> None:
+    """The inheritance is of the moment of the fork: the parent's close does not reach the child."""
+    waiting, go = os.pipe()
+
+    def child() -> str:
+        os.read(waiting, 1)
+        return attempt(path)
+
+    answer = fork(child)
+    parent.close()
+    os.write(go, b"x")
+    assert answer() == "store.forked"
+    os.close(waiting)
+    os.close(go)
+    check(path, 2)
+
+
+def test_a_child_is_refused_while_one_of_two_stores_is_open(parent: Any, path: Path) -> None:
+    """Closing one store on a file does not forget the other."""
+    with holdfast.open_sync(url(path)):
+        pass
+    assert in_child(lambda: attempt(path)) == "store.forked"
+
+
+@pytest.mark.usefixtures("parent")
+def test_a_child_may_open_another_file(path: Path, tmp_path: Path) -> None:
+    """Only what was inherited is refused."""
+    other = tmp_path / "b.db"
+    assert in_child(lambda: attempt(other)) == "2"
+    check(other, 2)
+    check(path, 2)
+
+
+def test_a_child_may_open_what_was_closed_before_it_was_born(parent: Any, path: Path) -> None:
+    """Nothing was inherited; both write, one after the other."""
+    parent.close()
+    assert in_child(lambda: attempt(path)) == "3"
+    check(path, 3)
+
+
+def test_a_refused_child_refuses_again(parent: Any, path: Path) -> None:
+    """A second attempt is no way around."""
+    assert in_child(lambda: attempt(path) + attempt(path)) == "store.forked" * 2
+    parent.close()
+    check(path, 2)
+
+
+def test_a_process_begun_anew_shares_the_file(parent: Any, path: Path) -> None:
+    """What is not forked has its own locks: it may open what the parent has open."""
+    mine = parent.session(KEY, actor="parent")
+    with Child("tests.support.opener", url(path)) as child:
+        child.expect("ready")
+        child.tell("go")
+        child.expect("1")
+        mine.append("p.x")
+        child.end()
+    mine.append("p.x")
+    parent.close()
+    check(path, 4)

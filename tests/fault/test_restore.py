@@ -1,0 +1,233 @@
+"""Restoring: what is in the way is never lost, and the backup is never changed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import apsw
+import pytest
+
+import holdfast
+from holdfast import BackupRefused, Draft, StoreCorrupt, StoreError, StoreForeign, StoreNewer
+from holdfast.store.sqlite import backup as backups
+from tests.support.processes import Child
+from tests.support.worker import KEY
+
+
+def url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+async def grow(path: Path, version: int) -> None:
+    """The session, created if need be, at this version."""
+    async with holdfast.open(url(path)) as hf:
+        session = await hf.get_or_create(KEY.app, KEY.user, id=KEY.id, state={"n": 1})
+        drafts = [Draft(type="a.b", data={"text": "x" * 400}, actor="x", inc={"n": 1})]
+        await session.append_many(drafts * (version - session.version))
+
+
+async def version(path: Path) -> int:
+    """The version of the session, in a database that verifies."""
+    async with holdfast.open(url(path)) as hf:
+        assert (await hf.verify()).findings == ()
+        session = await hf.get(KEY)
+        assert session.state["n"] == session.version
+        return session.version
+
+
+def folder(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def leftovers(path: Path) -> list[str]:
+    return [file.name for file in path.parent.iterdir() if file.suffix == ".part"]
+
+
+@pytest.fixture
+async def copy(tmp_path: Path) -> Path:
+    """A backup with the session at version 50, in a folder of its own."""
+    source, target = tmp_path / "source.db", tmp_path / "kept" / "copy.db"
+    target.parent.mkdir()
+    await grow(source, 50)
+    async with holdfast.open(url(source)) as hf:
+        await hf.backup(target)
+    return target
+
+
+@pytest.fixture
+async def target(tmp_path: Path) -> Path:
+    """A database with the session at version 9."""
+    path = tmp_path / "live" / "a.db"
+    path.parent.mkdir()
+    await grow(path, 9)
+    return path
+
+
+# --- the backup ----------------------------------------------------------------------------------
+
+
+def spoil(copy: Path, how: str) -> None:
+    match how:
+        case "empty":
+            copy.write_bytes(b"")
+        case "foreign":
+            copy.unlink()
+            conn = apsw.Connection(str(copy))
+            conn.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+            conn.close()
+        case "newer":
+            conn = apsw.Connection(str(copy))
+            conn.pragma("user_version", 99)
+            conn.pragma("journal_mode", "delete")
+            conn.close()
+        case "damaged":
+            content = bytearray(copy.read_bytes())
+            for start in range(4_096, len(content), 8_192):
+                content[start : start + 64] = b"\xff" * 64
+            copy.write_bytes(content)
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["in place of one", "to a new place"])
+@pytest.mark.parametrize(
+    ("how", "error"),
+    [
+        ("empty", StoreForeign),
+        ("foreign", StoreForeign),
+        ("newer", StoreNewer),
+        ("damaged", StoreCorrupt),
+    ],
+)
+async def test_what_is_no_sound_backup_is_refused(
+    copy: Path, target: Path, how: str, error: type[StoreError], there: bool
+) -> None:
+    """Nothing takes the target's place, and the file is left as it was found."""
+    spoil(copy, how)
+    kept = folder(copy.parent)
+    if not there:
+        target = target.with_name("new.db")
+    with pytest.raises(error):
+        holdfast.restore(copy, url(target), replace=True)
+    assert folder(copy.parent) == kept
+    assert leftovers(target) == []
+    assert target.exists() == there
+    if there:
+        assert await version(target) == 9
+
+
+async def test_a_backup_is_only_read(copy: Path, target: Path) -> None:
+    """Byte for byte the same after a restore, with nothing beside it; and good for another."""
+    kept = folder(copy.parent)
+    for _ in range(2):
+        holdfast.restore(copy, url(target), replace=True)
+        assert folder(copy.parent) == kept
+        assert await version(target) == 50
+        await grow(target, 60)
+    assert leftovers(target) == []
+
+
+# --- what is in the way --------------------------------------------------------------------------
+
+
+async def test_a_database_open_in_this_process_is_not_replaced(copy: Path, target: Path) -> None:
+    """Refused while a Holdfast has it open; what that one acknowledges before and after stays."""
+    async with holdfast.open(url(target)) as hf:
+        session = await hf.get(KEY, actor="x")
+        await session.append("a.b", inc={"n": 1})
+        with pytest.raises(BackupRefused):
+            holdfast.restore(copy, url(target), replace=True)
+        await session.append("a.b", inc={"n": 1})
+    assert leftovers(target) == []
+    assert await version(target) == 11
+    holdfast.restore(copy, url(target), replace=True)
+    assert await version(target) == 50
+
+
+async def test_a_database_open_in_another_process_is_not_replaced(copy: Path, target: Path) -> None:
+    """Refused while that process has it open, and everything that it acknowledges stays."""
+    with Child("tests.support.worker", "incrementer", target, "w", 5) as child:
+        child.expect("ready")
+        with pytest.raises(BackupRefused):
+            holdfast.restore(copy, url(target), replace=True)
+        child.tell("go")
+        child.expect("done w")
+        child.end()
+    assert leftovers(target) == []
+    assert await version(target) == 14
+    holdfast.restore(copy, url(target), replace=True)
+    assert await version(target) == 50
+
+
+def refuse(*_: object) -> None:
+    raise OSError(errno.EIO, "the disk did not answer")
+
+
+@pytest.mark.parametrize("left", ["closed", "killed"])
+async def test_a_restore_that_fails_at_the_rename_leaves_what_was(
+    copy: Path, target: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """Every commit is still there, also those that a killed process left in the log file only."""
+    last = 9
+    if left == "killed":
+        with Child("tests.support.worker", "appender", target, "w", 0) as child:
+            child.expect("ready")
+            child.tell("go")
+            while last < 29:
+                last = 11 + 2 * int((child.line() or "").removeprefix("did "))
+            child.kill()
+            last += 2 * sum(line.startswith("did") for line in child.lines())
+        assert target.with_name("a.db-wal").stat().st_size
+    monkeypatch.setattr(backups.os, "replace", refuse)
+    with pytest.raises(BackupRefused):
+        holdfast.restore(copy, url(target), replace=True)
+    monkeypatch.undo()
+    assert leftovers(target) == []
+    assert await version(target) in (last, last + 2)  # the last one may have been cut short
+    holdfast.restore(copy, url(target), replace=True)
+    assert await version(target) == 50
+
+
+async def test_a_target_too_damaged_to_open_is_moved_aside(copy: Path, target: Path) -> None:
+    """It and its log can still be looked at, under other names."""
+    target.write_bytes(b"not a database " * 1_000)
+    wal = target.with_name("a.db-wal")
+    wal.write_bytes(b"its log")
+    holdfast.restore(copy, url(target), replace=True)
+    assert await version(target) == 50
+    aside = [content for name, content in folder(target.parent).items() if ".damaged" in name]
+    assert sorted(aside) == [b"its log", b"not a database " * 1_000]
+    assert leftovers(target) == []
+
+
+# --- at once -------------------------------------------------------------------------------------
+
+
+async def test_backups_to_one_directory_at_once_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is whole under its own name, also where two are to have the same one."""
+    monkeypatch.setattr(backups, "_PAGES_PER_STEP", 2)
+    await grow(tmp_path / "a.db", 200)
+    names = ("1.bak", "2.bak", "same.bak", "same.bak", "same.bak")
+    async with holdfast.open(url(tmp_path / "a.db")) as hf:
+        answers = await asyncio.gather(
+            *(hf.backup(tmp_path / name) for name in names), return_exceptions=True
+        )
+    assert answers[:2] == [None, None]
+    assert None in answers[2:]
+    assert {type(answer) for answer in answers} <= {type(None), BackupRefused}
+    for name in set(names):
+        assert await version(tmp_path / name) == 200
+    assert not list(tmp_path.glob("*.part*"))
+
+
+async def test_restores_of_several_at_once_leave_one_whole(copy: Path, tmp_path: Path) -> None:
+    """Whoever comes last, the place holds a whole database."""
+    target = tmp_path / "new.db"
+    await asyncio.gather(
+        *(asyncio.to_thread(holdfast.restore, copy, url(target), replace=True) for _ in range(4)),
+        return_exceptions=True,
+    )
+    assert await version(target) == 50
+    assert leftovers(target) == []

@@ -1,0 +1,56 @@
+"""Planning: what a commit costs grows with the commit, not with its square."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+import holdfast
+
+
+async def cost(inputs: int) -> int:
+    """Lines of Python that a commit of so many inputs, each processed by itself, runs through."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    async with holdfast.open("memory://") as hf:
+        session = await hf.create("a", "u", actor="x")
+        commit = hf.commit()
+        for number in range(inputs):
+            commit.append(session, "user.said", {"n": number})
+        for number in range(inputs):
+            commit.mark_processed(session, [2 + number])
+        before = sys.gettrace()
+        sys.settrace(count)
+        try:
+            async with commit:
+                pass
+        finally:
+            sys.settrace(before)
+        assert session.head.pending == 0
+        assert session.version == 1 + 2 * inputs
+    return lines
+
+
+async def test_inputs_processed_in_the_commit_that_brings_them_cost_the_same_each() -> None:
+    """Four times as many are about four times the work; all against all would be sixteen."""
+    few, many = await cost(100), await cost(400)
+    assert 0 < many < 6 * few
+
+
+async def test_thousands_of_inputs_are_processed_in_the_commit_that_brings_them() -> None:
+    """Three thousand of each, all or nothing, and none is pending afterwards."""
+    async with holdfast.open("memory://") as hf:
+        session = await hf.create("a", "u", actor="x")
+        async with hf.commit() as commit:
+            for _ in range(3_000):
+                commit.append(session, "user.said")
+            for number in range(3_000):
+                commit.mark_processed(session, [2 + number])
+        assert (session.version, session.head.pending) == (6_001, 0)
+        assert (await hf.verify()).findings == ()
