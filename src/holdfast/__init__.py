@@ -60,7 +60,7 @@ from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
-from holdfast.store.protocol import Erasure, Finding, Page, Report, Seal
+from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,7 +72,9 @@ __version__ = "0.1.0"
 __all__ = [
     "ActorMissing",
     "BackupRefused",
+    "Check",
     "CommitTooLarge",
+    "Diagnosis",
     "Draft",
     "Erasure",
     "Event",

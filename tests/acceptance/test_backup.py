@@ -127,7 +127,7 @@ async def test_a_bad_backup_does_not_replace_a_good_database(
     assert await version(path) == 5
 
 
-@pytest.mark.parametrize("wrong", ["memory://", "nonsense", "postgres://x/y"])
+@pytest.mark.parametrize("wrong", ["memory://", "nonsense", "mysql://x/y"])
 def test_only_a_file_can_be_restored_to(copy: Path, wrong: str) -> None:
     """Any other URL is refused."""
     with pytest.raises(errors.InvalidURL):

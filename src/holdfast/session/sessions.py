@@ -41,10 +41,12 @@ from holdfast.session.follow import Hub
 from holdfast.session.session import Session
 from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
-from holdfast.store.open import open_store
+from holdfast.store.doctor import read_checks
+from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
     Change,
     Committed,
+    Diagnosis,
     Erasure,
     Order,
     Page,
@@ -254,11 +256,20 @@ class Holdfast:
         """Read one session (or, without a key, everything) back and check it against its chain."""
         return await self._store_now().verify(None if key is None else _key(key), progress)
 
+    async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
+        """Verify everything, and look at how the store is kept; each finding says what to do."""
+        store = self._store_now()
+        report = await store.verify(None, progress)
+        examine = getattr(store, "examine", None)
+        kept = () if examine is None else await examine()
+        return Diagnosis((*read_checks(report), *kept), report)
+
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is whole or not there."""
         backup = getattr(self._store_now(), "backup", None)
         if backup is None:
-            raise InvalidQuery(f"{self.url} cannot be backed up: it is not kept in a file")
+            refuse_server(self.url)
+            raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
         await backup(Path(target), progress)
 
     # --- private: the one way in ---------------------------------------------------------------

@@ -22,6 +22,7 @@ SEALED: Final = 2
 # Below this a frame's overhead and the time for it outweigh what zstd saves on text.
 COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3
+NO_SEAL: Final = "has a sealed body and no seal was given to open it"
 
 
 class Damaged(Exception):
@@ -84,7 +85,7 @@ class Codec:
 
     def _open(self, flags: int, stored: bytes, place: Place) -> bytes:
         if self._seal is None:
-            raise Damaged("has a sealed body and no seal was given to open it")
+            raise Damaged(NO_SEAL)
         try:
             opened = self._seal.open(stored, place)
         except Exception as error:  # whatever the seal raises, the body is not readable

@@ -25,6 +25,7 @@ from holdfast.store.clock import Clock
 from holdfast.store.plan import Plan
 from holdfast.store.protocol import (
     Change,
+    Check,
     Committed,
     Erasure,
     Finding,
@@ -190,6 +191,11 @@ class MemoryStore:
             mark = _hash(key)
             self._erased[mark] = Erasure(mark, head.version, head.link, self._clock())
         return self._erased.get(_hash(key))
+
+    async def examine(self) -> tuple[Check, ...]:
+        self._check_open()
+        advice = "For what has to outlive the process open sqlite:///file.db instead."
+        return (Check("durability", "kept in memory, gone with this process", "warning", advice),)
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         self._check_open()

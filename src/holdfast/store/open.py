@@ -9,13 +9,20 @@ sqlite:///support.db?sync=normal   faster; a power cut may take the last commits
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.errors import ExtraMissing, InvalidURL
+from holdfast.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
 from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Progress, Seal, Store
 from holdfast.store.sqlite.backup import restore
 from holdfast.store.sqlite.store import SQLiteStore
+
+_POSTGRES_TOOLS: Final = (
+    "it has tools of its own. Copy one database with pg_dump --schema=holdfast and put it back "
+    "with pg_restore; copy the whole server, to any point in time, with pg_basebackup and "
+    "archived WAL"
+)
 
 
 async def open_store(url: str, *, seal: Seal | None = None) -> Store:
@@ -44,11 +51,35 @@ async def _open_postgres(url: str, seal: Seal | None) -> Store:
     return await PostgresStore.open(url, seal=seal)
 
 
+async def refuse_missing(url: str) -> None:
+    """Raise StoreUnopened where opening would make a store: for doors that only look after one."""
+    match urlsplit(url).scheme:
+        case "sqlite":
+            path = sqlite_path(url)
+            if not path.exists():
+                raise StoreUnopened(str(path), "there is no such file; check the URL")
+        case "postgresql" | "postgres":
+            try:
+                from holdfast.store.postgres.connect import refuse_empty
+            except ImportError as error:
+                raise ExtraMissing("asyncpg", "postgres") from error
+            await refuse_empty(url)
+        case _:
+            return
+
+
 def restore_store(
     backup: str | Path, url: str, *, replace: bool, progress: Progress | None
 ) -> None:
     """Put a backup file in the place of the store that a URL names."""
+    refuse_server(url)
     restore(Path(backup), sqlite_path(url), replace=replace, progress=progress)
+
+
+def refuse_server(url: str) -> None:
+    """Raise BackupRefused for a store on a server, which has better tools than a copy of ours."""
+    if url.startswith(("postgresql://", "postgres://")):
+        raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
 
 
 def sqlite_path(url: str) -> Path:

@@ -20,6 +20,7 @@ from holdfast.model.keys import Key
 from holdfast.model.values import EMPTY, FrozenDict
 
 Order: TypeAlias = Literal["created", "updated"]
+Severity: TypeAlias = Literal["ok", "warning", "problem"]
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -92,6 +93,31 @@ class Report(msgspec.Struct, frozen=True):
     @property
     def ok(self) -> bool:
         return not self.findings
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing a doctor looked at: what was found and, where it is not well, what to do."""
+
+    name: str
+    found: str
+    severity: Severity = "ok"
+    advice: str = ""  # empty when ok
+
+    @property
+    def ok(self) -> bool:
+        return self.severity == "ok"
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Every check of a store, and the report of its verification."""
+
+    checks: tuple[Check, ...]
+    report: Report
+
+    @property
+    def ok(self) -> bool:
+        """No problem was found. Warnings are for those who read them."""
+        return all(check.severity != "problem" for check in self.checks)
 
 
 class Store(Protocol):
@@ -228,6 +254,17 @@ class Backups(Protocol):
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         """Write a consistent copy to `target`, which appears complete or not at all."""
+        ...
+
+
+class Examined(Protocol):
+    """The ability to say how the store itself is kept: settings, versions, sizes, clocks."""
+
+    async def examine(self) -> tuple[Check, ...]:
+        """Look at everything that verify does not read. Quick, and changes nothing.
+
+        What cannot be looked at is a check too. Raises StoreError if the store cannot be reached.
+        """
         ...
 
 

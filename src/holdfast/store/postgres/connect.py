@@ -95,6 +95,21 @@ async def _as_it_is(conn: Connection) -> None:
     """Nobody here changes a connection's settings: no round trip to set them back."""
 
 
+async def refuse_empty(url: str) -> None:
+    """Raise StoreUnopened if the server cannot be reached or has no schema of ours."""
+    try:
+        conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
+        try:
+            found = await _schema(conn)
+        finally:
+            await conn.close()
+    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        reason = f"{error or type(error).__name__}; check the URL, and that the server runs"
+        raise StoreUnopened(where(url), reason) from error
+    if found == 0:
+        raise StoreUnopened(where(url), "the database has no schema holdfast; check the URL")
+
+
 def where(url: str) -> str:
     """The URL without its password, for people."""
     before, at, after = url.rpartition("@")

@@ -25,7 +25,7 @@ from holdfast.errors import (
 from holdfast.model.events import Commit, Event
 from holdfast.model.keys import Key
 from holdfast.store.codec import Codec
-from holdfast.store.postgres import audit, feed, heads, rows
+from holdfast.store.postgres import audit, doctor, feed, heads, rows
 from holdfast.store.postgres.committer import Committer
 from holdfast.store.postgres.connect import (
     BROKEN,
@@ -43,6 +43,7 @@ from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
     Change,
+    Check,
     Committed,
     Erasure,
     Loaded,
@@ -174,6 +175,10 @@ class PostgresStore:
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
         return report
+
+    async def examine(self) -> tuple[Check, ...]:
+        checks: tuple[Check, ...] = await self._with(doctor.examine)
+        return checks
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int

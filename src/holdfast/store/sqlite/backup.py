@@ -20,6 +20,10 @@ from holdfast.store.protocol import Progress
 from holdfast.store.sqlite.connect import SCHEMA, Database, close, schema_of, translate
 
 _PAGES_PER_STEP: Final = 1_000
+_EXISTS: Final = (
+    "it exists already; to overwrite it, ask for that (replace=True, or --replace on the command "
+    "line)"
+)
 
 
 def back_up(database: Database, target: Path, progress: Progress | None) -> None:
@@ -51,7 +55,7 @@ def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | N
     if not backup.is_file():
         raise BackupRefused(str(backup), "there is no such file")
     if target.exists() and not replace:
-        raise BackupRefused(str(target), "it exists already; pass replace=True to overwrite it")
+        raise BackupRefused(str(target), _EXISTS)
     part = _beside(target)
     source = _open_backup(backup)
     try:

@@ -8,7 +8,7 @@ from typing import Final
 
 from holdfast.errors import StoreOnNetwork
 
-_NETWORK: Final = {
+NETWORK: Final = {
     *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "lustre", "ncpfs"),
     *("nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs"),
     *("fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
@@ -19,7 +19,7 @@ _MOUNTS: Final = Path("/proc/self/mountinfo")
 def refuse_network(path: Path, mounts: Path = _MOUNTS) -> None:
     """Raise StoreOnNetwork where SQLite's locks cannot be trusted. Silent where we cannot tell."""
     kind = file_system(path, mounts)
-    if kind in _NETWORK:
+    if kind in NETWORK:
         raise StoreOnNetwork(str(path), kind)
 
 

@@ -27,6 +27,7 @@ from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import (
     Change,
+    Check,
     Committed,
     Erasure,
     Loaded,
@@ -36,7 +37,7 @@ from holdfast.store.protocol import (
     Report,
     Seal,
 )
-from holdfast.store.sqlite import heads, remove
+from holdfast.store.sqlite import doctor, heads, remove
 from holdfast.store.sqlite.audit import Audit
 from holdfast.store.sqlite.backup import back_up
 from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
@@ -150,16 +151,12 @@ class SQLiteStore:
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         self._check()
 
-        def run() -> Report:
-            conn = self._database.connect()
-            try:
-                return Audit(conn, self._codec).run(key, progress)
-            except apsw.Error as error:
-                raise translate(error, self._database.where) from error
-            finally:
-                close(conn)
+        return await self._apart(lambda conn: Audit(conn, self._codec).run(key, progress))
 
-        return await in_thread(run)
+    async def examine(self) -> tuple[Check, ...]:
+        self._check()
+        now_us = self._clock()
+        return await self._apart(lambda conn: doctor.examine(conn, self._database.path, now_us))
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check()
@@ -185,6 +182,20 @@ class SQLiteStore:
             raise StoreClosed
         if self._pid != os.getpid():
             raise StoreForked
+
+    async def _apart(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Long reading: in a thread, on a connection of its own."""
+
+        def run() -> T:
+            conn = self._database.connect()
+            try:
+                return work(conn)
+            except apsw.Error as error:
+                raise translate(error, self._database.where) from error
+            finally:
+                close(conn)
+
+        return await in_thread(run)
 
     def _write(self) -> Writer:
         self._check()

@@ -1,0 +1,155 @@
+"""How answers are shown: tables on a terminal, plain lines in a pipe, JSON when asked for.
+
+Answers go to stdout, progress and errors to stderr; with --json both answers and errors are JSON
+on stdout and nothing else is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from holdfast.errors import HoldfastError
+from holdfast.store.doctor import finding_line, plural, size
+from holdfast.store.protocol import Check, Diagnosis, Finding, Report
+from holdfast.store.protocol import Progress as Callback
+
+_COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+_FINDINGS: Final = (
+    "What to do: keep a copy of the store, restore the sessions named here from a backup, and run "
+    "holdfast doctor."
+)
+
+
+class Screen:
+    """Where one command says what it has to say."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json = as_json
+        self._out = Console(highlight=False)
+        self._err = Console(stderr=True, highlight=False)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """An error of ours is told by its code and its words, and ends with its exit code."""
+        try:
+            yield
+        except HoldfastError as error:
+            self._error(error)
+            raise typer.Exit(error.exit_code) from error
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callback | None]:
+        """A bar on the terminal, for as long as the work takes; else nothing."""
+        if self._json or not self._err.is_terminal:
+            yield None
+            return
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._err, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def diagnosis(self, found: Diagnosis) -> None:
+        if self._json:
+            checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in found.checks]
+            self._write({"ok": found.ok, "checks": checks, "verify": _report(found.report)})
+            return
+        if self._out.is_terminal:
+            self._out.print(_table(found.checks))
+        else:
+            for line in _lines(found.checks):
+                typer.echo(line)
+        self._say(_summary(found), "ok" if found.ok else "problem")
+
+    def report(self, report: Report) -> None:
+        if self._json:
+            self._write(_report(report))
+            return
+        for finding in report.findings:
+            self._say(finding_line(finding), "problem")
+        read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')} read"
+        if report.ok:
+            self._say(f"ok: {read}, nothing is wrong.", "ok")
+        else:
+            self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
+
+    def copied(self, what: str, file: Path, count: int, seconds: float) -> None:
+        if self._json:
+            self._write({"ok": True, "file": str(file), "bytes": count, "seconds": seconds})
+        else:
+            self._say(f"{what} {file}: {size(count)} in {seconds:.1f} s.", "ok")
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _error(self, error: HoldfastError) -> None:
+        if self._json:
+            told = {"code": error.code, "message": str(error), "retryable": error.retryable}
+            self._write({"ok": False, "error": told})
+            return
+        self._err.print(Text(f"holdfast: {error.code}", "bold red"))
+        self._err.print(Text(f"  {error}"), soft_wrap=True)
+
+    def _say(self, line: str, severity: str) -> None:
+        if self._out.is_terminal:
+            self._out.print(Text(line, _COLOURS[severity]))
+        else:
+            typer.echo(line)
+
+    def _write(self, answer: Any) -> None:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def _table(checks: tuple[Check, ...]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        table.add_row(Text(check.severity, _COLOURS[check.severity]), check.name, Text(check.found))
+        if check.advice:
+            table.add_row("", "", Text(f"→ {check.advice}", "italic"))
+    return table
+
+
+def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        yield f"{check.severity:<7}  {check.name:<{width}}  {check.found}"
+        if check.advice:
+            yield f"{'':<7}  {'':<{width}}  → {check.advice}"
+
+
+def _summary(found: Diagnosis) -> str:
+    problems = sum(check.severity == "problem" for check in found.checks)
+    warnings = sum(check.severity == "warning" for check in found.checks)
+    counts = f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}"
+    return f"{'ok' if found.ok else 'not ok'}: {plural(len(found.checks), 'check')}, {counts}."
+
+
+def _report(report: Report) -> dict[str, Any]:
+    return {
+        "ok": report.ok,
+        "sessions": report.sessions,
+        "events": report.events,
+        "findings": [_finding(finding) for finding in report.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    key = finding.key
+    named = None if key is None else {"app": key.app, "user": key.user, "id": key.id}
+    return {
+        "where": finding.where,
+        "problem": finding.problem,
+        "session": named,
+        "seq": finding.seq,
+    }

@@ -1,0 +1,319 @@
+"""The command line, as a person runs it: real processes, real files, a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from typer.testing import CliRunner
+
+import holdfast
+from holdfast.cli.app import app
+from tests.support.postgres import Server
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "cli.md"
+COMMANDS = ("doctor", "verify", "backup", "restore")
+EXAMPLE = "postgresql://db.example/agents"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server()
+    server.start()
+    asyncio.run(fill(server.url))
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A directory with a sound store, a damaged one and something else."""
+    asyncio.run(fill(f"sqlite:///{tmp_path}/support.db"))
+    content = (tmp_path / "support.db").read_bytes()
+    assert content.count(b"a marker") == 1
+    (tmp_path / "damaged.db").write_bytes(content.replace(b"a marker", b"a marKer"))
+    (tmp_path / "notes.txt").write_text("no database " * 100)
+    return tmp_path
+
+
+async def fill(url: str) -> None:
+    async with holdfast.open(url) as hf:
+        one = await hf.create("support", "ada", id="one")
+        await one.append("user.message", {"text": "a marker"}, actor="user:ada")
+        await one.append("agent.message", {"text": "hello"}, actor="agent:main", set={"n": 1})
+        two = await hf.create("support", "grace", id="two", labels={"plan": "gold"})
+        await two.append("user.message", {"text": "hi"}, actor="user:grace")
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def run(here: Path, *args: str) -> Done:
+    """The command in this process, which saves the second that a new one takes."""
+    with contextlib.chdir(here):
+        result = CliRunner().invoke(app, args, prog_name="holdfast")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
+def run_process(here: Path, *args: str) -> Done:
+    """The command as a process of its own, in a pipe."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *args],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "COLUMNS": "80"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def answer(here: Path, *args: str) -> tuple[int, Any]:
+    """The exit code and the JSON, which is all there is."""
+    done = run(here, *args, "--json")
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+def test_help_lists_the_commands_and_the_exit_codes(tmp_path: Path) -> None:
+    """Also without a command, and each with a sentence that is not cut off."""
+    text = run_process(tmp_path, "--help").stdout
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} +[A-Z].*\.$", text, re.MULTILINE)
+    assert "..." not in text.partition("Commands:")[2]
+    assert "Exit codes: 0 nothing is wrong" in text
+    assert text in "".join(run_process(tmp_path)[1:])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) -> None:
+    """Arguments, options, and where to read on."""
+    text = run_process(tmp_path, command, "--help").stdout
+    assert text.startswith(f"Usage: holdfast {command}")
+    assert "--json" in text
+    assert "URL" in text
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    """It is the package's."""
+    assert run_process(tmp_path, "--version").stdout == f"holdfast {holdfast.__version__}\n"
+
+
+def test_without_its_extra_the_command_names_it(tmp_path: Path) -> None:
+    """One line to copy instead of a traceback."""
+    code = "import sys; sys.modules['typer'] = None; import holdfast.cli.main as m; m.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == holdfast.ExtraMissing.exit_code
+    assert done.stderr.startswith("holdfast: extra.missing\n")
+    assert "pip install 'holdfast[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- doctor and verify --------------------------------------------------------------------------
+
+
+def test_a_sound_store_exits_with_0(here: Path, server: Server) -> None:
+    """SQLite and PostgreSQL, doctor and verify; the JSON has its shape."""
+    for url in ("sqlite:///support.db", server.url):
+        code, told = answer(here, "doctor", url)
+        assert (code, told["ok"]) == (0, True)
+        assert told["verify"] == {"ok": True, "sessions": 2, "events": 5, "findings": []}
+        for check in told["checks"]:
+            assert set(check) == {"name", "ok", "severity", "found", "advice"}
+        assert answer(here, "verify", url) == (0, told["verify"])
+
+
+def test_damage_exits_with_1_and_names_the_event(here: Path) -> None:
+    """For people and for machines."""
+    code, told = answer(here, "verify", "sqlite:///damaged.db")
+    assert code == 1
+    (finding,) = told["findings"]
+    assert finding["session"] == {"app": "support", "user": "ada", "id": "one"}
+    assert (finding["where"], finding["seq"]) == ("event", 2)
+    done = run_process(here, "doctor", "sqlite:///damaged.db")
+    assert done.returncode == 1
+    assert "problem  log" in done.stdout
+    assert "not ok: 13 checks, 1 problem," in done.stdout
+
+
+def test_warnings_count_when_asked_to(here: Path) -> None:
+    """With --strict they are findings."""
+    assert run(here, "doctor", "sqlite:///support.db?sync=normal").returncode == 0
+    assert run(here, "doctor", "sqlite:///support.db?sync=normal", "--strict").returncode == 1
+
+
+def test_one_session_can_be_verified(here: Path) -> None:
+    """By all three parts of its key; the damage of another is not its own."""
+    key = ["--app", "support", "--user", "grace", "--id", "two"]
+    code, told = answer(here, "verify", "sqlite:///damaged.db", *key)
+    assert (code, told["sessions"], told["events"]) == (0, 1, 2)
+
+
+def test_on_a_terminal_there_are_colours_and_a_bar(here: Path) -> None:
+    """And the same words."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "doctor", "sqlite:///support.db"],
+        cwd=here,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
+            "TERM": "xterm-256color",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while chunk := os.read(ours, 65_536):
+            text += chunk
+    except OSError:  # how a terminal says that the other side is gone
+        pass
+    os.close(ours)
+    assert process.wait(60) == 0
+    shown = text.decode()
+    assert "\x1b[32mok" in shown
+    assert "reading sessions" in shown
+    assert "chain, checksums and seqs hold" in shown
+
+
+# --- backup and restore -------------------------------------------------------------------------
+
+
+def test_a_backup_can_be_restored(here: Path) -> None:
+    """To a new place, and over the old one only when told to."""
+    code, told = answer(here, "backup", "sqlite:///support.db", "copy.db")
+    assert code == 0
+    assert (told["ok"], told["file"]) == (True, "copy.db")
+    assert told["bytes"] == (here / "copy.db").stat().st_size
+    assert run(here, "restore", "copy.db", "sqlite:///new.db").returncode == 0
+    assert answer(here, "verify", "sqlite:///new.db")[1]["events"] == 5
+    refused = run(here, "restore", "copy.db", "sqlite:///damaged.db")
+    assert refused.returncode == 4
+    assert "--replace" in refused.stderr
+    assert run(here, "restore", "copy.db", "sqlite:///damaged.db", "--replace").returncode == 0
+    assert run(here, "verify", "sqlite:///damaged.db").returncode == 0
+
+
+@pytest.mark.parametrize("args", [("backup", EXAMPLE, "f.db"), ("restore", "copy.db", EXAMPLE)])
+def test_postgres_is_left_to_its_own_tools(here: Path, args: tuple[str, ...]) -> None:
+    """Said plainly, without connecting, and nothing is faked."""
+    done = run(here, *args)
+    assert done.returncode == holdfast.BackupRefused.exit_code
+    assert "pg_dump" in done.stderr
+    assert "pg_basebackup" in done.stderr
+    assert not (here / "f.db").exists()
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+WRONG: list[tuple[tuple[str, ...], type[holdfast.HoldfastError]]] = [
+    (("doctor", "nonsense"), holdfast.InvalidURL),
+    (("verify", "mysql://x/y"), holdfast.InvalidURL),
+    (("doctor", "sqlite:///missing.db"), holdfast.StoreUnopened),
+    (("backup", "sqlite:///missing.db", "f.db"), holdfast.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), holdfast.StoreUnopened),
+    (("verify", "sqlite:///notes.txt"), holdfast.StoreForeign),
+    (("verify", "sqlite:///support.db", "--app", "x"), holdfast.InvalidInput),
+    (
+        ("verify", "sqlite:///support.db", "--app", "x", "--user", "y", "--id", "z"),
+        holdfast.SessionNotFound,
+    ),
+    (("backup", "sqlite:///support.db", "notes.txt"), holdfast.BackupRefused),
+    (("backup", "memory://", "f.db"), holdfast.InvalidQuery),
+    (("restore", "notes.txt", "sqlite:///new.db"), holdfast.StoreForeign),
+    (("restore", "missing", "sqlite:///new.db"), holdfast.BackupRefused),
+]
+
+
+@pytest.mark.parametrize(("args", "kind"), WRONG)
+def test_an_error_is_its_code_its_words_and_its_exit_code(
+    here: Path, args: tuple[str, ...], kind: type[holdfast.HoldfastError]
+) -> None:
+    """Never a traceback, never a password, and no file that was not there before."""
+    before = sorted(here.iterdir())
+    done = run(here, *args)
+    assert done.returncode == kind.exit_code
+    assert done.stdout == ""
+    first, words, *rest = done.stderr.splitlines()
+    assert (first, rest) == (f"holdfast: {kind.code}", [])
+    assert words.endswith(".")
+    assert "secret" not in done.stderr
+    code, told = answer(here, *args)
+    assert code == kind.exit_code
+    assert told["error"]["code"] == kind.code
+    assert told["error"]["message"] == words.strip()
+    assert sorted(here.iterdir()) == before
+
+
+def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server) -> None:
+    """Looking after a store never makes one, on a server neither."""
+    empty = server.url_as("holdfast", database="template1")
+    for _ in range(2):
+        code, told = answer(here, "doctor", empty)
+        assert (code, told["error"]["code"]) == (4, "store.unopened")
+        assert "no schema" in told["error"]["message"]
+
+
+def test_a_wrong_option_exits_with_2(here: Path) -> None:
+    """As an invalid request does."""
+    assert run(here, "doctor", "sqlite:///support.db", "--loud").returncode == 2
+
+
+# --- the page -----------------------------------------------------------------------------------
+
+
+def examples() -> list[str]:
+    return re.findall(r"^```console\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def leveled(text: str) -> str:
+    """Without what differs between machines: numbers, file systems, which clock is ahead."""
+    text = re.sub(r"\d[\d.,]*", "N", text)
+    text = re.sub(r"(file system +)\S.*", r"\1…", text)
+    return re.sub(r"\b(ahead|behind) \(", "off (", text)
+
+
+@pytest.mark.parametrize("place", range(len(examples())))
+def test_the_page_shows_what_happens(here: Path, server: Server, place: int) -> None:
+    """Every command of docs/cli.md, run in order, prints what stands below it."""
+    for part in re.split(r"^\$ ", examples()[place], flags=re.MULTILINE)[1:]:
+        line, _, expected = part.partition("\n")
+        program, *args = shlex.split(line)
+        assert program == "holdfast"
+        done = run(here, *(arg.replace(EXAMPLE, server.url) for arg in args))
+        assert leveled(done.stdout + done.stderr) == leveled(expected)
+
+
+def test_the_page_describes_every_check(here: Path, server: Server) -> None:
+    """No check is shown that the tables do not explain."""
+    explained = " ".join(re.findall(r"^\| (`.*?) \|", PAGE.read_text(), re.MULTILINE))
+    for url in ("sqlite:///support.db", server.url):
+        for check in answer(here, "doctor", url)[1]["checks"]:
+            assert f"`{check['name']}`" in explained
