@@ -20,6 +20,7 @@ from holdfast.errors import StoreClosed, StoreForked
 from holdfast.model.events import Commit, Event
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec
 from holdfast.store.protocol import (
@@ -39,6 +40,7 @@ from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, tra
 from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.work import Desk
 from holdfast.store.sqlite.writer import Job, Writer
 
 T = TypeVar("T")
@@ -90,6 +92,27 @@ class SQLiteStore:
 
     def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
         return how(writer, key, self._clock())
+
+    # --- work ----------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        return await self._at_desk(lambda desk: desk.claim(worker, limit, lease_seconds, app))
+
+    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds))
+
+    async def release(self, lease: Lease) -> bool:
+        return await self._at_desk(lambda desk: desk.release(lease))
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds))
+
+    async def _at_desk(self, ask: Callable[[Desk], T]) -> T:
+        job = Job((), lambda writer: ask(Desk(writer, self._clock)))
+        answer: T = await self._write().submit(job)
+        return answer
 
     # --- reading -------------------------------------------------------------------------------
 

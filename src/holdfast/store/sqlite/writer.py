@@ -223,8 +223,11 @@ class Writer(threading.Thread):
         if not job.claim():
             return
         assert job.call is not None
+        failure: BaseException | None
         try:
             result, failure = job.call(self), None
+        except HoldfastError as error:  # refused, and rolled back: what is remembered holds
+            result, failure = None, error
         except BaseException as error:
             self._cache_lost()
             result, failure = None, self._told(error)

@@ -1,0 +1,98 @@
+"""Claims and leases, on the writer's thread: each in one transaction, so never two at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import apsw
+
+from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.model.lease import Lease, acquired, lease_of, released, renewed, taken
+from holdfast.model.limits import PRIORITY_MAX
+from holdfast.store.sqlite import rows
+from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.work import span_us
+
+
+class Desk:
+    """Where leases are given and taken back. The clock is read under the write lock."""
+
+    def __init__(self, writer: Writer, clock: Callable[[], int]) -> None:
+        self._writer, self._clock = writer, clock
+
+    def claim(
+        self, worker: str, limit: int, lease_seconds: float, app: str | None
+    ) -> tuple[Lease, ...]:
+        with self._writer.transaction():
+            now_us = self._clock()
+            until_us = now_us + span_us(lease_seconds)
+            found = due(self._writer.conn, now_us, limit, app)
+            heads = [(row[0], taken(rows.head_from(row), worker, until_us)) for row in found]
+            self._write(heads)
+        self._settle(heads)
+        return tuple(lease_of(head) for _, head in heads)
+
+    def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        return self._change(
+            lease.key,
+            lambda head, now_us: renewed(
+                head, lease.fence, now_us, now_us + span_us(lease_seconds)
+            ),
+        )
+
+    def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        return self._change(
+            key,
+            lambda head, now_us: acquired(head, worker, now_us, now_us + span_us(lease_seconds)),
+        )
+
+    def release(self, lease: Lease) -> bool:
+        with self._writer.transaction():
+            try:
+                sid, head = self._writer.reader.living(lease.key)
+            except (SessionNotFound, SessionDeleted, SessionErased):
+                return False
+            after = released(head, lease.fence, self._clock())
+            if after is None:
+                return False
+            self._write([(sid, after)])
+        self._settle([(sid, after)])
+        return True
+
+    def _change(self, key: Key, change: Callable[[Head, int], Head]) -> Lease:
+        with self._writer.transaction():
+            sid, head = self._writer.reader.living(key)
+            after = change(head, self._clock())
+            self._write([(sid, after)])
+        self._settle([(sid, after)])
+        return lease_of(after)
+
+    def _write(self, heads: Iterable[tuple[int, Head]]) -> None:
+        values = [rows.head_lease(head, sid) for sid, head in heads]
+        self._writer.conn.executemany(SQL["set_lease"], values)
+
+    def _settle(self, heads: Iterable[tuple[int, Head]]) -> None:
+        """After the commit: what the writer remembers of these sessions is leased so too."""
+        for _, head in heads:
+            live = self._writer.cache.peek(head.key)
+            if live is not None:
+                live.lease(head.fence, head.lease_us, head.worker)
+
+
+def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list[tuple[Any, ...]]:
+    """The first rows of sessions that are due, from the highest priority down."""
+    of_app, where = ("_in_app", (app,)) if app is not None else ("", ())
+    found: list[tuple[Any, ...]] = []
+    below = PRIORITY_MAX + 1
+    while len(found) < limit:
+        row = conn.execute(SQL["due_priority" + of_app], (*where, below)).fetchone()
+        if row is None:
+            break
+        below = row[0]
+        args = (*where, below, now_us, limit - len(found))
+        found += conn.execute(SQL["due" + of_app], args).fetchall()
+    return found
