@@ -26,7 +26,18 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast import Draft, Erasure, Event, Head, Holdfast, HoldfastError, Key, Page, Session
+from holdfast import (
+    Draft,
+    Erasure,
+    Event,
+    Head,
+    Holdfast,
+    HoldfastError,
+    Key,
+    Lease,
+    Page,
+    Session,
+)
 from holdfast.model.events import to_time
 from holdfast.store.memory import MemoryStore
 from holdfast.store.sqlite import batch, writer
@@ -38,6 +49,7 @@ from tests.support.inside import on_writer
 ACTOR = "test:agree"
 KEYS = [Key(app, user, id) for app in ("shop", "bank") for user in ("ada", "bob") for id in "12"]
 keys = st.sampled_from(KEYS[:5])
+workers = st.sampled_from(["w1", "w2"])
 labels = st.dictionaries(st.sampled_from(["plan", "tier"]), st.sampled_from(["gold", "free"]))
 doors = st.sampled_from(["object", "handle", "other"])
 expects = st.sampled_from([None, None, None, "right", "stale", "ahead"])
@@ -73,8 +85,9 @@ def plain(answer: Any) -> Any:
             return ("event", id, *rest, *causes)
         case Head():
             times = (answer.created_us, answer.updated_us, answer.pending, answer.pending_us)
-            folded = (dict(answer.labels), dict(answer.timers), answer.fence)
-            return ("head", answer.key, answer.version, *times, *folded)
+            folded = (dict(answer.labels), dict(answer.timers), answer.priority)
+            lease = (answer.fence, answer.lease_us, answer.worker)
+            return ("head", answer.key, answer.version, *times, *folded, *lease)
         case Session():
             if answer._scopes is None:
                 return ("handle", answer.key)
@@ -106,6 +119,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory()
         self.clock = FakeClock()
         self.sides: list[Side] = []
+        self.leases: list[Lease] = []
 
     @initialize()
     def open(self) -> None:
@@ -361,6 +375,56 @@ class StoresAgree(RuleBasedStateMachine):
                     "tool.ran", actor=ACTOR, add={"app:list": items, "user:list": items}
                 )
             )
+
+    # --- work ----------------------------------------------------------------------------------
+
+    @rule(key=keys, priority=st.integers(-2, 2), door=doors)
+    def prioritize(self, key: Key, priority: int, door: str) -> None:
+        self.both(lambda side: side.at(door, key).set_priority(priority, actor=ACTOR))
+
+    @rule(
+        worker=workers,
+        limit=st.integers(1, 4),
+        hours=st.integers(1, 3),
+        app=st.none() | st.sampled_from(["shop", "bank"]),
+        other=st.booleans(),
+    )
+    def claim(self, worker: str, limit: int, hours: int, app: str | None, other: bool) -> None:
+        async def ask(side: Side) -> Any:
+            hf = side.other if other else side.one
+            seconds = 3_600 * hours
+            leases = await hf.claim(worker, limit=limit, lease_seconds=seconds, app=app)
+            self.leases = [*leases, *self.leases][:12]
+            return leases
+
+        self.both(ask)
+
+    @rule(key=keys, owner=workers, hours=st.integers(1, 3), other=st.booleans())
+    def lock(self, key: Key, owner: str, hours: int, other: bool) -> None:
+        async def ask(side: Side) -> Any:
+            hf = side.other if other else side.one
+            lease = await hf.acquire_lock(key, owner, lease_seconds=3_600 * hours)
+            self.leases = [lease, *self.leases][:12]
+            return lease
+
+        self.both(ask)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), other=st.booleans(), how=st.sampled_from(["renew", "release", "write"]))
+    def under_a_lease(self, data: st.DataObject, other: bool, how: str) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+
+        async def ask(side: Side) -> Any:
+            hf = side.other if other else side.one
+            if how == "renew":
+                return await hf.renew(lease, lease_seconds=3_600)
+            if how == "release":
+                return await hf.release(lease)
+            session = hf.session(lease.key, actor=ACTOR, lease=lease)
+            await session.append("agent.said", inc={"n": 1})
+            return session.head
+
+        self.both(ask)
 
     # --- reading -------------------------------------------------------------------------------
 
