@@ -322,6 +322,9 @@ class StoreError(HoldfastError):
     code = "store.error"
     status = 503
     exit_code = 4
+    # The ids under which drafts were sent. Whether or not they were recorded, sending them again
+    # with these ids never doubles them.
+    ids: tuple[str, ...] = ()
 
 
 class StoreClosed(StoreError):
@@ -338,8 +341,9 @@ class StoreForked(StoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this Holdfast was opened before os.fork and belongs to the parent process. "
-            "Call holdfast.open in the child."
+            "this store was opened before os.fork and belongs to the parent process: SQLite's "
+            "locks do not survive a fork. Open it only after the fork, or start the process "
+            "with spawn or forkserver."
         )
 
 
@@ -386,7 +390,7 @@ class StoreFailed(StoreError):
         self.where, self.reason = where, reason
         super().__init__(
             f"{where} failed: {reason}. What was acknowledged before is safe. Whether this write "
-            "was recorded is not known: retry it with the same draft id, which is never doubled."
+            "was recorded is not known: send it again under the same id (error.ids), never doubled."
         )
 
 

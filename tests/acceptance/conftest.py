@@ -8,13 +8,21 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.support import postgres
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def url(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    any_postgres: postgres.Server | postgres.Elsewhere,
+) -> str:
     """Without an fsync for each commit: what the disk does is the fault suite's business."""
     if request.param == "memory":
         return "memory://"
+    if request.param == "postgresql":
+        await postgres.empty(any_postgres.url)
+        return any_postgres.url
     return f"sqlite:///{tmp_path}/support.db?sync=normal"
 
 

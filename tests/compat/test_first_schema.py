@@ -7,7 +7,7 @@ column, so that a change of today's row code cannot change what is tested.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -17,12 +17,12 @@ import asyncpg
 import pytest
 
 import holdfast
+from holdfast.model.canon import canonical
 from holdfast.model.events import Draft, prepare
 from holdfast.model.fold import Fold, Record, record
 from holdfast.model.head import blank
 from holdfast.store.postgres import connect as postgres
 from holdfast.store.sqlite import connect as sqlite
-from tests.support.postgres import Server
 
 FIRST = Path(__file__).with_name("schema1")
 ACTOR = "test:first"
@@ -42,6 +42,9 @@ DRAFTS = (
     Draft(type="user.said", data={"text": "again"}, add={"log": ["x"]}),
 )
 SCOPE = b"1"  # the value of app:visits
+# A scope's checksum covers its place too: owner, name and version, form, base and event.
+SCOPE_CRC = crc32(b'["scope","[\\"shop\\",\\"\\"]","app:visits@1","0/1/e1/2"]', crc32(SCOPE))
+SECRET = b"\7" * 32
 
 
 def first_release() -> tuple[Fold, list[Record]]:
@@ -89,16 +92,18 @@ def first_file(tmp_path: Path) -> str:
     conn.pragma("journal_mode", "wal")
     conn.execute("BEGIN")
     conn.execute((FIRST / "sqlite_0001.sql").read_text())
-    conn.execute("INSERT INTO meta VALUES ('secret', randomblob(32))")
+    _insert(conn, "meta", ["secret", SECRET])
+    _insert(conn, "meta", ["secret_crc", crc32(SECRET)])
     _insert(conn, f"sessions (app, user, {HEAD}, runnable_us)", head_values(fold))
-    grave = ("shop", "ada", "gone", "g1", 3, b"\1" * 32, AT_US, AT_US, 0, AT_US)
+    kept = (GONE, "g1", 3, b"\1" * 32, AT_US, AT_US)  # what its checksum covers
+    grave = ("shop", "ada", "gone", *kept[1:5], AT_US, 0, AT_US, crc32(canonical(kept)))
     columns = "app, user, id, uid, version, link, created_us, updated_us, pending, deleted_us"
-    _insert(conn, f"sessions ({columns})", grave)
+    _insert(conn, f"sessions ({columns}, tomb_crc)", grave)
     label = ("shop", "plan", "gold", AT_US, 1, "ada")
     _insert(conn, "labels (app, name, value, created_us, sid, user)", label)
     for rec in records:
         _insert(conn, f"events (sid, {EVENT})", [1, *event_values(rec)])
-    scope = ("shop", "", "app:visits", 1, 1, 0, 0, SCOPE, crc32(SCOPE), "e1", 2)
+    scope = ("shop", "", "app:visits", 1, 1, 0, 0, SCOPE, SCOPE_CRC, "e1", 2)
     columns = "app, user, name, version, base, form, flags, body, crc, uid, seq"
     _insert(conn, f"scopes ({columns})", scope)
     conn.pragma("application_id", 0x48464153)
@@ -113,23 +118,14 @@ def _insert(conn: apsw.Connection, into: str, values: Sequence[Any]) -> None:
     conn.execute(f"INSERT INTO {into} VALUES ({marks})", values)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    server.start(fsync="off")
-    yield server
-    server.remove()
-
-
-async def first_database(server: Server) -> str:
+async def first_database(url: str) -> str:
     """A database of schema 1 with the same."""
     fold, records = first_release()
-    conn = await asyncpg.connect(server.url)
-    await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
+    conn = await asyncpg.connect(url)
     await conn.execute("CREATE SCHEMA holdfast")
     await conn.execute((FIRST / "postgres_0001.sql").read_text())
     await conn.execute((FIRST / "postgres_functions.sql").read_text())
-    await _put(conn, "meta (name, value)", ["secret", b"\7" * 32])
+    await _put(conn, "meta (name, value)", ["secret", SECRET])
     await _put(conn, "meta (name, value)", ["schema", b"1"])
     values = [*head_values(fold), WAKE_US]
     await _put(conn, f"sessions (app, owner, {HEAD}, runnable_us, wake_us)", values)
@@ -140,11 +136,11 @@ async def first_database(server: Server) -> str:
     await _put(conn, "labels (app, name, value, created_us, sid, owner)", label)
     for rec in records:
         await _put(conn, f"events (sid, {EVENT})", [1, *event_values(rec)])
-    scope = ["shop", "", "app:visits", 1, 1, 0, 0, SCOPE, crc32(SCOPE), "e1", 2]
+    scope = ["shop", "", "app:visits", 1, 1, 0, 0, SCOPE, SCOPE_CRC, "e1", 2]
     columns = "app, owner, name, version, base, form, flags, body, crc, uid, seq"
     await _put(conn, f"scopes ({columns})", scope)
     await conn.close()
-    return server.url
+    return url
 
 
 async def _put(conn: Any, into: str, values: list[Any]) -> None:
@@ -153,8 +149,8 @@ async def _put(conn: Any, into: str, values: list[Any]) -> None:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path, server: Server) -> str:
-    return first_file(tmp_path) if request.param == "sqlite" else await first_database(server)
+async def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str) -> str:
+    return first_file(tmp_path) if request.param == "sqlite" else await first_database(postgres_url)
 
 
 # --- what the present code makes of them ---------------------------------------------------------

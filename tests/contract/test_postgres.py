@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import asyncpg
 import pytest
@@ -18,17 +18,7 @@ from holdfast.testing.contract import (
     StoreContract,
     WorkLaws,
 )
-from tests.support.postgres import Server
 from tests.support.seal import FixedKeySeal
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server()
-    server.start(fsync="off")
-    yield server
-    server.remove()
-
 
 _AGE = (
     "UPDATE holdfast.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
@@ -51,12 +41,9 @@ class TestPostgres(StoreContract, WorkLaws, DurableLaws, SharedLaws, SharedWorkL
         await conn.close()
 
     @pytest.fixture
-    async def url(self, server: Server) -> str:
+    async def url(self, postgres_url: str) -> str:
         """An empty database."""
-        conn = await asyncpg.connect(server.url)
-        await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
-        await conn.close()
-        return server.url
+        return postgres_url
 
     @pytest.fixture
     async def store(self, url: str) -> AsyncIterator[PostgresStore]:

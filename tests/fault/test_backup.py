@@ -22,7 +22,9 @@ async def filled(hf: Holdfast, events: int = 40) -> None:
         await session.append("x.y", {"text": "z" * 900}, actor="a:b", inc={"n": 1})
 
 
-@pytest.mark.parametrize("stride", [pytest.param(7, id="some"), pytest.param(1, id="every", marks=pytest.mark.torture)])
+@pytest.mark.parametrize(
+    "stride", [pytest.param(7, id="some"), pytest.param(1, id="every", marks=pytest.mark.torture)]
+)
 async def test_a_backup_that_fails_leaves_no_target(tmp_path: Path, stride: int) -> None:
     """Whichever read of the source fails: no file, no part of one; and the store serves on."""
     faults = Faults()

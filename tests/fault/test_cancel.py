@@ -1,4 +1,4 @@
-"""Callers that are cancelled: what they asked for never happened, or is recorded; never in doubt."""
+"""Cancelled callers: what they asked for never happened, or is recorded; never in doubt."""
 
 from __future__ import annotations
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ TABLES = ("events", "sessions", "scopes", "snapshots", "labels", "erased", "meta
 
 
 class Specimen:
-    """A clean sample: its bytes, its map, what it shows; and copies of it with some bytes changed."""
+    """A clean sample: its bytes, its map, what it shows; and copies of it with changed bytes."""
 
     def __init__(self, directory: Path, pages: Pages, shows: dict[str, Any]) -> None:
         self.directory, self.pages, self.shows = directory, pages, shows
@@ -98,21 +99,25 @@ async def judge(specimen: Specimen, path: Path) -> str:
             return "found"
         different = [name for name in shows if shows[name] != specimen.shows[name]]
         assert not different, f"silently different: {different}"
-        await write_on(hf)
-        return "harmless"
+        return await write_on(hf)
     finally:
         await hf.close()
 
 
-async def write_on(hf: Holdfast) -> None:
-    """A file that is called sound can be written, and is sound afterwards."""
+async def write_on(hf: Holdfast) -> str:
+    """A file that is called sound can be written, and is sound afterwards, or says that it is not
+    (one bit of the header makes it read-only)."""
     ada = await hf.get(ADA)
-    await ada.append("agent.said", actor="agent:ada", inc={"step": 1})
+    try:
+        await ada.append("agent.said", actor="agent:ada", inc={"step": 1})
+    except holdfast.StoreReadOnly:
+        return "read-only"
     new = await hf.create(sample.APP, "new", id="new", state={"y": 2}, labels={"plan": "new"})
     assert new.version == 1
     assert {name: v for name, v in new.state.items() if ":" not in name} == {"y": 2}
     assert len(await new.read()) == 1
     assert (await hf.verify()).findings == ()
+    return "harmless"
 
 
 async def judge_all(specimen: Specimen, flips: Iterable[tuple[int, int]]) -> dict[str, int]:
@@ -195,22 +200,24 @@ async def test_every_flipped_bit_in_every_row_is_found(specimen: Specimen, table
             await check_flip_in_row(specimen, place, bit)
 
 
-@pytest.mark.parametrize("index", ["events_by_seq", "events_by_id", "sessions"])
-async def test_verifying_a_disordered_tree_ends(specimen: Specimen, index: str) -> None:
-    """Rows out of order do not send a verification round in circles."""
-    chance = random.Random(seed(f"disorder in {index}"))
-    root = specimen.pages.roots[index]
-    page = specimen.pages.page(root)
-    count = int.from_bytes(page[3:5], "big")
+@pytest.mark.parametrize("tree", ["events_by_seq", "events_by_id", "sessions", "scopes_by_name"])
+async def test_verifying_a_disordered_tree_ends(specimen: Specimen, tree: str) -> None:
+    """Two rows that changed places do not send a verification round in circles."""
+    root = specimen.pages.roots[tree]
+    count = int.from_bytes(specimen.pages.page(root)[3:5], "big")
     start = (root - 1) * specimen.pages.size + 8
-    for number in range(8):
-        one, other = chance.sample(range(count), 2)
+    pairs = list(itertools.combinations(range(count), 2))
+    chosen = random.Random(seed(f"disorder in {tree}")).sample(pairs, min(40, len(pairs)))
+    paths = []
+    for one, other in chosen:
         content = bytearray(specimen.pages.content)
         a, b = (slice(start + 2 * n, start + 2 * n + 2) for n in (one, other))
-        content[a], content[b] = content[b], content[a]  # two cells change places
-        path = specimen.write(bytes(content))
-        with Child("tests.support.verifier", path, patience_seconds=20) as child:
-            assert child.line() == "found", f"{number}: cells {one} and {other}"
+        content[a], content[b] = content[b], content[a]
+        paths.append(specimen.directory / f"{one}-{other}.db")
+        paths[-1].write_bytes(content)
+    with Child("tests.support.verifier", *paths, patience_seconds=20) as child:
+        for pair in chosen:
+            assert child.line() == "found", f"rows {pair}: {child.complaint()}"
 
 
 # --- one event -----------------------------------------------------------------------------------
@@ -218,7 +225,7 @@ async def test_verifying_a_disordered_tree_ends(specimen: Specimen, index: str) 
 
 def body_flipped(key: Key, seq: int) -> tuple[str, str, str, str, int]:
     return (
-        "UPDATE events SET body = CAST(substr(body, 1, 4) || x'00' || substr(body, 6) AS BLOB) "
+        "UPDATE events SET body = CAST(substr(body, 1, 4) || x'FF' || substr(body, 6) AS BLOB) "
         "WHERE seq = ?4 "
         "AND sid = (SELECT sid FROM sessions WHERE (app, user, id) = (?1, ?2, ?3))",
         key.app,
@@ -318,10 +325,8 @@ async def check_verbs(path: Path) -> None:
 
 
 async def refused_or_done(attempt: Callable[[], Any]) -> None:
-    try:
+    with suppress(HoldfastError):
         await attempt()
-    except HoldfastError as error:
-        assert error.code
 
 
 # --- a snapshot ----------------------------------------------------------------------------------
@@ -339,7 +344,7 @@ async def check_long(specimen: Specimen, path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "body = CAST(substr(body, 1, 9) || x'00' || substr(body, 11) AS BLOB)",
+        "body = CAST(substr(body, 1, 9) || x'FF' || substr(body, 11) AS BLOB)",
         "body = x''",
         "crc = crc + 1",
         "checksum = zeroblob(32)",
@@ -525,14 +530,14 @@ async def test_a_file_without_permission_is_told(specimen: Specimen) -> None:
     path.chmod(0o444)
     async with at(path) as hf:
         await check_read_only(hf)
-    specimen.directory.chmod(0o555)
+    specimen.directory.chmod(0o555)  # no -wal, no -shm can be put beside it
     try:
-        with pytest.raises((holdfast.StoreReadOnly, holdfast.StoreFailed)):
+        with suppress(holdfast.StoreReadOnly, holdfast.StoreUnopened):
             async with at(path) as hf:
                 await check_read_only(hf)
-                raise holdfast.StoreReadOnly(str(path))
     finally:
         specimen.directory.chmod(0o755)
+    assert path.read_bytes() == specimen.pages.content
 
 
 async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
@@ -559,7 +564,7 @@ async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
 
 
 async def test_a_file_that_may_not_grow_is_told_and_passes(tmp_path: Path) -> None:
-    """Under a limit on file size (RLIMIT_FSIZE): our error, nothing lost, and after it life goes on."""
+    """Under a limit on file size (RLIMIT_FSIZE): our error, nothing lost, and life goes on."""
     path = tmp_path / "a.db"
     with Child("tests.support.cramped", path) as child:
         said = list(child.lines())

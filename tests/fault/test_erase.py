@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast
@@ -142,18 +143,18 @@ async def test_erasing_lasts_over_a_reopening(tmp_path: Path) -> None:
     assert found_in(path, secret.marks) == []
 
 
-async def test_a_deleted_session_leaves_the_file_too(tmp_path: Path) -> None:
-    """Deleting keeps the key; the log and what was folded from it are gone after the close."""
+async def test_a_deleted_session_leaves_every_table(tmp_path: Path) -> None:
+    """Deleting keeps a tombstone; events, labels and snapshot are gone after the close."""
     path = tmp_path / "a.db"
-    async with holdfast.open(f"sqlite:///{path}") as hf:
+    async with holdfast.open(f"sqlite:///{path}?sync=normal") as hf:
         secrets = await write_mixed(hf, 3, 150, seed("delete"))
         await hf.delete(secrets[0].key)
         await secrets[1].say()
-    key = secrets[0].key
-    kept = {key.user, key.id}
-    marks = [mark for mark in secrets[0].marks if mark not in kept]
-    assert found_in(path, marks) == []
-    assert found_in(path, kept)
+    conn = apsw.Connection(str(path))
+    (sid,) = conn.execute("SELECT sid FROM sessions WHERE id = ?", (secrets[0].key.id,)).fetchone()
+    for table in ("events", "labels", "snapshots", "purges"):
+        assert conn.execute(f"SELECT count(*) FROM {table} WHERE sid = ?", (sid,)).get == 0, table
+    conn.close()
 
 
 @pytest.mark.parametrize(

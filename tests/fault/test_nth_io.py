@@ -32,8 +32,7 @@ async def opened(path: Path, vfs: str, faults: Faults) -> Holdfast | None:
     for _ in range(TRIES):
         try:
             store = await SQLiteStore.open(path, vfs=vfs, busy_seconds=0.5)
-        except HoldfastError as error:
-            assert error.code
+        except HoldfastError:
             continue
         hf = Holdfast("sqlite:///faulty", store=store)
         return await hf.__aenter__()
@@ -42,7 +41,7 @@ async def opened(path: Path, vfs: str, faults: Faults) -> Holdfast | None:
 
 
 async def run_once(path: Path, faults: Faults) -> bool:
-    """One run of the script with these faults, and the check of what is left; whether any struck."""
+    """One run of the script with these faults and the check of what is left; whether any struck."""
     ledger = Ledger()
     with faulty(faults) as vfs:
         hf = await opened(path, vfs, faults)

@@ -131,7 +131,7 @@ async def test_a_follower_in_another_process_sees_every_event_once(tmp_path: Pat
     "rounds", [pytest.param(3, id="some"), pytest.param(100, marks=pytest.mark.torture, id="many")]
 )
 async def test_a_new_file_may_be_opened_by_all_at_once(tmp_path: Path, rounds: int) -> None:
-    """Five processes create the database and its first session together; one session comes of it."""
+    """Five processes create the database and its first session together; one comes of it."""
     names = [f"c{n}" for n in range(5)]
     for round_ in range(rounds):
         path = tmp_path / f"{round_}.db"

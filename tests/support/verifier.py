@@ -1,4 +1,4 @@
-"""A process that verifies a file and says what came of it: a verification may hang, a test not."""
+"""A process that verifies files and says what came of each: a verification may hang, a test not."""
 
 from __future__ import annotations
 
@@ -8,15 +8,19 @@ import sys
 import holdfast
 
 
-async def main(path: str) -> None:
+async def verdict(path: str) -> str:
     try:
         async with holdfast.open(f"sqlite:///{path}") as hf:
             report = await hf.verify()
-    except holdfast.StoreError as error:
-        print("found" if isinstance(error, holdfast.StoreCorrupt) else repr(error), flush=True)
-        return
-    print("clean" if report.ok else "found", flush=True)
+    except holdfast.StoreCorrupt:
+        return "found"
+    return "clean" if report.ok else "found"
+
+
+async def main(paths: list[str]) -> None:
+    for path in paths:
+        print(await verdict(path), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1:]))

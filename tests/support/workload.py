@@ -9,12 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
 import holdfast
 from holdfast import Draft, Event, Holdfast, HoldfastError, Key, Session
-from holdfast.model.fold import Fold, replay_all
+from holdfast.model.fold import Fold, replay
 from holdfast.model.head import blank
 
 APP: Final = "disk"
@@ -68,7 +69,6 @@ class Run:
         try:
             await step.call(self)
         except HoldfastError as error:
-            assert error.code
             after = {key: shown(session) for key, session in self.sessions.items()}
             assert after == before, f"{step.name} failed and changed what is shown"
             return error
@@ -186,7 +186,7 @@ def check_log(session: Session, events: tuple[Event, ...]) -> int:
     assert len(set(ids)) == len(ids)
     counted = [event.id for event in events if event.seq > 1 and event.ops]
     head = session.head
-    fold = replay_all(Fold(blank(head.key, head.uid, head.created_us)), events)
+    fold = reduce(replay, events, Fold(blank(head.key, head.uid, head.created_us)))
     assert fold.head == head
     assert fold.fields == {"n": len(counted), "log": counted}
     assert {name: v for name, v in session.state.items() if ":" not in name} == fold.fields

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from holdfast.errors import SessionCorrupt
+from holdfast.errors import InvalidInput, SessionCorrupt
 from holdfast.model import chain, head, ops
 from holdfast.model.events import Event, Prepared
 from holdfast.model.head import Head
@@ -100,6 +100,16 @@ def replay(fold: Fold, event: Event) -> Fold:
     return _folded(fold, after, plain, scoped=True)
 
 
+def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
+    """Replay whatever can be replayed; False if the event is damaged, or does not fit because an
+    earlier one is. One bad event must not make a session unreadable."""
+    try:
+        return replay(fold, event), event.damage is None
+    except InvalidInput:
+        without = msgspec.structs.replace(event, data=None, ops=(), damage="does not fit")
+        return replay(fold, without), False
+
+
 def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: bool) -> Fold:
     if scoped:
         plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
@@ -146,6 +156,7 @@ def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> Sco
 
 
 def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:
+    """The fold after a whole log."""
     for event in events:
         fold = replay(fold, event)
     return fold

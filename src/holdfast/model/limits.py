@@ -31,6 +31,8 @@ COMMIT_BYTES_MAX: Final = 64 * 2**20
 SESSIONS_PER_COMMIT_MAX: Final = 1_000
 
 PAGE_MAX: Final = 1_000
+QUERY_LABELS_MAX: Final = 8
+QUERY_TYPES_MAX: Final = 100
 TAIL_KEPT: Final = 100  # events a session object holds on to, if not asked to load more
 PARTIALS_WAITING_MAX: Final = 1_024
 UPDATE_TRIES_MAX: Final = 256

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.errors import InvalidOp, OpPathUnknown, OpTypeMismatch
 from holdfast.model.keys import unfit
-from holdfast.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX
+from holdfast.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, VALUE_DEPTH_MAX
 from holdfast.model.values import OPEN, FrozenDict, FrozenList, freeze
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -122,6 +122,8 @@ def check(op: object) -> Op:
         raise InvalidOp(f"the path {path!r} does not begin with a name")
     if reason := unfit(path[0], NAME_CHARS_MAX):
         raise InvalidOp(f"the name {path[0]!r} {reason}")
+    if len(path) > VALUE_DEPTH_MAX:
+        raise InvalidOp(f"a path of {len(path)} steps, more than {VALUE_DEPTH_MAX}")
     _check_steps(path, path[1:])
     return _check_arguments(cast(Op, op))
 

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from holdfast.errors import FollowerBehind, StoreClosed
+from holdfast.errors import FollowerBehind, StoreClosed, StoreError
 from holdfast.model.events import Event
 from holdfast.model.keys import Key
 from holdfast.model.limits import PARTIALS_WAITING_MAX
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import Hints, Store
 
 POLL_SECONDS: Final = 0.005
 _PAGE: Final = 100
@@ -43,11 +43,14 @@ class Hub:
         self._store = store
         self._followers: dict[Key, set[_Follower]] = {}
         self._versions: dict[Key, int] = {}
+        self._bells: set[asyncio.Event] = set()
         self._poller: asyncio.Task[None] | None = None
         self._open = True
 
     def touch(self, key: Key, version: int = 0) -> None:
         """Say that the session reached this version (or, with none, ceased to be), here."""
+        for bell in self._bells:
+            bell.set()
         followers = self._followers.get(key)
         if followers:
             if version and (version > self._versions[key] or self._versions[key] == _UNKNOWN):
@@ -68,7 +71,7 @@ class Hub:
     async def follow(self, key: Key, after: int) -> AsyncIterator[Event]:
         """Every event beyond seq `after`, in order, once; and partials as they come."""
         position = after
-        with self._joined(key, after) as follower:
+        with self._joined(key) as follower:
             while True:
                 follower.bell.clear()
                 if follower.behind:
@@ -87,25 +90,48 @@ class Hub:
                     yield follower.partials.popleft()[1]
                 await follower.bell.wait()
 
-    async def close(self) -> None:
-        self._open = False
+    @contextmanager
+    def waiting(self) -> Iterator[asyncio.Event]:
+        """A bell that rings whenever anything may have changed, here or in another process."""
+        bell = asyncio.Event()
+        self._bells.add(bell)
+        self._start_polling()
+        try:
+            yield bell
+        finally:
+            self._bells.discard(bell)
+            self._rest()
+
+    def check_open(self) -> None:
+        if not self._open:
+            raise StoreClosed
+
+    def ring(self) -> None:
+        """Have everybody look: something may have changed."""
         for followers in self._followers.values():
             for follower in followers:
                 follower.bell.set()
-        await self._stop_polling()
+        for bell in self._bells:
+            bell.set()
+
+    async def close(self) -> None:
+        self._open = False
+        self.ring()
+        poller, self._poller = self._poller, None
+        if poller is not None:
+            poller.cancel()
+            await asyncio.gather(poller, return_exceptions=True)
 
     async def _read(self, key: Key, position: int) -> tuple[Event, ...]:
-        if not self._open:
-            raise StoreClosed
+        self.check_open()
         return await self._store.read(key, after=position, limit=_PAGE, reverse=False, types=None)
 
     @contextmanager
-    def _joined(self, key: Key, after: int) -> Iterator[_Follower]:
+    def _joined(self, key: Key) -> Iterator[_Follower]:
         follower = _Follower()
         self._followers.setdefault(key, set()).add(follower)
         self._versions.setdefault(key, _UNKNOWN)
-        if self._poller is None and self._open:
-            self._poller = asyncio.get_running_loop().create_task(self._poll())
+        self._start_polling()
         try:
             yield follower
         finally:
@@ -113,26 +139,31 @@ class Hub:
             followers.discard(follower)
             if not followers:
                 del self._followers[key], self._versions[key]
-            if not self._followers and self._poller is not None:
-                self._poller.cancel()
-                self._poller = None
+            self._rest()
+
+    def _start_polling(self) -> None:
+        if self._poller is None and self._open:
+            self._poller = asyncio.get_running_loop().create_task(self._poll())
+
+    def _rest(self) -> None:
+        """Nobody looks any more: no need to ask the store."""
+        if not self._followers and not self._bells and self._poller is not None:
+            self._poller.cancel()
+            self._poller = None
 
     async def _poll(self) -> None:
+        if isinstance(self._store, Hints):
+            await self._store.listen(self.ring)
         pulse = None
         while True:
-            now = self._store.pulse()
-            if now != pulse:
+            try:
+                now = self._store.pulse()
+            except StoreError:
+                now = None  # let each reader find out by itself, and go on asking
+            if now is None or now != pulse:
                 pulse = now
-                for followers in self._followers.values():
-                    for follower in followers:
-                        follower.bell.set()
+                self.ring()
             await asyncio.sleep(POLL_SECONDS)
-
-    async def _stop_polling(self) -> None:
-        poller, self._poller = self._poller, None
-        if poller is not None:
-            poller.cancel()
-            await asyncio.gather(poller, return_exceptions=True)
 
 
 def _reached(mark: int, position: int) -> bool:

@@ -14,12 +14,15 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import structs
+
 from holdfast.errors import (
     InvalidEvent,
     InvalidInput,
     InvalidQuery,
     SessionConflict,
     SessionNotLoaded,
+    StoreError,
 )
 from holdfast.model import head as facts
 from holdfast.model import ops as op
@@ -31,7 +34,7 @@ from holdfast.model.lease import Lease
 from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
 from holdfast.model.values import EMPTY, FrozenDict, Reads
 from holdfast.store.protocol import Committed, Loaded, scope_fields
-from holdfast.store.select import check_limit, check_types
+from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
     from holdfast.session.sessions import Holdfast
@@ -124,11 +127,9 @@ class Session:
 
         `types` selects exact types or families (`user.*`).
         """
-        if type(after) is not int or after < 0:
-            raise InvalidQuery(f"after is a seq, not {after!r}")
         return await self._hf._store_now().read(
             self.key,
-            after=after,
+            after=check_seq(after),
             limit=check_limit(limit),
             reverse=reverse,
             types=check_types(types),
@@ -141,10 +142,8 @@ class Session:
         the session is deleted, StoreClosed when Holdfast is closed, FollowerBehind when partials
         pile up unread.
         """
-        if type(after) is not int or after < 0:
-            raise InvalidQuery(f"after is a seq, not {after!r}")
         self._hf._store_now()
-        return self._hf._hub.follow(self.key, after)
+        return self._hf._hub.follow(self.key, check_seq(after))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -216,18 +215,17 @@ class Session:
         `change` is called again on the newest state; SessionConflict after too many tries. Going
         through all names notices new session fields, not new app: or user: names.
         """
-        if self._scopes is None:
-            await self.refresh()
+        await self.refresh()  # "nothing to do" must be decided on the newest state too
         with suppress(SessionConflict):
             return await self._try_update(change, actor)
         # In this process those who met a conflict go one by one, so that each round has a winner.
         async with self._hf._updating(self.key.app):
             for _ in range(UPDATE_TRIES_MAX):
-                await self.refresh(tail=0)
+                await self.refresh()
                 with suppress(SessionConflict):
                     return await self._try_update(change, actor)
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-            await self.refresh(tail=0)
+            await self.refresh()
             return await self._try_update(change, actor)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
@@ -275,10 +273,16 @@ class Session:
     async def _commit(
         self, drafts: tuple[Prepared, ...], expect: int | None, guards: Mapping[str, int] = _NONE
     ) -> tuple[Event, ...]:
+        if expect is not None and type(expect) is not int:
+            raise InvalidQuery(f"expect is a version, not {expect!r}")
         self._check_temp(drafts)
         fence = None if self.lease is None else self.lease.fence
         commits = (Commit(self.key, drafts, expect, fence, guards),)
-        (committed,) = await self._hf._committing(commits)
+        try:
+            (committed,) = await self._hf._committing(commits)
+        except StoreError as error:
+            error.ids = tuple(draft.id for draft in drafts)
+            raise
         self._hf._hub.touch(self.key, committed.head.version)
         self._absorb(committed, drafts)
         return committed.events
@@ -329,6 +333,8 @@ class Session:
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
+            if event.type == facts.PROCESSED and event.data is not None:
+                self._mark_processed(event.data["seqs"], event.at_us)
             if event.seq > known:
                 if event.seq != known + 1:  # others wrote between: no gap in the tail
                     self._events.clear()
@@ -336,6 +342,13 @@ class Session:
                 known = event.seq
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self._events.clear()
+
+    def _mark_processed(self, seqs: Iterable[int], at_us: int) -> None:
+        """Show in the tail what an event says about earlier ones."""
+        done = set(seqs)
+        for place, event in enumerate(self._events):
+            if event.seq in done:
+                self._events[place] = structs.replace(event, processed_us=at_us)
 
     def _take(self, loaded: Loaded) -> None:
         self._scopes = self._scopes or {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -40,9 +40,11 @@ from holdfast.model.values import EMPTY
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.follow import Hub
 from holdfast.session.session import Session
+from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
 from holdfast.store.open import open_store
 from holdfast.store.protocol import (
+    Change,
     Committed,
     Erasure,
     Order,
@@ -232,11 +234,28 @@ class Holdfast:
         return deleted
 
     async def erase(self, key: AnyKey) -> Erasure | None:
-        """Forget the session: nothing of it can be read from the store's files afterwards."""
+        """Forget the session: its log, state, labels and key are overwritten in the store's files.
+
+        Raises StoreBusy if a reader of another process keeps old pages alive too long: it is
+        erased then, and calling again finishes the overwriting. Ids that callers chose for their
+        events may outlive it in unused parts of index pages; do not put secrets there.
+        """
         key = _key(key)
         erasure = await self._store_now().erase(key)
         self._hub.touch(key)
         return erasure
+
+    def watch(
+        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
+    ) -> AsyncIterator[Change]:
+        """Every event of the store, of an app or of one session, as it is recorded.
+
+        Each change has a `position`: begin again with after=position and nothing is missed and
+        nothing comes twice. Without `after`, from the first event.
+        """
+        feed = feed_of(self._store_now())
+        one = None if key is None else _key(key)
+        return watch(self._hub, feed, app=app, key=one, after=after)
 
     async def verify(
         self, key: AnyKey | None = None, *, progress: Progress | None = None

@@ -11,8 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.model import ops
+from holdfast.model.canon import checksum
 from holdfast.model.fold import ScopeKey, ScopeValue
 from holdfast.model.values import EMPTY, FrozenDict, freeze
+from holdfast.store.codec import Damaged
 from holdfast.store.protocol import Place
 
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
@@ -21,26 +23,34 @@ _any_op: Final = msgspec.json.Decoder(ops.Op).decode
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The body of a snapshot."""
+    """The body of a snapshot. The checksum is inside: beside a sealed body it would tell on it."""
 
     fields: dict[str, Any]
     versions: dict[str, int]
+    checksum: str
 
 
 _fields: Final = msgspec.json.Decoder(Fields).decode
 
 
 def snapshot_body(fields: FrozenDict, versions: FrozenDict) -> bytes:
-    return msgspec.json.encode(Fields(fields, versions))
+    return msgspec.json.encode(Fields(fields, versions, checksum(fields).hex()))
 
 
 def snapshot_from(raw: bytes) -> tuple[FrozenDict, FrozenDict]:
+    """State and versions. Raises Damaged if the state is not what its checksum says."""
     body = _fields(raw)
-    return freeze(body.fields), FrozenDict(body.versions)
+    fields = freeze(body.fields)
+    if checksum(fields).hex() != body.checksum:
+        raise Damaged("has a state that its checksum does not match")
+    return fields, FrozenDict(body.versions)
 
 
-def scope_place(key: ScopeKey, version: int) -> Place:
-    return Place("scope", msgspec.json.encode(key[:2]).decode(), f"{key[2]}@{version}")
+def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq: int) -> Place:
+    """Where a version of a name belongs: name, form, base and the event that made it. All of it
+    is bound into the row's checksum and seal, so that none of it can change unseen."""
+    owner = msgspec.json.encode(key[:2]).decode()
+    return Place("scope", owner, f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}")
 
 
 def scope_body(value: ScopeValue, op: ops.PlainOp, since_base: int) -> tuple[int, bytes, int]:

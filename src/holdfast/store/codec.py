@@ -37,8 +37,13 @@ class Codec:
         self._seal = seal
         self.seals = seal is not None
 
-    def pack(self, raw: bytes, place: Place | None) -> tuple[int, bytes, int]:
-        """flags, stored bytes and their CRC. The place may be left out where nothing is sealed."""
+    def pack(
+        self, raw: bytes, place: Place | None, *, bound: bool = False
+    ) -> tuple[int, bytes, int]:
+        """flags, stored bytes and their CRC, which covers the place too if `bound`.
+
+        The place may be left out where nothing is sealed or bound.
+        """
         flags, stored = 0, raw
         if len(raw) >= COMPRESS_BYTES_MIN:
             smaller = _zstd().compress(raw, _LEVEL)
@@ -46,17 +51,30 @@ class Codec:
                 flags, stored = COMPRESSED, smaller
         if self._seal is not None:
             assert place is not None
-            flags, stored = flags | SEALED, self._seal.seal(stored, place)
-        return flags, stored, crc32(stored)
+            flags |= SEALED
+            stored = self._seal.seal(bytes((flags,)) + stored, place)
+        crc = crc32(stored)
+        return flags, stored, crc32(place.aad(), crc) if bound and place is not None else crc
 
-    def unpack(self, flags: int, stored: bytes, crc: int, place: Callable[[], Place]) -> bytes:
+    def unpack(
+        self,
+        flags: int,
+        stored: bytes,
+        crc: int,
+        place: Callable[[], Place],
+        *,
+        bound: bool = False,
+    ) -> bytes:
         """The bytes that were packed. Raises Damaged if they cannot be had."""
-        if not isinstance(stored, bytes) or crc32(stored) != crc:
+        if not isinstance(stored, bytes) or not isinstance(flags, int):
+            raise Damaged("has a body of the wrong kind")
+        found = crc32(stored)
+        if (crc32(place().aad(), found) if bound else found) != crc:
             raise Damaged("has a body that rotted: its checksum does not match")
         if flags & ~(COMPRESSED | SEALED):
             raise Damaged(f"has a body in a form this release does not know ({flags})")
         if flags & SEALED:
-            stored = self._open(stored, place())
+            stored = self._open(flags, stored, place())
         if flags & COMPRESSED:
             try:
                 return bytes(_zstd().decompress(stored))
@@ -64,13 +82,16 @@ class Codec:
                 raise Damaged(f"has a body that cannot be decompressed ({error})") from error
         return stored
 
-    def _open(self, stored: bytes, place: Place) -> bytes:
+    def _open(self, flags: int, stored: bytes, place: Place) -> bytes:
         if self._seal is None:
             raise Damaged("has a sealed body and no seal was given to open it")
         try:
-            return self._seal.open(stored, place)
+            opened = self._seal.open(stored, place)
         except Exception as error:  # whatever the seal raises, the body is not readable
             raise Damaged(f"has a sealed body that this key does not open ({error!r})") from error
+        if opened[:1] != bytes((flags,)):  # sealed with it: nobody else can say what it is
+            raise Damaged("has other flags than it was sealed with")
+        return opened[1:]
 
 
 def _zstd() -> Any:

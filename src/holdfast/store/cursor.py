@@ -10,6 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import InvalidCursor, InvalidQuery
+from holdfast.model.keys import unfit
+from holdfast.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
 from holdfast.model.values import EMPTY, FrozenDict
 from holdfast.store.protocol import Query
 
@@ -35,15 +37,33 @@ def read(cursor: str, query: Query) -> tuple[int, int]:
         found = _decode.decode(raw)
     except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
         raise InvalidCursor from None
-    if found.query != query:
+    if found.query != query or not max(abs(found.mark), abs(found.row)) <= INT_MAX:
         raise InvalidCursor
     return found.mark, found.row
+
+
+def write_position(*numbers: int) -> str:
+    """A place in a feed, as text."""
+    return ".".join(map(str, numbers))
+
+
+def read_position(position: str, count: int) -> tuple[int, ...]:
+    """The numbers of a place in a feed; raises InvalidCursor."""
+    parts = position.split(".") if isinstance(position, str) else []
+    if len(parts) != count or not all(part.isdecimal() and len(part) < 20 for part in parts):
+        raise InvalidCursor
+    return tuple(map(int, parts))
 
 
 def check(query: Query) -> None:
     """Refuse what no index serves, in every store alike."""
     if query.order not in ("created", "updated"):
         raise InvalidQuery(f"order is 'created' or 'updated', not {query.order!r}")
+    for text in (query.app, query.user, *query.labels, *query.labels.values()):
+        if text is not None and (reason := unfit(text, KEY_PART_CHARS_MAX)):
+            raise InvalidQuery(f"the name {text!r} {reason}")
+    if len(query.labels) > QUERY_LABELS_MAX:
+        raise InvalidQuery(f"{len(query.labels)} labels at once, more than {QUERY_LABELS_MAX}")
     if query.user is not None and query.app is None:
         raise InvalidQuery("a user belongs to an app: name the app too")
     if query.labels and query.app is None:

@@ -26,6 +26,7 @@ from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
 from holdfast.store.plan import Plan
 from holdfast.store.protocol import (
+    Change,
     Committed,
     Erasure,
     Finding,
@@ -67,6 +68,7 @@ class MemoryStore:
         self._deleted: dict[Key, Head] = {}
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0
+        self._feed: list[tuple[Key, int]] = []
         self._open = True
 
     # the planner's view
@@ -117,6 +119,7 @@ class MemoryStore:
             self._kept[key].fold = fold
         for key, rec in plan.records:
             self._keep(self._kept[key], rec)
+            self._feed.append((key, rec.event.seq))
         for _, write in plan.writes:
             self._scopes.setdefault(write.key, []).append(write.at)
         return answers
@@ -159,6 +162,22 @@ class MemoryStore:
         page = found[:limit]
         more = cursors.write(query, *page[-1][:2]) if len(found) > limit else None
         return Page(tuple(head for _, _, head in page), more)
+
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[Change, ...], str]:
+        self._check_open()
+        start = 0 if after is None else cursors.read_position(after, 1)[0]
+        found: list[Change] = []
+        place = start
+        for place, (of, seq) in enumerate(self._feed[start:], start + 1):
+            wanted_ = (app is None or of.app == app) and (key is None or of == key)
+            if wanted_ and of in self._kept:
+                event = self._kept[of].event(seq - 1)
+                found.append(Change(cursors.write_position(place), of, event))
+                if len(found) == limit:
+                    break
+        return tuple(found), cursors.write_position(place)
 
     async def delete(self, key: Key) -> bool:
         self._check_open()

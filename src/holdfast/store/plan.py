@@ -66,9 +66,12 @@ class Plan:
     """What commits will write: sessions as they will be, new records, new scope versions."""
 
     __slots__ = (
+        "_inputs",
         "_lease_now_us",
         "_now_us",
+        "_processed",
         "_salt",
+        "_scanned",
         "_undo",
         "_view",
         "folds",
@@ -90,6 +93,9 @@ class Plan:
         self._view, self._now_us, self._salt = view, now_us, salt
         self._lease_now_us = now_us if lease_now_us is None else lease_now_us
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._scanned = 0
+        self._inputs: set[tuple[Key, int]] = set()
+        self._processed: dict[tuple[Key, int], int] = {}
         self.folds: dict[Key, Fold] = {}
         self.records: list[tuple[Key, Record]] = []
         self.given: dict[tuple[Key, str], Event] = {}
@@ -108,6 +114,10 @@ class Plan:
             return tuple([self._add(commit) for commit in commits])
         except BaseException:
             del self.records[records:], self.writes[writes:]
+            if self._scanned > records:
+                self._scanned = 0
+                self._inputs.clear()
+                self._processed.clear()
             for kept, key, before in reversed(self._undo):
                 if before is None:
                     del kept[key]
@@ -136,14 +146,15 @@ class Plan:
         scopes = self._scopes(key) if fold is None else {}
         events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
         before = len(self.records)
-        if None in events:
+        if None in events or not events:
             fold = self._admit(commit, fold)
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.given:  # the same id twice in one commit
                     events[place] = self.given.get((key, draft.id))
                 if events[place] is None:
                     fold, events[place] = self._record(key, fold, draft, scopes)
-            self._put(self.folds, key, fold)
+            if events:
+                self._put(self.folds, key, fold)
         assert fold is not None
         return Committed(
             tuple(events),  # type: ignore[arg-type]  # no None is left
@@ -160,15 +171,14 @@ class Plan:
         event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
         if event is None or not event.type.startswith(INPUT):
             return event
-        for planned, rec in self.records:  # processed by a commit of this very plan?
-            if planned == key and event.seq in _processed(rec.event):
-                return msgspec.structs.replace(event, processed_us=rec.event.at_us)
-        return event
+        self._scan()
+        at_us = self._processed.get((key, event.seq))  # by a commit of this very plan?
+        return event if at_us is None else msgspec.structs.replace(event, processed_us=at_us)
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
         key, expect = commit.key, commit.expect
-        creates = expect == 0 and commit.drafts[0].type == CREATED
+        creates = expect == 0 and bool(commit.drafts) and commit.drafts[0].type == CREATED
         if fold is None:
             if not creates:
                 raise SessionNotFound(key)
@@ -211,16 +221,21 @@ class Plan:
         return after, rec.event
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:
-        new: set[int] = set()
-        done: set[int] = set()
-        for planned, rec in self.records:
-            if planned == key:
-                done.update(_processed(rec.event))
-                if rec.event.type.startswith(INPUT):
-                    new.add(rec.event.seq)
+        self._scan()
         for seq in draft.data["seqs"]:
-            if seq in done or not (seq in new or self._view.pending(key, seq)):
+            new = (key, seq) in self._inputs
+            if (key, seq) in self._processed or not (new or self._view.pending(key, seq)):
                 raise NotPending(seq)
+
+    def _scan(self) -> None:
+        """Note which inputs the records of this plan bring and process, each record once."""
+        for key, rec in self.records[self._scanned :]:
+            event = rec.event
+            if event.type.startswith(INPUT):
+                self._inputs.add((key, event.seq))
+            elif event.type == PROCESSED and event.data is not None:
+                self._processed.update({(key, seq): event.at_us for seq in event.data["seqs"]})
+        self._scanned = len(self.records)
 
     def _scopes(self, key: Key) -> dict[str, ScopeValue]:
         """What a new session finds: stored names, and those this plan has written already."""
@@ -236,11 +251,3 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
-
-
-def _processed(event: Event) -> Sequence[int]:
-    """The seqs of the inputs that this event says were processed."""
-    if event.type != PROCESSED or event.data is None:
-        return ()
-    seqs: Sequence[int] = event.data["seqs"]
-    return seqs

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -179,12 +179,47 @@ class Store(Protocol):
     def pulse(self) -> int:
         """A number that has changed if another process may have committed since the last call.
 
-        No I/O to speak of. Never misses a commit; may change without one.
+        No I/O to speak of. Never misses a commit (a store that learns by hints may be a moment
+        late where one is lost); may change without one.
         """
         ...
 
     async def close(self) -> None:
         """Finish what was handed over, release everything. Closing twice is fine."""
+        ...
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One event in the feed, and the position to go on from once it was dealt with."""
+
+    position: str
+    key: Key
+    event: Event
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """The log of all sessions, in one order."""
+
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[Change, ...], str]:
+        """Events beyond a position (None: from the first), and the position that was read up to.
+
+        No event is ever recorded behind a position that was returned: not by concurrent writers,
+        not by a transaction that was open for long. Events of one session come in the order of
+        their seq. Fewer than `limit` means that the end was reached for now. Events of deleted
+        sessions are no longer there. Raises InvalidCursor if the position is not one of ours.
+        """
+        ...
+
+
+@runtime_checkable
+class Hints(Protocol):
+    """A channel by which other processes say that something changed: soon, usually."""
+
+    async def listen(self, heard: Callable[[], None]) -> None:
+        """Call `heard` when another process has committed. A lost hint only delays: see pulse."""
         ...
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.errors import InvalidQuery
 from holdfast.model.keys import unfit
-from holdfast.model.limits import PAGE_MAX, TYPE_CHARS_MAX
+from holdfast.model.limits import INT_MAX, PAGE_MAX, QUERY_TYPES_MAX, TYPE_CHARS_MAX
 
 
 def wanted(type: str, types: tuple[str, ...] | None) -> bool:
@@ -21,6 +21,8 @@ def check_types(types: object) -> tuple[str, ...] | None:
     if isinstance(types, str) or not hasattr(types, "__iter__"):
         raise InvalidQuery("types takes a list, as in types=['user.message', 'agent.*']")
     found = tuple(types)
+    if len(found) > QUERY_TYPES_MAX:
+        raise InvalidQuery(f"{len(found)} types at once, more than {QUERY_TYPES_MAX}")
     for each in found:
         if reason := unfit(each, TYPE_CHARS_MAX):
             raise InvalidQuery(f"the type {each!r} {reason}")
@@ -32,3 +34,10 @@ def check_limit(limit: object, least: int = 1) -> int:
     if type(limit) is not int or not least <= limit <= PAGE_MAX:
         raise InvalidQuery(f"a page holds {least} to {PAGE_MAX:,}, not {limit!r}; read on by page")
     return limit
+
+
+def check_seq(after: object) -> int:
+    """A seq to begin from."""
+    if type(after) is not int or not 0 <= after <= INT_MAX:
+        raise InvalidQuery(f"after is a seq, not {after!r}")
+    return after

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from holdfast.model import chain
+from holdfast.model.canon import canonical
 from holdfast.model.events import Event
-from holdfast.model.fold import Fold, replay
+from holdfast.model.fold import Fold, replay_any
 from holdfast.model.head import CREATED, INPUT, PROCESSED, Head, blank
 from holdfast.model.keys import Key
 from holdfast.store.protocol import Finding
@@ -49,7 +50,9 @@ def verify_session(
         if event.type == PROCESSED and event.data is not None:
             processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
         if whole:
-            fold = replay(fold, event)
+            fold, fits = replay_any(fold, event)
+            if not fits:
+                yield Finding("event", "has operations that do not fit the state", key, event.seq)
             if snapshot is not None and snapshot[0] == event.seq:
                 yield from _snapshot_problems(key, snapshot, fold)
         else:  # what follows a hole cannot be folded; its own chain and body still can be checked
@@ -99,15 +102,20 @@ def _snapshot_problems(key: Key, snapshot: Snapshot, fold: Fold) -> Iterator[Fin
     seq, kept = snapshot
     if kept is None:
         yield Finding("snapshot", "cannot be read or fails its checksum", key, seq)
-    elif (kept.fields, kept.versions) != (fold.fields, fold.versions):
+    elif _differ(kept, fold):
         yield Finding("snapshot", "is not what the log amounts to", key, seq)
+
+
+def _differ(one: Fold, other: Fold) -> bool:
+    """By their canonical bytes: to Python 1, 1.0 and True are equal, and they are not the same."""
+    return canonical([one.fields, one.versions]) != canonical([other.fields, other.versions])
 
 
 def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
     for name in _FOLDED:
         if getattr(now.head, name) != getattr(fold.head, name):
             yield Finding("head", f"has another {name} than its log amounts to", key)
-    if now.fields != fold.fields or now.versions != fold.versions:
+    if _differ(now, fold):
         yield Finding("state", "is not what the log amounts to", key)
 
 

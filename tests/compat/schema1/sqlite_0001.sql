@@ -24,7 +24,8 @@ CREATE TABLE sessions (
     runnable_us INTEGER,
     deadline_us INTEGER,
     fence       INTEGER NOT NULL DEFAULT 0,
-    deleted_us  INTEGER
+    deleted_us  INTEGER,
+    tomb_crc    INTEGER  -- of a deleted session's row, which has no log to be held against
 ) STRICT;
 
 CREATE UNIQUE INDEX sessions_by_key ON sessions (app, user, id);
@@ -82,8 +83,7 @@ CREATE TABLE snapshots (
     seq      INTEGER NOT NULL,
     flags    INTEGER NOT NULL,
     body     BLOB NOT NULL,
-    crc      INTEGER NOT NULL,
-    checksum BLOB NOT NULL
+    crc      INTEGER NOT NULL
 ) STRICT;
 
 -- app: and user: names, append-only. `user` is '' for app: names. A row holds the whole value
@@ -111,7 +111,8 @@ CREATE TABLE erased (
     key_hash  BLOB PRIMARY KEY,
     version   INTEGER NOT NULL,
     link      BLOB NOT NULL,
-    erased_us INTEGER NOT NULL
+    erased_us INTEGER NOT NULL,
+    crc       INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Logs of deleted sessions whose rows are still being removed, a little at a time.

@@ -85,8 +85,7 @@ CREATE TABLE holdfast.snapshots (
     seq      bigint NOT NULL,
     flags    integer NOT NULL,
     body     bytea NOT NULL,
-    crc      bigint NOT NULL,
-    checksum bytea NOT NULL
+    crc      bigint NOT NULL
 );
 
 CREATE TABLE holdfast.scopes (

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.store.codec import SEALED
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connect import Connection
 from holdfast.store.postgres.reader import Found, Reader
@@ -52,5 +55,12 @@ def _read(reader: Reader, head: Head, stored: list[Any]) -> Iterator[Stored]:
         raw = None
         if event.damage is None:
             place = Place("event", head.uid, event.id, event.type)
-            raw = reader.codec.unpack(row["flags"], row["body"], row["crc"], lambda p=place: p)  # type: ignore[misc]
+            raw = reader.codec.unpack(row["flags"], row["body"], row["crc"], partial(_same, place))
+            if row["flags"] & SEALED:
+                yield event, raw[SALT_BYTES:], raw[:SALT_BYTES], row["digest"]
+                continue
         yield event, raw, row["salt"], row["digest"]
+
+
+def _same(place: Place) -> Place:
+    return place

@@ -183,8 +183,11 @@ class Call:
 
     def _add_event(self, key: Key, rec: Any, headers: dict[str, bytes], given: set[str]) -> int:
         e: Event = rec.event
-        place_of = Place("event", self._plan.folds[key].head.uid, e.id, e.type)
-        flags, body, crc = self._codec.pack(rec.raw, place_of)
+        salt, raw, place_of = rec.salt, rec.raw, None
+        if self._codec.seals:  # the salt goes inside the seal
+            uid = self._plan.folds[key].head.uid
+            salt, raw, place_of = b"", salt + raw, Place("event", uid, e.id, e.type)
+        flags, body, crc = self._codec.pack(raw, place_of)
         head = self._head_of(key)
         place = self._e.add(
             self._units,
@@ -200,7 +203,7 @@ class Call:
             flags,
             body,
             crc,
-            rec.salt,
+            salt,
             rec.digest,
             headers[e.id],
         )
@@ -251,7 +254,9 @@ class Call:
         live = LiveScope(write.at, base, since, self._cache.era)
         self._name_now[name] = live
         self._scope_left.append((self._units, name, live))
-        packed = self._codec.pack(raw, bodies.scope_place(name, version))
+        uid = self._plan.folds[key].head.uid
+        place_of = bodies.scope_place(name, version, base, form, uid, write.seq)
+        packed = self._codec.pack(raw, place_of, bound=True)
         self._s.add(self._units, place, version, base, form, *packed, self._head_of(key), write.seq)
 
     def _add_guards(self, commit: Commit) -> None:

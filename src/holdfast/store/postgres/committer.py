@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 import asyncpg
 import msgspec
@@ -23,9 +23,9 @@ from holdfast.errors import (
     SessionDeleted,
     SessionErased,
     SessionNotFound,
+    StoreBusy,
     StoreFailed,
 )
-from holdfast.model.canon import checksum
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue
@@ -37,7 +37,14 @@ from holdfast.model.ops import scope_of
 from holdfast.store import bodies
 from holdfast.store.plan import Plan
 from holdfast.store.postgres.call import SOON, Call, Reply
-from holdfast.store.postgres.connect import Connection, Pool, translate
+from holdfast.store.postgres.connect import (
+    BROKEN,
+    LOST_PAUSE_SECONDS,
+    LOST_SECONDS_MAX,
+    Connection,
+    Pool,
+    translate,
+)
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Committed, Place
@@ -48,16 +55,7 @@ BATCH_BYTES_MAX: Final = 8 * 2**20
 WAITING_MAX: Final = 16_384
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
-LOST_SECONDS_MAX: Final = 30.0
-_BROKEN: Final = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-)
+_HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once already
 
 
 class Unit:
@@ -80,11 +78,20 @@ class Unit:
         return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
 
 
+class Sent(NamedTuple):
+    """A call and its reply, with the units that were in it and those the planner refused."""
+
+    call: Call
+    reply: Reply
+    planned: list[tuple[Unit, int, tuple[Committed, ...]]]
+    refused: list[tuple[Unit, HoldfastError]]
+
+
 class Committer:
     """Belongs to one store and one event loop. Implements the planner's View."""
 
-    def __init__(self, pool: Pool, reader: Reader, place: str) -> None:
-        self._pool, self._reader, self._place = pool, reader, place
+    def __init__(self, lane: Pool, reader: Reader, place: str, tell: Callable[[], None]) -> None:
+        self._lane, self._reader, self._place, self._tell = lane, reader, place, tell
         self._entropy = Entropy(os.urandom)
         self.cache = Cache()
         self._waiting: deque[Unit] = deque()
@@ -107,7 +114,7 @@ class Committer:
         unit = Unit(commits)
         self._waiting.append(unit)
         self._bell.set()
-        if self._task is None:
+        if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._run())
         try:
             return await asyncio.shield(unit.future)
@@ -165,26 +172,40 @@ class Committer:
                     again += await self._attempt([unit], locked=True)
                 units = again
         except BaseException as error:
-            self.cache.clear()
-            told = error if isinstance(error, HoldfastError) else translate(error, self._place)
-            for unit in units:
-                if not unit.future.done():
-                    unit.future.set_exception(told)
-            if not isinstance(error, Exception):
-                raise
+            self._fail(units, error)
+            raise
 
-    async def _attempt(self, units: list[Unit], *, locked: bool) -> list[Unit]:
-        """Plan and send; the units that must be tried again."""
+    async def _attempt(
+        self, units: list[Unit], *, locked: bool, hurried: bool = False
+    ) -> list[Unit]:
+        """Plan and send; the units that must be tried again. Whoever fails is told."""
+        try:
+            sent = await self._deliver(units, locked=locked, hurried=hurried)
+            return self._settle(sent)  # only now is it durable: nobody is told before
+        except asyncpg.PostgresError as error:
+            self.cache.clear()
+            if len(units) > 1:
+                return await self._apart(units)
+            self._fail(units, error)
+        except Exception as error:
+            self._fail(units, error)
+        return []
+
+    async def _deliver(self, units: list[Unit], *, locked: bool, hurried: bool) -> Sent:
+        """Send over whatever connection there is, until there is an answer or no hope of one."""
         deadline = asyncio.get_running_loop().time() + LOST_SECONDS_MAX
         while True:
             try:
-                async with self._pool.acquire() as conn:
+                async with self._lane.acquire() as conn:
                     if not locked:
                         return await self._send(conn, units)
                     async with conn.transaction():
+                        if hurried:
+                            await conn.execute(_HURRY)
                         await self._lock(conn, units[0])
-                        return await self._send(conn, units)
-            except _BROKEN as error:
+                        sent = await self._send(conn, units)
+                    return sent
+            except BROKEN as error:
                 # Unknown whether it was recorded: ask again under the same ids.
                 self.cache.clear()
                 if asyncio.get_running_loop().time() > deadline:
@@ -192,19 +213,44 @@ class Committer:
                 for unit in units:
                     unit.lost = True
                     unit.commits = [_with_given_ids(commit) for commit in unit.commits]
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(LOST_PAUSE_SECONDS)
+
+    async def _apart(self, units: list[Unit]) -> list[Unit]:
+        """The server refused a batch as a whole: each alone, so that only the culprit fails.
+
+        Somebody else's transaction holds one of the rows, or a value cannot be stored.
+        """
+        again: list[Unit] = []
+        held: set[Key] = set()
+        for unit in units:
+            keys = {commit.key for commit in unit.commits}
+            if keys & held:
+                self._fail([unit], StoreBusy(self._place))
+                continue
+            again += await self._attempt([unit], locked=True, hurried=True)
+            if unit.future.done() and isinstance(unit.future.exception(), StoreBusy):
+                held |= keys
+        return again
+
+    def _fail(self, units: list[Unit], error: BaseException) -> None:
+        self.cache.clear()
+        told = error if isinstance(error, HoldfastError) else translate(error, self._place)
+        for unit in units:
+            if not unit.future.done():
+                unit.future.set_exception(told)
 
     async def _lock(self, conn: Connection, unit: Unit) -> None:
         """Take the rows and names of a unit that others keep being faster to."""
-        lives = [live for c in unit.commits if (live := self.cache.session(c.key)) is not None]
-        await conn.fetch(SQL["lock"], [live.sid for live in lives])
+        keys = [(c.key.app, c.key.user, c.key.id) for c in unit.commits]
+        await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
         names = sorted(_names_of(unit))
         if names:
             columns = [list(column) for column in zip(*names, strict=True)]
             await conn.execute("SELECT holdfast.lock_names($1, $2, $3)", *columns)
         self._forget(unit)
 
-    async def _send(self, conn: Connection, units: list[Unit]) -> list[Unit]:
+    async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
+        """Plan on what is known, and have it checked and written. Changes no unit."""
         await self._fetch(conn, units)
         # The server judges leases; after a refusal its time tells the planner which had ended.
         plan = Plan(
@@ -214,26 +260,37 @@ class Committer:
             lease_now_us=max([unit.judged_us for unit in units]),
         )
         call = Call(plan, self.cache, self._reader.codec)
-        again: list[Unit] = []
+        refused: list[tuple[Unit, HoldfastError]] = []
         planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
         for unit in units:
             try:
                 answers = plan.add(unit.commits)
             except HoldfastError as error:
-                if unit.fresh:
-                    unit.future.set_exception(error)
-                else:  # refused on what was read before the unit came: look again first
-                    unit.fresh = unit.lost = True
-                    again.append(unit)
+                refused.append((unit, error))
                 continue
             planned.append((unit, call.take(unit.commits), answers))
-        reply = await call.send(conn)
-        for key, live in call.settle(reply).items():
+        return Sent(call, await call.send(conn), planned, refused)
+
+    def _settle(self, sent: Sent) -> list[Unit]:
+        """Tell the callers what is durable now; the units that must be tried again."""
+        again: list[Unit] = []
+        for unit, error in sent.refused:
+            # Refused on what was read before the unit came, or on top of something that came to
+            # nothing: look again first.
+            if (unit.fresh and not sent.reply.refused) or unit.tries > TRIES_MAX:
+                unit.future.set_exception(error)
+            else:
+                unit.tries += unit.fresh
+                unit.fresh = unit.lost = True
+                again.append(unit)
+        for key, live in sent.call.settle(sent.reply).items():
             self._keep(key, live)
-        for scope_key, scope in call.scopes(reply).items():
+        for scope_key, scope in sent.call.scopes(sent.reply).items():
             self.cache.keep_scope(scope_key, scope)
-        for unit, place, answers in planned:
-            self._answer(unit, place, answers, call, reply, again)
+        if sent.reply.events:
+            self._tell()
+        for unit, place, answers in sent.planned:
+            self._answer(unit, place, answers, sent.call, sent.reply, again)
         for unit in again:
             self._forget(unit)
         return again
@@ -359,12 +416,11 @@ class Committer:
             fold = live.fold
             raw = bodies.snapshot_body(fold.fields, fold.versions)
             seq = fold.head.version
-            packed = self._reader.codec.pack(raw, Place("snapshot", fold.head.uid, str(seq)))
+            place = Place("snapshot", fold.head.uid, str(seq))
+            packed = self._reader.codec.pack(raw, place, bound=True)
             try:
-                await self._pool.execute(
-                    SQL["put_snapshot"], live.sid, seq, *packed, checksum(fold.fields)
-                )
-            except (*_BROKEN, asyncpg.PostgresError):
+                await self._lane.execute(SQL["put_snapshot"], live.sid, seq, *packed)
+            except (*BROKEN, asyncpg.PostgresError):
                 return
             live.snapshot_bytes, live.delta_bytes = len(raw), 0
 

@@ -24,8 +24,29 @@ POOL_MAX: Final = 8
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
 LOCK_SECONDS_MAX: Final = 10.0
+# A server that restarts is waited for, so long; asked again, so often.
+LOST_SECONDS_MAX: Final = 30.0
+LOST_PAUSE_SECONDS: Final = 0.05
+BROKEN: Final = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+)
 # One process at a time brings the schema forward; the number only has to be ours.
 _MIGRATING: Final = 0x484F4C44
+
+_META: Final = (
+    "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = 'holdfast' AND c.relname = 'meta'"
+)
+_RIGHTS: Final = (
+    "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA holdfast and "
+    "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast to this role"
+)
 
 Pool = Any  # asyncpg is not typed
 Connection = Any
@@ -33,13 +54,30 @@ Connection = Any
 
 async def connect(url: str) -> Pool:
     """A pool on a database whose schema is ours and current. Raises StoreError."""
+    pool = await open_pool(url, size=POOL_MAX)
     try:
-        pool = await asyncpg.create_pool(
+        async with pool.acquire() as conn:
+            await bring_forward(conn, where(url))
+    except BaseException as error:
+        await pool.close()
+        if isinstance(error, asyncpg.InsufficientPrivilegeError):
+            raise StoreUnopened(where(url), f"{error}. {_RIGHTS}") from error
+        if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
+            raise translate(error, where(url)) from error
+        raise
+    return pool
+
+
+async def open_pool(url: str, *, size: int) -> Pool:
+    """Connections, one of them made now. Raises StoreUnopened."""
+    try:
+        return await asyncpg.create_pool(
             url,
             min_size=1,
-            max_size=POOL_MAX,
+            max_size=size,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
+            reset=_as_it_is,
             server_settings={
                 "application_name": "holdfast",
                 "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
@@ -48,16 +86,11 @@ async def connect(url: str) -> Pool:
             },
         )
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnopened(where(url), f"{error or type(error).__name__}") from error
-    try:
-        async with pool.acquire() as conn:
-            await bring_forward(conn, where(url))
-    except BaseException as error:
-        await pool.close()
-        if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
-            raise translate(error, where(url)) from error
-        raise
-    return pool
+        raise StoreUnopened(where(url), _reason(error)) from error
+
+
+async def _as_it_is(conn: Connection) -> None:
+    """Nobody here changes a connection's settings: no round trip to set them back."""
 
 
 def where(url: str) -> str:
@@ -98,12 +131,26 @@ async def bring_forward(conn: Connection, place: str) -> None:
 
 async def _schema(conn: Connection) -> int:
     """The schema number, 0 where there is none, -1 where somebody else uses the name."""
-    if not await conn.fetchval("SELECT to_regnamespace('holdfast') IS NOT NULL"):
+    # Read from the catalogue's tables: to_regnamespace remembers, over the wait for a lock, that
+    # a name was not there.
+    if not await conn.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'"):
         return 0
-    if not await conn.fetchval("SELECT to_regclass('holdfast.meta') IS NOT NULL"):
+    if not await conn.fetchval(_META):
         return -1
-    found = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'")
-    return -1 if found is None else int(bytes(found))
+    try:
+        found = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'")
+    except asyncpg.UndefinedColumnError:
+        return -1
+    number = b"" if found is None else bytes(found)
+    return int(number) if number.isdigit() else -1
+
+
+def _reason(error: Exception) -> str:
+    """Why no connection came about, and what to look at."""
+    text = (str(error) or type(error).__name__).rstrip(".")
+    if isinstance(error, OSError):
+        return f"{text}. Is the server running, and are host and port in the URL right? Then retry"
+    return text
 
 
 def _sql(name: str) -> str:

@@ -234,7 +234,8 @@ END $$;
 -- The newest value of every name of one owner, as the rows from its base on. Skips from name to
 -- name along the index: the cost does not grow with the number of versions.
 CREATE OR REPLACE FUNCTION holdfast.scopes_of(of_app text, of_owner text)
-RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint)
+RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
+               uid text, seq bigint)
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE names (name) AS (
         (SELECT s.name FROM holdfast.scopes s WHERE s.app = of_app AND s.owner = of_owner ORDER BY s.name LIMIT 1)
@@ -243,7 +244,7 @@ LANGUAGE sql STABLE AS $$
                 WHERE s.app = of_app AND s.owner = of_owner AND s.name > names.name ORDER BY s.name LIMIT 1)
         FROM names WHERE names.name IS NOT NULL
     )
-    SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc
+    SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
     FROM names n
     CROSS JOIN LATERAL (SELECT s.base FROM holdfast.scopes s
                         WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name

@@ -8,14 +8,14 @@ SELECT 0 AS kind, s.sid, s.version AS seq, s.uid AS id, s.labels::text AS type, 
        s.updated_us AS more, s.deleted_us AS last
 FROM s
 UNION ALL
-SELECT 1, n.sid, n.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, n.flags, n.body, n.crc, n.checksum, NULL, NULL, NULL FROM n
+SELECT 1, n.sid, n.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, n.flags, n.body, n.crc, NULL, NULL, NULL, NULL FROM n
 UNION ALL
 (SELECT 2, e.sid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
         e.flags, e.body, e.crc, e.link, e.processed_us, NULL, NULL
  FROM s JOIN holdfast.events e ON e.sid = s.sid
  WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), s.version - $4) ORDER BY e.seq)
 UNION ALL
-SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, NULL, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, NULL, NULL
+SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, c.uid, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, c.seq, NULL
 FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL holdfast.scopes_of($1, o.owner) c WHERE $5
 
 -- name: read
@@ -42,7 +42,7 @@ JOIN holdfast.events e ON e.sid = k.sid AND e.seq = k.seq
 WHERE e.processed_us IS NULL AND e.type LIKE 'user.%'
 
 -- name: names
-SELECT k.i, r.version, r.base, r.form, r.flags, r.body, r.crc
+SELECT k.i, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
 FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, name, i)
 CROSS JOIN LATERAL (SELECT s.base FROM holdfast.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
                     ORDER BY s.version DESC LIMIT 1) b
@@ -50,13 +50,15 @@ JOIN holdfast.scopes r ON r.app = k.app AND r.owner = k.owner AND r.name = k.nam
 ORDER BY k.i, r.version
 
 -- name: lock
-SELECT sid FROM holdfast.sessions WHERE sid = ANY ($1::bigint[]) ORDER BY app, owner, id FOR UPDATE
+SELECT s.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+JOIN holdfast.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id
+ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
 
 -- name: put_snapshot
-INSERT INTO holdfast.snapshots (sid, seq, flags, body, crc, checksum) SELECT $1, $2, $3, $4, $5, $6
+INSERT INTO holdfast.snapshots (sid, seq, flags, body, crc) SELECT $1, $2, $3, $4, $5
 WHERE EXISTS (SELECT FROM holdfast.sessions WHERE sid = $1 AND deleted_us IS NULL FOR KEY SHARE)
 ON CONFLICT (sid) DO UPDATE SET seq = excluded.seq, flags = excluded.flags, body = excluded.body,
-    crc = excluded.crc, checksum = excluded.checksum
+    crc = excluded.crc
 WHERE excluded.seq > holdfast.snapshots.seq
 
 -- name: renew
@@ -82,3 +84,14 @@ WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL RETURNING sid
 -- name: unmake
 DELETE FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3
 RETURNING sid, version, link, holdfast.now_us() AS at_us
+
+-- name: feed
+-- Only what lies below the horizon: no transaction that is still open can add behind it.
+SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause,
+       e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+FROM holdfast.events e JOIN holdfast.sessions s USING (sid)
+WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
+  AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
+  AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
+ORDER BY e.xid, e.pos LIMIT $6
+

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
-from holdfast.model.canon import canonical, checksum
+from holdfast.model.canon import canonical
 from holdfast.model.events import Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay
 from holdfast.model.head import Head, blank
@@ -81,11 +81,11 @@ class Reader:
         """The fold at the snapshot; a bad snapshot is left aside and only costs time."""
         try:
             place = Place("snapshot", head.uid, str(row["seq"]))
-            raw = self.codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
+            raw = self.codec.unpack(
+                row["flags"], row["body"], row["crc"], lambda: place, bound=True
+            )
             fields, versions = bodies.snapshot_from(raw)
         except (Damaged, msgspec.MsgspecError):
-            return start, 0
-        if checksum(fields) != row["link"]:
             return start, 0
         at = msgspec.structs.replace(start.head, version=row["seq"])
         return Fold(at, fields, versions), len(raw)
@@ -97,12 +97,14 @@ class Reader:
                 scope_key = (key.app, row["id"], row["type"])
                 name = names.setdefault(scope_key, rows.Name(scope_key, self.codec))
                 name.add(
-                    row["seq"],
-                    row["at_us"],
-                    row["processed_us"],
-                    row["flags"],
-                    row["body"],
-                    row["crc"],
+                    {
+                        "version": row["seq"],
+                        "base": row["at_us"],
+                        "form": row["processed_us"],
+                        "uid": row["cause"],
+                        "seq": row["more"],
+                        **{n: row[n] for n in ("flags", "body", "crc")},
+                    }
                 )
         return names
 
@@ -113,7 +115,7 @@ class Reader:
         for row in await conn.fetch(SQL["names"], *columns):
             key = keys[row["i"] - 1]
             name = found.setdefault(key, rows.Name(key, self.codec))
-            name.add(*[row[n] for n in ("version", "base", "form", "flags", "body", "crc")])
+            name.add(row)
         return found
 
     async def scopes(self, conn: Connection, app: str, user: str) -> dict[ScopeKey, rows.Name]:
@@ -123,7 +125,7 @@ class Reader:
             for row in await conn.fetch("SELECT * FROM holdfast.scopes_of($1, $2)", app, owner):
                 key = (app, owner, row["name"])
                 name = found.setdefault(key, rows.Name(key, self.codec))
-                name.add(*[row[n] for n in ("version", "base", "form", "flags", "body", "crc")])
+                name.add(row)
         return found
 
     async def recorded(

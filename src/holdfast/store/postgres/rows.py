@@ -9,13 +9,14 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import HoldfastError
+from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Event, decode_body
 from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.model.values import EMPTY, FrozenDict, freeze
 from holdfast.store import bodies
-from holdfast.store.codec import Codec, Damaged
+from holdfast.store.codec import SEALED, Codec, Damaged
 from holdfast.store.protocol import Place
 
 _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
@@ -58,7 +59,8 @@ def event_from(row: Any, uid: str, codec: Codec) -> Event:
     damage: str | None = None
     try:
         place = Place("event", uid, row["id"], row["type"])
-        content = decode_body(codec.unpack(row["flags"], row["body"], row["crc"], lambda: place))
+        raw = codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
+        content = decode_body(raw[SALT_BYTES:] if row["flags"] & SEALED else raw)
         data, ops = content.data, content.ops  # type: ignore[assignment]  # decode_body freezes
     except (Damaged, msgspec.MsgspecError) as error:
         damage = str(error)
@@ -89,15 +91,17 @@ class Name:
         self.value: ScopeValue | None = None
         self.base, self.since_base = 0, 0
 
-    def add(self, version: int, base: int, form: int, flags: int, body: bytes, crc: int) -> None:
+    def add(self, row: Any) -> None:
+        version, base, form = row["version"], row["base"], row["form"]
         self.base = base
-        if form == bodies.DELETED:
-            self.value, self.since_base = ScopeValue(version, None, True), -1
-            return
         try:
-            place = bodies.scope_place(self._key, version)
-            raw = self._codec.unpack(flags, body, crc, lambda: place)
-            if form == bodies.WHOLE:
+            place = bodies.scope_place(self._key, version, base, form, row["uid"], row["seq"])
+            raw = self._codec.unpack(
+                row["flags"], row["body"], row["crc"], lambda: place, bound=True
+            )
+            if form == bodies.DELETED:
+                self.value, self.since_base = ScopeValue(version, None, True), -1
+            elif form == bodies.WHOLE:
                 self.value = ScopeValue(version, freeze(msgspec.json.decode(raw)))
                 self.since_base = 0
             else:

@@ -6,8 +6,11 @@ that orders or dates events happens on the server: its clock, its locks, its has
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import asyncpg
@@ -23,12 +26,24 @@ from holdfast.model.events import Commit, Event
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store.codec import Codec
-from holdfast.store.postgres import audit, heads, rows, work
+from holdfast.store.postgres import audit, feed, heads, rows, work
 from holdfast.store.postgres.committer import Committer
-from holdfast.store.postgres.connect import Connection, Pool, connect, translate, where
+from holdfast.store.postgres.connect import (
+    BROKEN,
+    CONNECT_SECONDS_MAX,
+    LOST_PAUSE_SECONDS,
+    LOST_SECONDS_MAX,
+    Connection,
+    Pool,
+    connect,
+    open_pool,
+    translate,
+    where,
+)
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
+    Change,
     Committed,
     Erasure,
     Loaded,
@@ -39,15 +54,20 @@ from holdfast.store.protocol import (
     Seal,
 )
 
-_FAILURES: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)
+POLL_SECONDS: Final = 0.25
+_FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(self, pool: Pool, reader: Reader, place: str) -> None:
-        self._pool, self._reader, self._place = pool, reader, place
-        self._committer = Committer(pool, reader, place)
+    def __init__(
+        self, pool: Pool, lane: Pool, reader: Reader, place: str, ear: Callable[[], Any]
+    ) -> None:
+        self._pool, self._lane, self._reader, self._place = pool, lane, reader, place
+        self._hinting = feed.Hinting(pool, ear)
+        self._committer = Committer(lane, reader, place, self._hinting.tell)
+        self._asked = 0
         self._pid = os.getpid()
         self._open = True
 
@@ -55,8 +75,17 @@ class PostgresStore:
     async def open(cls, url: str, *, seal: Seal | None = None) -> PostgresStore:
         """Connect, and bring the schema forward if it is behind. Raises StoreError."""
         pool = await connect(url)
-        secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
-        return cls(pool, Reader(Codec(seal), secret), where(url))
+        try:
+            secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
+            # The committer's own connection: readers, however many, do not keep it from writing.
+            lane = await open_pool(url, size=1)
+        except BaseException as error:
+            await pool.close()
+            if isinstance(error, _FAILURES):
+                raise translate(error, where(url)) from error
+            raise
+        ear = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
+        return cls(pool, lane, Reader(Codec(seal), secret), where(url), ear)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -111,7 +140,7 @@ class PostgresStore:
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
         leases: tuple[Lease, ...] = await self._with(
-            lambda conn: work.claim(conn, worker, limit, lease_seconds, app)
+            lambda conn: work.claim(conn, worker, limit, lease_seconds, app), repeatable=False
         )
         for lease in leases:
             self._note(lease)
@@ -124,7 +153,7 @@ class PostgresStore:
         return renewed
 
     async def release(self, lease: Lease) -> bool:
-        released: bool = await self._with(lambda conn: work.release(conn, lease))
+        released: bool = await self._with(lambda conn: work.release(conn, lease), repeatable=False)
         return released
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
@@ -182,15 +211,31 @@ class PostgresStore:
         report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
         return report
 
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[Change, ...], str]:
+        codec = self._reader.codec
+        found: tuple[tuple[Change, ...], str] = await self._with(
+            lambda conn: feed.changes(conn, codec, after, app, key, limit)
+        )
+        return found
+
+    async def listen(self, heard: Callable[[], None]) -> None:
+        self._check()
+        await self._hinting.listen(heard)
+
     def pulse(self) -> int:
-        """Changes with every call: only a read tells, until a channel for hints is there."""
-        self._pulses = getattr(self, "_pulses", 0) + 1
-        return self._pulses
+        """Hints heard, and the time in coarse steps: a lost hint costs no more than a step."""
+        if not self._hinting.hears():
+            self._asked += 1  # deaf: only a read can tell
+        return self._asked + self._hinting.heard + int(time.monotonic() / POLL_SECONDS)
 
     async def close(self) -> None:
         if self._open:
             self._open = False
             await self._committer.close()
+            await self._hinting.close()
+            await self._lane.close()
             await self._pool.close()
 
     # --- private -------------------------------------------------------------------------------
@@ -201,20 +246,26 @@ class PostgresStore:
         if self._pid != os.getpid():
             raise StoreForked
 
-    async def _with(self, query: Any) -> Any:
-        self._check()
-        try:
-            async with self._pool.acquire() as conn:
-                return await query(conn)
-        except _FAILURES as error:
-            raise translate(error, self._place) from error
+    async def _with(self, query: Any, *, repeatable: bool = True) -> Any:
+        """Ask on a connection of the pool; again, if the line broke and that does no harm."""
+        deadline = time.monotonic() + LOST_SECONDS_MAX
+        while True:
+            self._check()
+            try:
+                async with self._pool.acquire() as conn:
+                    return await query(conn)
+            except _FAILURES as error:
+                hopeless = not repeatable or not isinstance(error, BROKEN)
+                if hopeless or time.monotonic() > deadline:
+                    raise translate(error, self._place) from error
+            await asyncio.sleep(LOST_PAUSE_SECONDS)
 
     async def _in_transaction(self, work: Any) -> Any:
         async def run(conn: Connection) -> Any:
             async with conn.transaction():
                 return await work(conn)
 
-        return await self._with(run)
+        return await self._with(run, repeatable=False)
 
 
 async def _remove_rows(conn: Connection, sid: int) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any, Final
+from zlib import crc32
 
 import apsw
 import msgspec
 
 from holdfast.errors import HoldfastError, SessionNotFound
+from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.model.ops import scope_of
 from holdfast.model.values import freeze
 from holdfast.store import bodies
-from holdfast.store.codec import Codec, Damaged
-from holdfast.store.protocol import Finding, Place, Progress, Report
+from holdfast.store.codec import SEALED, Codec, Damaged
+from holdfast.store.protocol import Erasure, Finding, Place, Progress, Report
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.verify import Snapshot, Stored, verify_session
@@ -31,8 +33,11 @@ _STORED: Final = (
     "WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
 )
 _SCOPES: Final = (
-    "SELECT app, user, name, version, base, form, flags, body, crc FROM scopes "
+    "SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes "
     "ORDER BY app, user, name, version"
+)
+_SCOPED: Final = (
+    "SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL"
 )
 _ORPHANS: Final = (
     "SELECT 'event', count(*) FROM events WHERE sid NOT IN (SELECT sid FROM sessions) "
@@ -49,7 +54,7 @@ class Audit:
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
         self._conn, self._codec = conn, codec
         self._reader = Reader(conn, codec)
-        self._sessions = self._events = 0
+        self._sessions = self._events = self._scoped = 0
 
     def run(self, key: Key | None, progress: Progress | None) -> Report:
         with self._reader.instant():
@@ -66,10 +71,8 @@ class Audit:
         """Damage that stops the reading is itself a finding."""
         try:
             yield from findings
-        except (apsw.Error, Damaged, msgspec.MsgspecError, UnicodeDecodeError) as error:
-            yield Finding(where, f"cannot be read: {error}", key)
-        except (HoldfastError, TypeError, ValueError, LookupError, AssertionError) as error:
-            yield Finding(where, f"holds what cannot be: {error!r}", key)
+        except Exception as error:
+            yield Finding(where, f"cannot be read: {error!r}", key)
 
     def _row(self, key: Key) -> tuple[Any, ...]:
         self._reader.living(key)  # raises what load would
@@ -91,6 +94,7 @@ class Audit:
             if progress is not None:
                 progress(self._sessions, total)
         yield from self._guarded(self._scopes(), "scope")
+        yield from self._guarded(self._ends(), "tombstone")
         for what, count in self._all(_ORPHANS):
             if count:
                 yield Finding(what, f"rows without a session: {count}")
@@ -123,11 +127,14 @@ class Audit:
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         *plain, salt, digest = row
         event = rows.event_from(tuple(plain), uid, self._codec)
+        self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
         raw = None
         if event.damage is None:
             flags, body, crc = plain[9:12]
             place = Place("event", uid, event.id, event.type)
             raw = self._codec.unpack(flags, body, crc, lambda: place)
+            if flags & SEALED:
+                salt, raw = raw[:SALT_BYTES], raw[SALT_BYTES:]
         return event, raw, salt, digest
 
     def _snapshot(self, sid: int, head: Head) -> Snapshot | None:
@@ -151,6 +158,23 @@ class Audit:
         if sorted(listed) != sorted(rows.label_rows(head, sid)):
             yield Finding("label", "is not listed as the head has it", head.key)
 
+    def _ends(self) -> Iterator[Finding]:
+        """What deleted and erased sessions left, and the secret by which erased keys are known."""
+        columns = f"{rows.HEAD_COLUMNS}, tomb_crc"
+        dead = f"SELECT {columns} FROM sessions WHERE deleted_us IS NOT NULL"
+        for dead_row in self._all(dead):
+            head, crc = dead_row[:-1], dead_row[-1]
+            if rows.tomb_crc(rows.head_from(head), head[-1]) != crc:
+                yield Finding("tombstone", "does not match its checksum", _key_of(head))
+        for row in self._all("SELECT key_hash, version, link, erased_us, crc FROM erased"):
+            if rows.erased_row(Erasure(*row[:-1])) != row:
+                yield Finding("erasure", "does not match its checksum")
+        secret = dict(self._all("SELECT name, value FROM meta"))
+        if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
+            yield Finding("meta", "has another secret than it was made with")
+        if self._all(_SCOPED)[0][0] != self._scoped:
+            yield Finding("scope", "rows are missing or too many: the logs speak of another number")
+
     def _scopes(self) -> Iterator[Finding]:
         """Every version of every name, each made again from the one before."""
         last: ScopeKey | None = None
@@ -170,8 +194,9 @@ class Audit:
                 value = ScopeValue(row[3], None, False, "unknown")
 
     def _scope(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
-        version, base, form, flags, body, crc = row[3:]
-        raw = self._codec.unpack(flags, body, crc, partial(bodies.scope_place, key, version))
+        version, base, form, flags, body, crc, uid, seq = row[3:]
+        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
+        raw = self._codec.unpack(flags, body, crc, lambda: place, bound=True)
         if form == bodies.BY_OP:
             assert base < version, "it has no base"
             return scope_next(key, before, bodies.scope_op_from(raw))

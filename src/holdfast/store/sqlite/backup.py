@@ -1,20 +1,23 @@
 """Online backup and restore of a database file.
 
 A backup is a consistent copy taken while others write. Both write beside the target and rename,
-so that a target is complete or not there, whatever happens in between.
+so that a target is complete or as it was, whatever happens in between.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import apsw
 
-from holdfast.errors import BackupRefused, StoreCorrupt, StoreForeign
+from holdfast.errors import BackupRefused, StoreCorrupt, StoreForeign, StoreNewer
 from holdfast.store.protocol import Progress
-from holdfast.store.sqlite.connect import Database, close, translate
+from holdfast.store.sqlite.connect import SCHEMA, Database, close, schema_of, translate
 
 _PAGES_PER_STEP: Final = 1_000
 
@@ -24,7 +27,7 @@ def back_up(database: Database, target: Path, progress: Progress | None) -> None
     if target.exists():
         raise BackupRefused(str(target), "it exists already; choose another name or remove it")
     source = database.connect()
-    part = target.with_name(target.name + ".part")
+    part = _beside(target)
     try:
         source.execute("BEGIN")
         source.execute("SELECT 1 FROM meta").fetchone()  # the copy is of this instant
@@ -40,22 +43,21 @@ def back_up(database: Database, target: Path, progress: Progress | None) -> None
 
 
 def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | None) -> None:
-    """Put a backup in the place of a database that no process has open."""
+    """Put a backup in the place of a database that no process has open.
+
+    The backup is only read. What was in its place is moved aside if it cannot be closed cleanly;
+    nothing is ever deleted.
+    """
     if not backup.is_file():
         raise BackupRefused(str(backup), "there is no such file")
     if target.exists() and not replace:
         raise BackupRefused(str(target), "it exists already; pass replace=True to overwrite it")
-    source = Database(backup, sync="full", vfs=None).prepare()
-    part = target.with_name(target.name + ".part")
+    part = _beside(target)
+    source = _open_backup(backup)
     try:
-        if (problem := source.execute("PRAGMA integrity_check(1)").get) != "ok":
-            raise StoreCorrupt(str(backup), problem)
         _copy(source, part, progress)
-        for suffix in ("-wal", "-shm"):  # they belong to the database that is replaced
-            target.with_name(target.name + suffix).unlink(missing_ok=True)
-        _put(part, target)
-    except apsw.NotADBError as error:
-        raise StoreForeign(str(backup)) from error
+        with _set_aside(target):
+            _put(part, target)
     except apsw.Error as error:
         raise translate(error, str(target)) from error
     except OSError as error:
@@ -63,6 +65,70 @@ def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | N
     finally:
         part.unlink(missing_ok=True)
         close(source)
+
+
+def _open_backup(backup: Path) -> apsw.Connection:
+    """A backup, read-only and checked: ours, of a schema we know, and intact."""
+    where = str(backup)
+    name = f"file:{quote(str(backup.absolute()))}?immutable=1"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        conn = apsw.Connection(name, flags=flags)
+        found = schema_of(conn)
+        if found < 1:
+            raise StoreForeign(where)
+        if found > SCHEMA:
+            raise StoreNewer(where, found, SCHEMA)
+        problem = conn.execute("PRAGMA integrity_check(1)").get
+    except apsw.NotADBError as error:
+        raise StoreForeign(where) from error
+    except apsw.Error as error:
+        raise translate(error, where) from error
+    if problem != "ok":
+        raise StoreCorrupt(where, problem)
+    return conn
+
+
+@contextmanager
+def _set_aside(target: Path) -> Iterator[None]:
+    """Hold the database that is replaced, so that nobody opens it meanwhile.
+
+    Leaving WAL mode writes everything back into the file and fails if any process has it open. A
+    file too damaged for that is moved aside with its log, where it can still be looked at.
+    """
+    if not target.exists():
+        yield
+        return
+    conn = apsw.Connection(str(target))
+    try:
+        conn.pragma("locking_mode", "exclusive")
+        conn.pragma("journal_mode", "delete")
+        conn.execute("BEGIN EXCLUSIVE")
+    except (apsw.BusyError, apsw.LockedError) as error:
+        close(conn)
+        raise BackupRefused(str(target), "a process has it open; close it there first") from error
+    except apsw.Error:
+        close(conn)
+        _move_aside(target)
+        yield
+        return
+    try:
+        yield
+    finally:
+        close(conn)
+
+
+def _move_aside(target: Path) -> None:
+    aside = _beside(target).with_suffix(".damaged")
+    for suffix in ("-wal", "-shm", ""):
+        old = target.with_name(target.name + suffix)
+        if old.exists():
+            old.rename(aside.with_name(aside.name + suffix))
+
+
+def _beside(target: Path) -> Path:
+    """A name of our own in the target's directory."""
+    return target.with_name(f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
 def _copy(source: apsw.Connection, part: Path, progress: Progress | None) -> None:

@@ -20,7 +20,7 @@ from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.store import bodies
 from holdfast.store.plan import Plan
 from holdfast.store.sqlite import rows
-from holdfast.store.sqlite.cache import TAIL_MAX, Cache, Live, LiveScope
+from holdfast.store.sqlite.cache import TAIL_BYTES_MAX, TAIL_MAX, Cache, Live, LiveScope
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
 
@@ -87,7 +87,9 @@ class Batch:
         for key, rec in self.plan.records:
             live = lives[key]
             live.delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
-            if rec.event.type == PROCESSED:  # events in the tail have changed
+            if len(rec.raw) > TAIL_BYTES_MAX:
+                live.tail = ()  # too large to keep: it is read when asked for
+            elif rec.event.type == PROCESSED:  # events in the tail have changed
                 live.tail = (rec.event,)
             else:
                 live.tail = (*live.tail[1 - TAIL_MAX :], rec.event)
@@ -141,9 +143,10 @@ class Batch:
         version = write.at.version
         base = version if form != bodies.BY_OP or before is None else before.base
         self._scopes[write.key] = LiveScope(write.at, base, since_base, self._cache.era)
-        packed = self._reader.codec.pack(raw, bodies.scope_place(write.key, version))
-        uid = rows.pack_id(self.plan.folds[key].head.uid)
-        return (*write.key, version, base, form, *packed, uid, write.seq)
+        uid = self.plan.folds[key].head.uid
+        place = bodies.scope_place(write.key, version, base, form, uid, write.seq)
+        packed = self._reader.codec.pack(raw, place, bound=True)
+        return (*write.key, version, base, form, *packed, rows.pack_id(uid), write.seq)
 
     def _add_session(self, key: Key, fold: Fold) -> None:
         head = fold.head

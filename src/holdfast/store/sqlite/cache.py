@@ -21,6 +21,7 @@ SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
 BYTES_MAX: Final = 64 * 2**20
 TAIL_MAX: Final = 32
+TAIL_BYTES_MAX: Final = 4_096  # of one event in the tail
 _ENTRY_BYTES: Final = 1_024
 
 
@@ -82,7 +83,7 @@ class Cache:
 
     def keep(self, key: Key, live: Live) -> None:
         """Put an entry in, or tell that it has grown."""
-        size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES
+        size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES + 1_024 * len(live.tail)
         self._bytes += size - self._sizes.get(key, 0)
         self._sessions[key], self._sizes[key] = live, size
         while len(self._sessions) > SESSIONS_MAX or self._bytes > BYTES_MAX:

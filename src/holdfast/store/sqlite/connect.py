@@ -7,11 +7,13 @@ under load, so ours waits 0.2 to 2 ms, at random, until a deadline.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import apsw
 
@@ -21,6 +23,7 @@ from holdfast.errors import (
     StoreError,
     StoreFailed,
     StoreForeign,
+    StoreForked,
     StoreFull,
     StoreNewer,
     StoreReadOnly,
@@ -33,6 +36,12 @@ BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
 
 
+# The files this process has open, by device and inode, with the process that opened them. After
+# os.fork the child inherits SQLite's tables of locks but not the locks: opening such a file again
+# there would lose commits. An entry with another process's id is such an inheritance.
+_opened: dict[tuple[int, int], tuple[int, int]] = {}
+
+
 class Database:
     """A file and how to open it. Connections come from here and nowhere else."""
 
@@ -43,7 +52,7 @@ class Database:
         self.where = str(path)
         self.plain = vfs is None  # the operating system's own files, not a test's
         self._sync, self._vfs = sync, vfs
-        self._busy_seconds = busy_seconds
+        self.busy_seconds = busy_seconds
 
     def connect(self) -> apsw.Connection:
         """A connection with our pragmas to a file that was prepared."""
@@ -60,6 +69,7 @@ class Database:
         except apsw.Error as error:
             raise self._cannot_open(error) from error
         try:
+            self._refuse_inherited()
             self._tuned(conn)
             self._recognise(conn)
         except BaseException as error:
@@ -71,15 +81,42 @@ class Database:
             raise
         return conn
 
+    def patience(self) -> Callable[[int], bool]:
+        """A busy handler of our own for one connection."""
+        return _patience(self.busy_seconds)
+
+    def _refuse_inherited(self) -> None:
+        pid, count = _opened.get(self._inode(), (os.getpid(), 0))
+        if pid != os.getpid():
+            raise StoreForked
+        _opened[self._inode()] = (pid, count + 1)
+
+    def forget(self) -> None:
+        """The store on this file is closed."""
+        pid, count = _opened.get(self._inode(), (0, 0))
+        if pid == os.getpid():
+            _opened[self._inode()] = (pid, count - 1)
+            if count <= 1:
+                del _opened[self._inode()]
+
+    def _inode(self) -> tuple[int, int]:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return (0, 0)
+        return (found.st_dev, found.st_ino)
+
     def _tuned(self, conn: apsw.Connection) -> apsw.Connection:
-        conn.set_busy_handler(_patience(self._busy_seconds))
+        conn.set_busy_handler(self.patience())
         conn.pragma("synchronous", self._sync)
         conn.pragma("wal_autocheckpoint", 0)  # the writer checkpoints, off the critical path
         return conn
 
     def _recognise(self, conn: apsw.Connection) -> None:
-        found = _schema_of(conn)
+        found = schema_of(conn)
         if found == SCHEMA:
+            if conn.pragma("journal_mode") != "wal":  # a copy made by other means
+                conn.pragma("journal_mode", "wal")
             return
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
@@ -89,7 +126,7 @@ class Database:
         # Under the write lock, and looked at again: two processes may open a new file at once.
         conn.execute("BEGIN IMMEDIATE")
         try:
-            for number in range(max(_schema_of(conn), 0) + 1, SCHEMA + 1):
+            for number in range(max(schema_of(conn), 0) + 1, SCHEMA + 1):
                 migrate(conn, number)
             conn.execute("COMMIT")
         except BaseException:
@@ -105,7 +142,7 @@ class Database:
         return translate(error, self.where)
 
 
-def _schema_of(conn: apsw.Connection) -> int:
+def schema_of(conn: apsw.Connection) -> int:
     """The schema number of our database, 0 for an empty one, -1 for somebody else's."""
     if conn.pragma("application_id") == APPLICATION_ID:
         return int(conn.pragma("user_version"))
@@ -119,7 +156,9 @@ def migrate(conn: apsw.Connection, number: int) -> None:
     for _ in conn.execute(sql):
         pass
     if number == 1:
-        conn.execute("INSERT INTO meta VALUES ('secret', randomblob(32))")
+        secret = os.urandom(32)
+        conn.execute("INSERT INTO meta VALUES ('secret', ?)", (secret,))
+        conn.execute("INSERT INTO meta VALUES ('secret_crc', ?)", (crc32(secret),))
         conn.pragma("application_id", APPLICATION_ID)
     conn.pragma("user_version", number)
 

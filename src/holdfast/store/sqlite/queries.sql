@@ -1,4 +1,4 @@
--- The statements of the store, by name. Each bounded by an index and a limit.
+-- The statements of the store, by name.
 
 -- name: head
 SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?
@@ -24,11 +24,21 @@ SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 -- name: delta_bytes
 SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ?
 
+-- name: feed
+SELECT e.pos, s.app, s.user, s.id, s.uid, {feed}
+FROM events e JOIN sessions s ON s.sid = e.sid
+WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
+  AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
+ORDER BY e.pos LIMIT ?6
+
+-- name: feed_end
+SELECT coalesce(max(pos), 0) FROM events
+
 -- name: is_pending
 SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
 
 -- name: snapshot
-SELECT seq, flags, body, crc, checksum FROM snapshots WHERE sid = ?
+SELECT seq, flags, body, crc FROM snapshots WHERE sid = ?
 
 -- name: scope_any
 SELECT 1 FROM scopes WHERE app = ? AND user = ? LIMIT 1
@@ -43,11 +53,11 @@ WITH RECURSIVE names (name) AS (
 SELECT name FROM names WHERE name IS NOT NULL
 
 -- name: scope_newest
-SELECT version, base, form, flags, body, crc FROM scopes
+SELECT version, base, form, flags, body, crc, uid, seq FROM scopes
 WHERE app = ? AND user = ? AND name = ? ORDER BY version DESC LIMIT 1
 
 -- name: scope_since
-SELECT version, base, form, flags, body, crc FROM scopes
+SELECT version, base, form, flags, body, crc, uid, seq FROM scopes
 WHERE app = ? AND user = ? AND name = ? AND version >= ? ORDER BY version
 
 -- name: add_session
@@ -78,14 +88,15 @@ WHERE sid = ?
 SELECT priority FROM sessions WHERE runnable_us IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
 
 -- name: due
-SELECT {head} FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
+SELECT sid, app, user, id, fence FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
 
 -- name: due_priority_in_app
 SELECT priority FROM sessions WHERE app = ? AND runnable_us IS NOT NULL AND priority < ?
 ORDER BY priority DESC LIMIT 1
 
 -- name: due_in_app
-SELECT {head} FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
+SELECT sid, app, user, id, fence FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
+ORDER BY runnable_us, sid LIMIT ?
 
 -- name: set_lease
 UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, runnable_us = ? WHERE sid = ?
@@ -97,20 +108,20 @@ INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?,
 DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? AND sid = ? AND user = ?
 
 -- name: put_snapshot
-INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc, checksum) VALUES (?, ?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc) VALUES (?, ?, ?, ?, ?)
 
 -- name: drop_snapshot
 DELETE FROM snapshots WHERE sid = ?
 
 -- name: bury
-UPDATE sessions SET deleted_us = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
+UPDATE sessions SET deleted_us = ?, tomb_crc = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
                     runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL WHERE sid = ?
 
 -- name: drop_session
 DELETE FROM sessions WHERE sid = ?
 
 -- name: add_erased
-INSERT INTO erased (key_hash, version, link, erased_us) VALUES (?, ?, ?, ?)
+INSERT INTO erased (key_hash, version, link, erased_us, crc) VALUES (?, ?, ?, ?, ?)
 
 -- name: add_purge
 INSERT OR IGNORE INTO purges (sid) VALUES (?)

@@ -16,20 +16,22 @@ import apsw
 import msgspec
 
 from holdfast.errors import HoldfastError, SessionDeleted, SessionErased, SessionNotFound
-from holdfast.model.canon import canonical, checksum
+from holdfast.model.canon import canonical
 from holdfast.model.events import Event
-from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay, scope_next
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
 from holdfast.model.head import Head, blank
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.model.values import freeze
 from holdfast.store import bodies
 from holdfast.store.codec import Codec, Damaged
-from holdfast.store.protocol import Erasure, Place
+from holdfast.store.cursor import write_position
+from holdfast.store.protocol import Change, Erasure, Place
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.sql import SQL
 
 _PAGE = 500
+_STRETCH = 2_000
 
 
 class Found(msgspec.Struct):
@@ -86,7 +88,8 @@ class Reader:
         return None if row is None else Erasure(*row)
 
     def key_hash(self, key: Key) -> bytes:
-        """What is kept of an erased key: enough to know it again, not to learn it."""
+        """What is kept of an erased key: enough to know it again. The secret is in the same file,
+        so who has the file can test a guess; it cannot be read off."""
         if self._secret is None:
             self._secret = bytes(self.conn.execute(SQL["secret"]).get)
         return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
@@ -99,15 +102,16 @@ class Reader:
         events: list[Event] = []
         damaged: list[int] = []
         size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
-        while fold.head.version < head.version:
-            page = self.events(sid, head.uid, SQL["events_after"], fold.head.version, _PAGE)
-            if not page:
-                break
+        seq = fold.head.version
+        while page := self.events(sid, head.uid, SQL["events_after"], seq, _PAGE):
             for event in page:
-                fold = replay(fold, event)
-                if event.damage is not None:
+                damaged += range(seq + 1, event.seq)  # rows that are not there at all
+                fold, whole = replay_any(fold, event)
+                if not whole:
                     damaged.append(event.seq)
+                seq = event.seq
             events += page
+        damaged += range(seq + 1, head.version + 1)
         settled = Fold(head, fold.fields, fold.versions)
         size += EVENT_OVERHEAD_BYTES * len(events)
         return Found(sid, settled, snapshot_bytes, size, tuple(events), tuple(damaged))
@@ -118,14 +122,12 @@ class Reader:
         row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
         if row is None or row[0] > head.version:
             return start, 0
-        seq, flags, body, crc, expected = row
+        seq, flags, body, crc = row
         try:
             place = Place("snapshot", head.uid, str(seq))
-            raw = self.codec.unpack(flags, body, crc, lambda: place)
+            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
             fields, versions = bodies.snapshot_from(raw)
         except (Damaged, msgspec.MsgspecError):
-            return start, 0
-        if checksum(fields) != expected:
             return start, 0
         at = msgspec.structs.replace(start.head, version=seq)
         return Fold(at, fields, versions), len(raw)
@@ -155,6 +157,23 @@ class Reader:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
         return None if row is None else rows.event_from(row, uid, self.codec)
 
+    def changes(
+        self, after: int, app: str | None, key: Key | None, limit: int
+    ) -> tuple[list[Change], int]:
+        """Events beyond a position. Looks at no more than a stretch of the log at a time."""
+        end = self._rows(SQL["feed_end"], ())[0][0]
+        stretch = min(end, after + _STRETCH)
+        user, id = (None, None) if key is None else (key.user, key.id)
+        app = app if key is None else key.app
+        found: list[Change] = []
+        for row in self._rows(SQL["feed"], (after, stretch, app, user, id, limit)):
+            pos, of, uid = row[0], Key(*row[1:4]), rows.unpack_id(row[4])
+            event = rows.event_from(row[5:], uid, self.codec)
+            found.append(Change(write_position(pos), of, event))
+        if len(found) == limit:
+            return found, int(row[0])
+        return found, stretch
+
     # --- scopes --------------------------------------------------------------------------------
 
     def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
@@ -176,9 +195,10 @@ class Reader:
         if row is None:
             return None
         version, base, form = row[:3]
-        if form == bodies.DELETED:
-            return ScopeValue(version, None, True), version, -1
         try:
+            if form == bodies.DELETED:
+                self._scope_raw(key, row)
+                return ScopeValue(version, None, True), version, -1
             value, size = self._scope_since(key, base)
         except (Damaged, msgspec.MsgspecError, HoldfastError, UnicodeDecodeError) as error:
             return ScopeValue(version, None, False, str(error)), version, -1
@@ -199,5 +219,6 @@ class Reader:
         return value, size
 
     def _scope_raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
-        version, _, _, flags, body, crc = row
-        return self.codec.unpack(flags, body, crc, lambda: bodies.scope_place(key, version))
+        version, base, form, flags, body, crc, uid, seq = row
+        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
+        return self.codec.unpack(flags, body, crc, lambda: place, bound=True)

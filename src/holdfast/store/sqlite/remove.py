@@ -6,8 +6,6 @@ few thousand at a time, and by the next process if this one dies.
 
 from __future__ import annotations
 
-import msgspec
-
 from holdfast.errors import SessionDeleted, SessionErased
 from holdfast.model.keys import Key
 from holdfast.store.protocol import Erasure
@@ -27,7 +25,7 @@ def delete(writer: Writer, key: Key, now_us: int) -> bool:
             return False
         sid, head = found
         writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-        writer.conn.execute(SQL["bury"], (now_us, sid))
+        writer.conn.execute(SQL["bury"], (now_us, rows.tomb_crc(head, now_us), sid))
         writer.conn.execute(SQL["add_purge"], (sid,))
         writer.cache.forget(key)
     writer.note_purge()
@@ -35,23 +33,24 @@ def delete(writer: Writer, key: Key, now_us: int) -> bool:
 
 
 def erase(writer: Writer, key: Key, now_us: int) -> Erasure | None:
-    """Forget a session, living or deleted: when this returns its bytes are overwritten."""
+    """End a session, living or deleted, for good. Its rows are removed by `erase_some`."""
     with writer.transaction():
         row = writer.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
         if row is None:
-            erasure = writer.reader.erasure(key)
-        else:
-            sid, head = row[0], rows.head_from(row)
-            erasure = Erasure(writer.reader.key_hash(key), head.version, head.link, now_us)
-            writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-            writer.conn.execute(SQL["drop_session"], (sid,))
-            writer.conn.execute(SQL["add_erased"], msgspec.structs.astuple(erasure))
-            writer.conn.execute(SQL["add_purge"], (sid,))
-            writer.cache.forget(key)
-    if erasure is None:
-        return None
-    # Also when it was erased before: that process may have died between there and here.
-    while writer.purge_some():
-        pass
-    writer.wal.truncate()  # the log file still holds pages as they were before
+            return writer.reader.erasure(key)
+        sid, head = row[0], rows.head_from(row)
+        erasure = Erasure(writer.reader.key_hash(key), head.version, head.link, now_us)
+        writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+        writer.conn.execute(SQL["drop_session"], (sid,))
+        writer.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
+        writer.conn.execute(SQL["add_purge"], (sid,))
+        writer.cache.forget(key)
     return erasure
+
+
+def erase_some(writer: Writer) -> bool:
+    """One more step of forgetting; False when nothing of it is left in the files.
+
+    Also when it was erased before: that process may have died between there and here.
+    """
+    return writer.purge_some() or not writer.wal.truncate()

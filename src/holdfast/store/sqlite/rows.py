@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 
+from holdfast.errors import HoldfastError
+from holdfast.model.canon import canonical
+from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.events import Event, decode_body
 from holdfast.model.fold import Record
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.model.values import EMPTY, FrozenDict
-from holdfast.store.codec import Codec, Damaged
-from holdfast.store.protocol import Place
+from holdfast.store.codec import SEALED, Codec, Damaged
+from holdfast.store.protocol import Erasure, Place
 
 EVENT_COLUMNS: Final = (
     "seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id, "
@@ -54,8 +58,10 @@ def unpack_id(id: bytes | str) -> str:
 def event_row(sid: int, uid: str, rec: Record, codec: Codec) -> tuple[Any, ...]:
     """The values of an INSERT into events."""
     e = rec.event
-    place = Place("event", uid, e.id, e.type) if codec.seals else None
-    flags, body, crc = codec.pack(rec.raw, place)
+    salt, raw, place = rec.salt, rec.raw, None
+    if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
+        salt, raw, place = b"", salt + raw, Place("event", uid, e.id, e.type)
+    flags, body, crc = codec.pack(raw, place)
     return (
         sid,
         e.seq,
@@ -70,7 +76,7 @@ def event_row(sid: int, uid: str, rec: Record, codec: Codec) -> tuple[Any, ...]:
         flags,
         body,
         crc,
-        rec.salt,
+        salt,
         rec.digest,
         e.link,
     )
@@ -82,11 +88,13 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
     try:
         id = unpack_id(id)
         raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, id, type_))
-        content = decode_body(raw)
+        content = decode_body(raw[SALT_BYTES:] if flags & SEALED else raw)
+        cause, inv, corr, wake = [x and unpack_id(x) for x in (cause, inv, corr, wake)]
         data: FrozenDict | None = content.data  # type: ignore[assignment]  # decode_body freezes
         found, damage = content.ops, None
-    except (Damaged, msgspec.MsgspecError, TypeError, ValueError) as error:
+    except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
         data, found, damage = None, (), f"{error}" if isinstance(error, Damaged) else repr(error)
+        cause = inv = corr = wake = None
     return Event(
         seq,
         id if isinstance(id, str) else repr(id),
@@ -95,10 +103,10 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
         at_us,
         data,
         found,
-        cause and unpack_id(cause),
-        inv and unpack_id(inv),
-        corr and unpack_id(corr),
-        wake and unpack_id(wake),
+        cause,
+        inv,
+        corr,
+        wake,
         done_us,
         link,
         False,
@@ -115,7 +123,14 @@ def lost_event(seq: int, reason: str) -> Event:
 
 
 def head_from(row: tuple[Any, ...]) -> Head:
-    """The head in a row of HEAD_COLUMNS."""
+    """The head in a row of HEAD_COLUMNS. Raises Damaged."""
+    try:
+        return _head_from(row)
+    except (msgspec.MsgspecError, HoldfastError, AttributeError, TypeError, ValueError) as error:
+        raise Damaged(f"the head of {'/'.join(map(str, row[1:4]))} cannot be read") from error
+
+
+def _head_from(row: tuple[Any, ...]) -> Head:
     (
         _,
         app,
@@ -171,6 +186,18 @@ def session_row(head: Head) -> tuple[Any, ...]:
     )
 
 
+def tomb_crc(head: Head, deleted_us: int) -> int:
+    """The checksum of what a tombstone keeps."""
+    kept = (head.key, head.uid, head.version, head.link, head.created_us, deleted_us)
+    return crc32(canonical(kept))
+
+
+def erased_row(erasure: Erasure) -> tuple[Any, ...]:
+    """The values of an INSERT into erased."""
+    values = msgspec.structs.astuple(erasure)
+    return (*values, crc32(canonical(values)))
+
+
 def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
     """What every event changes."""
     return (head.version, head.link, head.updated_us, head.pending, sid)
@@ -182,11 +209,6 @@ def head_cold(head: Head) -> tuple[Any, ...]:
     timers = msgspec.json.encode(head.timers).decode() if head.timers else None
     due = (runnable_us(head), deadline_us(head))
     return (labels, timers, head.pending_us, *due, head.priority)
-
-
-def head_lease(head: Head, sid: int) -> tuple[Any, ...]:
-    """What a lease changes, and no event."""
-    return (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,14 +17,17 @@ from typing import Any, TypeVar
 
 import apsw
 
-from holdfast.errors import StoreClosed, StoreForked
+from holdfast.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreForked
 from holdfast.model.events import Commit, Event
+from holdfast.model.fold import Fold
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
+from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
-from holdfast.store.codec import Codec
+from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import (
+    Change,
     Committed,
     Erasure,
     Loaded,
@@ -73,7 +77,8 @@ class SQLiteStore:
         """Open the file, creating it if it is not there. Raises StoreError."""
         refuse_network(path)
         database = Database(path, sync=sync, vfs=vfs, busy_seconds=busy_seconds)
-        return cls(database, database.prepare(), Codec(seal), clock or Clock())
+        conn = await _in_thread(database.prepare)  # it may have to wait for another process
+        return cls(database, conn, Codec(seal), clock or Clock())
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -88,6 +93,11 @@ class SQLiteStore:
     async def erase(self, key: Key) -> Erasure | None:
         job = Job((), partial(self._remove, remove.erase, key))
         erasure: Erasure | None = await self._write().submit(job)
+        deadline = time.monotonic() + self._database.busy_seconds
+        while erasure is not None and await self._write().submit(Job((), remove.erase_some)):
+            if time.monotonic() > deadline:
+                raise StoreBusy(f"{self._database.where} (erased, but its log is still read)")
+            await asyncio.sleep(0.01)  # others write between two steps
         return erasure
 
     def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
@@ -128,6 +138,23 @@ class SQLiteStore:
         conn = self._reader.conn
         return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
 
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[Change, ...], str]:
+        position = 0 if after is None else cursors.read_position(after, 1)[0]
+        while True:
+            found, end = self._read(partial(self._changes, position, app, key, limit))
+            if found or end == position:
+                return tuple(found), cursors.write_position(end)
+            position = end
+            await asyncio.sleep(0)  # a long stretch without a match: let others run
+
+    def _changes(
+        self, after: int, app: str | None, key: Key | None, limit: int
+    ) -> tuple[list[Change], int]:
+        with self._reader.instant():
+            return self._reader.changes(after, app, key, limit)
+
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
 
@@ -160,6 +187,7 @@ class SQLiteStore:
             close(self._reader.conn)
             if self._writer is not None:
                 await self._writer.end()
+            self._database.forget()
         finally:
             self._closed.set()
 
@@ -184,6 +212,8 @@ class SQLiteStore:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where) from error
+        except Damaged as error:
+            raise StoreCorrupt(self._database.where, str(error)) from error
 
     def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
         reader = self._reader
@@ -202,7 +232,9 @@ class SQLiteStore:
             events = tuple(event for event in events if event.at_us >= since_us)
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
-    def _fold(self, sid: int, key: Key, head: Head) -> Any:
+    def _fold(
+        self, sid: int, key: Key, head: Head
+    ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
         """The fold at this head: the writer's if it is just that, else read from the tables."""
         live = None if self._writer is None else self._writer.cache.peek(key)
         if live is not None and not live.damaged:

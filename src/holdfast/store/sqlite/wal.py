@@ -8,6 +8,7 @@ is not one), and checkpointed when it is long, between batches rather than insid
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Final
 
 import apsw
@@ -20,31 +21,40 @@ _STEP_BYTES: Final = 2 * 2**20
 class Wal:
     """Belongs to the writer's connection and thread."""
 
-    def __init__(self, conn: apsw.Connection, *, grow: bool) -> None:
-        self._conn, self._grow = conn, grow
+    def __init__(
+        self, conn: apsw.Connection, patience: Callable[[int], bool], *, grow: bool
+    ) -> None:
+        self._conn, self._patience, self._grow = conn, patience, grow
         self._pages = 0
         self._idle = 0  # do not try again before this many pages: a reader was in the way
         self._truncate = False
         self._length = 0  # of the file, as far as we know; others may have made it longer
         conn.set_wal_hook(self._committed)
 
-    def tend(self) -> None:
+    def tend(self, *, idle: bool) -> None:
         """After a batch: checkpoint if the log is long, lengthen it if its end is near."""
-        if self._truncate:
+        if self._truncate and idle:
             self.truncate()
         if self._pages >= max(CHECKPOINT_PAGES, self._idle):
             self._checkpoint()
         if self._grow and self._pages:
             self._lengthen()
 
-    def truncate(self) -> None:
-        """Empty the file, so that nothing erased is left in it; later if a reader is in the way."""
+    def truncate(self) -> bool:
+        """Empty the file, so that nothing erased is left in it. False if a reader is in the way.
+
+        Never waits: a checkpoint that waits holds the write lock meanwhile.
+        """
+        self._conn.set_busy_handler(None)
         try:
             self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-        except apsw.BusyError:
+        except (apsw.BusyError, apsw.LockedError):
             self._truncate = True
         else:
             self._truncate, self._pages, self._length = False, 0, 0
+        finally:
+            self._conn.set_busy_handler(self._patience)
+        return not self._truncate
 
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._pages = pages

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import apsw
 
 from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
+from holdfast.model.due import runnable_us
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
-from holdfast.model.lease import Lease, acquired, lease_of, released, renewed, taken
+from holdfast.model.lease import Lease, acquired, lease_of, released, renewed
 from holdfast.model.limits import PRIORITY_MAX
-from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.sql import SQL
 from holdfast.store.sqlite.writer import Writer
 from holdfast.store.work import span_us
@@ -31,10 +31,15 @@ class Desk:
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
             found = due(self._writer.conn, now_us, limit, app)
-            heads = [(row[0], taken(rows.head_from(row), worker, until_us)) for row in found]
-            self._write(heads)
-        self._settle(heads)
-        return tuple(lease_of(head) for _, head in heads)
+            leases = [Lease(Key(*key), worker, fence + 1, until_us) for _, *key, fence in found]
+            values = [
+                (lease.fence, until_us, worker, until_us, row[0])
+                for lease, row in zip(leases, found, strict=True)
+            ]
+            self._writer.conn.executemany(SQL["set_lease"], values)
+        for lease in leases:
+            self._settle(lease.key, lease.fence, until_us, worker)
+        return tuple(leases)
 
     def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         return self._change(
@@ -59,32 +64,34 @@ class Desk:
             after = released(head, lease.fence, self._clock())
             if after is None:
                 return False
-            self._write([(sid, after)])
-        self._settle([(sid, after)])
+            self._write(sid, after)
+        self._settle(after.key, after.fence, after.lease_us, after.worker)
         return True
 
     def _change(self, key: Key, change: Callable[[Head, int], Head]) -> Lease:
         with self._writer.transaction():
             sid, head = self._writer.reader.living(key)
             after = change(head, self._clock())
-            self._write([(sid, after)])
-        self._settle([(sid, after)])
+            self._write(sid, after)
+        self._settle(after.key, after.fence, after.lease_us, after.worker)
         return lease_of(after)
 
-    def _write(self, heads: Iterable[tuple[int, Head]]) -> None:
-        values = [rows.head_lease(head, sid) for sid, head in heads]
-        self._writer.conn.executemany(SQL["set_lease"], values)
+    def _write(self, sid: int, head: Head) -> None:
+        values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
+        self._writer.conn.execute(SQL["set_lease"], values)
 
-    def _settle(self, heads: Iterable[tuple[int, Head]]) -> None:
-        """After the commit: what the writer remembers of these sessions is leased so too."""
-        for _, head in heads:
-            live = self._writer.cache.peek(head.key)
-            if live is not None:
-                live.lease(head.fence, head.lease_us, head.worker)
+    def _settle(self, key: Key, fence: int, lease_us: int | None, worker: str | None) -> None:
+        """After the commit: what the writer remembers of the session is leased so too."""
+        live = self._writer.cache.peek(key)
+        if live is not None:
+            live.lease(fence, lease_us, worker)
 
 
 def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list[tuple[Any, ...]]:
-    """The first rows of sessions that are due, from the highest priority down."""
+    """sid, key and fence of the first sessions that are due, from the highest priority down.
+
+    No more is read of them: a head that is damaged must not stand in the way of the others.
+    """
     of_app, where = ("_in_app", (app,)) if app is not None else ("", ())
     found: list[tuple[Any, ...]] = []
     below = PRIORITY_MAX + 1

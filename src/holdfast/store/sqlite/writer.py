@@ -19,8 +19,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.errors import HoldfastError, StoreClosed, StoreFailed
-from holdfast.model.canon import checksum
+from holdfast.errors import HoldfastError, SessionError, StoreClosed, StoreCorrupt, StoreFailed
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Commit
 from holdfast.model.ids import Entropy
@@ -28,7 +27,7 @@ from holdfast.model.keys import Key
 from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
 from holdfast.store import bodies
 from holdfast.store.clock import Clock
-from holdfast.store.codec import Codec
+from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Place
 from holdfast.store.sqlite.batch import Batch
 from holdfast.store.sqlite.cache import Cache, Live
@@ -140,18 +139,16 @@ class Writer(threading.Thread):
             self._begin()
             self._loop()
         except BaseException as error:
-            told = self._told(error)
-            if not isinstance(told, HoldfastError):
-                told = StoreFailed(self._database.where, repr(told))
-            self._failed = told
-            self._refuse_all(told)
+            self._failed = self._told(error)
+            self._refuse_all()
 
     def _begin(self) -> None:
         self.conn = self._database.connect()
         # What is deleted is overwritten: an erased session must not linger in free pages.
         self.conn.pragma("secure_delete", True)
         self.reader = Reader(self.conn, self._codec)
-        self.wal = Wal(self.conn, grow=self._database.plain)
+        patience = self._database.patience()
+        self.wal = Wal(self.conn, patience, grow=self._database.plain)
 
     def _loop(self) -> None:
         while True:
@@ -200,9 +197,7 @@ class Writer(threading.Thread):
         answers: list[tuple[Job, Any, BaseException | None]] = []
         try:
             with self.transaction():
-                batch = Batch(
-                    self.reader, self.cache, self._clock(), lambda: self._entropy.take(SALT_BYTES)
-                )
+                batch = Batch(self.reader, self.cache, self._clock(), self._salt)
                 for job in jobs:
                     try:
                         answers.append((job, batch.plan.add(job.commits), None))
@@ -211,13 +206,29 @@ class Writer(threading.Thread):
                 batch.write()
                 self._write_snapshots(SNAPSHOTS_PER_BATCH)
             touched = batch.settle()
-        except BaseException as error:
+        except apsw.Error as error:  # the database refused: nobody's commit in particular
             self._cache_lost()
-            told = self._told(error)
-            answers = [(job, None, told) for job in jobs]
+            answers = [(job, None, self._told(error)) for job in jobs]
+        except Exception as error:  # one of them cannot be written (its seal fails, say)
+            self._cache_lost()
+            if len(jobs) > 1:  # each alone, so that it fails nobody else
+                for job in jobs:
+                    self._run_batch([job])
+                return
+            answers = [(job, None, self._told(error)) for job in jobs]
         else:
             self._note_due(touched)
         _answer(answers)
+        self._check_connection()
+
+    def _salt(self) -> bytes:
+        return self._entropy.take(SALT_BYTES)
+
+    def _check_connection(self) -> None:
+        """A transaction that could not be ended would keep everybody else out: begin anew."""
+        if self.conn.in_transaction:
+            close(self.conn)
+            self._begin()
 
     def _run_call(self, job: Job) -> None:
         if not job.claim():
@@ -226,12 +237,13 @@ class Writer(threading.Thread):
         failure: BaseException | None
         try:
             result, failure = job.call(self), None
-        except HoldfastError as error:  # refused, and rolled back: what is remembered holds
+        except SessionError as error:  # refused, and rolled back: what is remembered holds
             result, failure = None, error
-        except BaseException as error:
+        except Exception as error:
             self._cache_lost()
             result, failure = None, self._told(error)
         _answer([(job, result, failure)])
+        self._check_connection()
 
     def transaction(self) -> _Transaction:
         """The write lock, from BEGIN IMMEDIATE to a durable COMMIT or a ROLLBACK."""
@@ -242,12 +254,14 @@ class Writer(threading.Thread):
     def _rest(self) -> None:
         """Housekeeping between batches. What fails here failed for nobody and is tried again."""
         try:
-            self.wal.tend()
+            self.wal.tend(idle=self._jobs.empty())
             while self._jobs.empty() and self._chore():
                 pass
-        except (apsw.Error, HoldfastError):
-            self._due.clear()
-            self._purging = False
+        except apsw.Error:
+            self._check_connection()
+        except Exception:
+            self._due.clear()  # a fold that cannot be encoded: its session goes without a snapshot
+            self._check_connection()
 
     def _chore(self) -> bool:
         """One piece of work that nobody waits for; False if there is none."""
@@ -286,14 +300,16 @@ class Writer(threading.Thread):
             live = self._due.pop(key)
             current = self.cache.peek(key) is live and live.era == self.cache.era
             if current and not live.damaged:  # a snapshot must not launder a damaged log
-                self._write_snapshot(live)
+                with suppress(RecursionError, ValueError, TypeError):  # it only costs time
+                    self._write_snapshot(live)
 
     def _write_snapshot(self, live: Live) -> None:
         fold = live.fold
         seq = fold.head.version
         raw = bodies.snapshot_body(fold.fields, fold.versions)
-        packed = self._codec.pack(raw, Place("snapshot", fold.head.uid, str(seq)))
-        self.conn.execute(SQL["put_snapshot"], (live.sid, seq, *packed, checksum(fold.fields)))
+        place = Place("snapshot", fold.head.uid, str(seq))
+        packed = self._codec.pack(raw, place, bound=True)
+        self.conn.execute(SQL["put_snapshot"], (live.sid, seq, *packed))
         live.snapshot_bytes, live.delta_bytes = len(raw), 0
 
     # --- ends ----------------------------------------------------------------------------------
@@ -315,14 +331,19 @@ class Writer(threading.Thread):
         self.cache.clear()
         self._due.clear()
 
-    def _told(self, error: BaseException) -> BaseException:
+    def _told(self, error: BaseException) -> HoldfastError:
+        """An error for one caller: never the same object for two."""
+        if isinstance(error, HoldfastError):
+            return error
+        told: HoldfastError = StoreFailed(self._database.where, repr(error))
         if isinstance(error, apsw.Error):
             told = translate(error, self._database.where)
-            told.__cause__ = error
-            return told
-        return error
+        elif isinstance(error, Damaged):
+            told = StoreCorrupt(self._database.where, str(error))
+        told.__cause__ = error
+        return told
 
-    def _refuse_all(self, error: HoldfastError) -> None:
+    def _refuse_all(self) -> None:
         """The writer cannot go on: nobody may wait for it for ever."""
         while True:
             try:
@@ -330,7 +351,7 @@ class Writer(threading.Thread):
             except Empty:
                 return
             if job is not None and job.claim():
-                _answer([(job, None, error)])
+                _answer([(job, None, self._failed)])
 
 
 class _Transaction:
@@ -344,7 +365,11 @@ class _Transaction:
     def __enter__(self) -> None:
         # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
         self._conn.execute("BEGIN IMMEDIATE")
-        self._cache.tell(self._conn.execute("PRAGMA data_version").get)
+        try:
+            self._cache.tell(self._conn.execute("PRAGMA data_version").get)
+        except BaseException:
+            self._roll_back()
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:

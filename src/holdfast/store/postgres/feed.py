@@ -1,0 +1,93 @@
+"""The feed on PostgreSQL, and hints that something changed.
+
+Identity order is not commit order: a transaction that took its numbers early may commit late. So
+the order is (transaction id, position), and only what lies below every open transaction is handed
+out. NOTIFY is sent after the durable commit, on its own, many commits at a time: inside, it would
+halve the throughput. It is a hint; the reading is the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import asyncpg
+
+from holdfast.model.keys import Key
+from holdfast.store import cursor as cursors
+from holdfast.store.codec import Codec
+from holdfast.store.postgres import rows
+from holdfast.store.postgres.connect import BROKEN, Connection, Pool
+from holdfast.store.postgres.rows import SQL
+from holdfast.store.protocol import Change
+
+CHANNEL: Final = "holdfast"
+_FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
+
+
+async def changes(
+    conn: Connection, codec: Codec, after: str | None, app: str | None, key: Key | None, limit: int
+) -> tuple[tuple[Change, ...], str]:
+    """Events beyond a position, below the horizon; and the position that was read up to."""
+    xid, pos = (0, 0) if after is None else cursors.read_position(after, 2)
+    one = (None, None) if key is None else (key.user, key.id)
+    app = app if key is None else key.app
+    found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit)
+    changes = tuple(_change(row, codec) for row in found)
+    return changes, changes[-1].position if changes else cursors.write_position(xid, pos)
+
+
+def _change(row: Any, codec: Codec) -> Change:
+    key = Key(row["app"], row["owner"], row["session_id"])
+    event = rows.event_from(row, row["uid"], codec)
+    return Change(cursors.write_position(row["x"], row["pos"]), key, event)
+
+
+class Hinting:
+    """Tells other processes, and hears from them. Whatever fails here only delays."""
+
+    def __init__(self, pool: Pool, connect: Callable[[], Any]) -> None:
+        self._pool, self._connect = pool, connect
+        self._telling: asyncio.Task[None] | None = None
+        self._more = False
+        self._ear: Connection | None = None
+        self.heard = 0
+
+    def tell(self) -> None:
+        """Say that something was committed. Returns at once; many commits are told in one."""
+        self._more = True
+        if self._telling is None or self._telling.done():
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    def hears(self) -> bool:
+        return self._ear is not None and not self._ear.is_closed()
+
+    async def listen(self, heard: Callable[[], None]) -> None:
+        """Hear from others on a connection of its own."""
+        if self.hears():
+            return
+
+        def ring(*_: object) -> None:
+            self.heard += 1
+            heard()
+
+        try:
+            self._ear = await self._connect()
+            await self._ear.add_listener(CHANNEL, ring)
+        except _FAILURES:
+            self._ear = None  # polling goes on
+
+    async def close(self) -> None:
+        if self._telling is not None:
+            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._ear is not None:
+            await self._ear.close()
+
+    async def _tell(self) -> None:
+        while self._more:
+            self._more = False
+            try:
+                await self._pool.execute("SELECT pg_notify($1, '')", CHANNEL)
+            except _FAILURES:
+                return

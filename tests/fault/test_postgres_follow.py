@@ -1,0 +1,114 @@
+"""Followers on PostgreSQL: over restarts and dropped connections every event comes once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from statistics import median
+
+import asyncpg
+import pytest
+
+import holdfast
+from tests.support.postgres import Server, terminate_backends
+
+KEY = ("shop", "ada", "a")
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+async def two(postgres_url: str) -> AsyncIterator[tuple[holdfast.Holdfast, holdfast.Holdfast]]:
+    """A writer's instance and a follower's, on one database with one session."""
+    async with holdfast.open(postgres_url) as here, holdfast.open(postgres_url) as there:
+        await here.create(*KEY[:2], id=KEY[2])
+        yield here, there
+
+
+class Follower:
+    """A task that keeps what it is shown, and when."""
+
+    def __init__(self, hf: holdfast.Holdfast) -> None:
+        self._hf = hf
+        self.seen: list[holdfast.Event] = []
+        self.times: dict[int, float] = {}
+
+    async def __aenter__(self) -> Follower:
+        self._task = asyncio.create_task(self._follow())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def reached(self, seq: int) -> None:
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(self.seen) < seq:
+            assert time.monotonic() < deadline, f"{len(self.seen)} of {seq} events came"
+            assert not self._task.done(), "the follower has ended"
+            await asyncio.sleep(0.005)
+
+    async def _follow(self) -> None:
+        async for event in self._hf.session(KEY).follow():
+            self.times[event.seq] = time.perf_counter()
+            self.seen.append(event)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["clean", "crash"])
+async def test_a_follower_across_a_restart_sees_every_event_once(
+    postgres_server: Server, two: tuple[holdfast.Holdfast, holdfast.Holdfast], how: signal.Signals
+) -> None:
+    """The server goes away and comes back twice while events are written and followed."""
+    here, there = two
+    session = here.session(KEY, actor="x")
+    async with Follower(there) as follower, Follower(here) as near:
+        for _ in range(2):
+            for _ in range(10):
+                await session.append("a.b")
+            restart = asyncio.create_task(asyncio.to_thread(postgres_server.restart, how))
+            while not restart.done():
+                await session.append("a.b")
+            await restart
+        last = (await session.append("a.b")).seq
+        for each in (follower, near):
+            await each.reached(last)
+            assert [event.seq for event in each.seen] == list(range(1, last + 1))
+
+
+async def test_a_follower_whose_lines_are_cut_sees_every_event_once(
+    postgres_server: Server, two: tuple[holdfast.Holdfast, holdfast.Holdfast]
+) -> None:
+    """Ended backends cost a follower nothing but time."""
+    here, there = two
+    session = here.session(KEY, actor="x")
+    admin = await asyncpg.connect(postgres_server.url)
+    async with Follower(there) as follower:
+        for n in range(60):
+            last = (await session.append("a.b", {"n": n})).seq
+            if n % 15 == 7:
+                await terminate_backends(admin)
+        await follower.reached(last)
+    await admin.close()
+    assert [event.seq for event in follower.seen] == list(range(1, last + 1))
+
+
+async def test_hints_come_again_after_a_restart(
+    postgres_server: Server, two: tuple[holdfast.Holdfast, holdfast.Holdfast]
+) -> None:
+    """After a restart a follower is as prompt as before: it hears, and does not only poll."""
+    here, there = two
+    session = here.session(KEY, actor="x")
+    async with Follower(there) as follower:
+        await follower.reached((await session.append("a.b")).seq)
+        await asyncio.to_thread(postgres_server.restart)
+        await follower.reached((await session.append("a.b")).seq)
+        delays = []
+        for _ in range(20):
+            event = await session.append("a.b")
+            done = time.perf_counter()
+            await follower.reached(event.seq)
+            delays.append(follower.times[event.seq] - done)
+    assert median(delays) < 0.1, delays

@@ -1,0 +1,141 @@
+"""PostgreSQL at its limits: locks held by others, a crowd on the pool, a clock that goes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+import pytest
+
+from holdfast.errors import StoreBusy
+from holdfast.store.postgres import connect
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.protocol import Committed
+from holdfast.testing.commits import add, create, draft, key, load, log
+from tests.support.postgres import waiting_backend
+
+A, B = key("a"), key("b")
+
+
+@pytest.fixture
+async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection that is not the store's."""
+    conn = await asyncpg.connect(postgres_url)
+    yield conn
+    await conn.close()
+
+
+@pytest.fixture
+async def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
+    """A store that waits for locks half a second only."""
+    monkeypatch.setattr(connect, "LOCK_SECONDS_MAX", 0.5)
+    store = await PostgresStore.open(postgres_url)
+    yield store
+    await store.close()
+
+
+@asynccontextmanager
+async def held(conn: asyncpg.Connection, sql: str) -> AsyncIterator[None]:
+    """Somebody else's transaction, open for the length of the block."""
+    async with conn.transaction():
+        await conn.execute(sql)
+        yield
+
+
+async def test_a_session_locked_by_another_transaction_is_told(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """StoreBusy, nothing written; once the lock is gone the same store writes on."""
+    await create(store, A)
+    async with held(admin, "SELECT FROM holdfast.sessions FOR UPDATE"):
+        with pytest.raises(StoreBusy):
+            await add(store, A, draft(id="x"))
+        assert (await load(store, A)).head.version == 1
+    made = await add(store, A, draft(id="x"))
+    assert made.head.version == 2
+    assert len(await log(store, A)) == 2
+
+
+async def test_a_locked_session_does_not_fail_its_neighbours(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """Sent together with commits to a locked session, commits to others are recorded."""
+    await create(store, A)
+    others = [key(f"s{n}") for n in range(5)]
+    for other in others:
+        await create(store, other)
+    async with held(admin, "SELECT FROM holdfast.sessions WHERE id = 'a' FOR UPDATE"):
+        answers = await asyncio.gather(
+            *(add(store, of) for of in (A, *others)), return_exceptions=True
+        )
+        assert type(answers[0]) is StoreBusy
+        assert [type(answer) for answer in answers[1:]] == [Committed] * 5
+    assert (await add(store, A)).head.version == 2
+
+
+async def test_a_long_wait_for_a_lock_ends_well(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """A lock that goes in time delays the commit and nothing else."""
+    await create(store, A)
+    async with held(admin, "SELECT FROM holdfast.sessions FOR UPDATE"):
+        task = asyncio.create_task(add(store, A))
+        await waiting_backend(admin)
+    assert (await task).head.version == 2
+
+
+async def test_a_locked_table_is_told_to_readers(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """Somebody rebuilds a table: reading says StoreBusy, and works afterwards."""
+    await create(store, A)
+    async with held(admin, "LOCK TABLE holdfast.sessions IN ACCESS EXCLUSIVE MODE"):
+        with pytest.raises(StoreBusy):
+            await load(store, A)
+    assert (await load(store, A)).head.version == 1
+
+
+async def test_a_crowd_of_readers_is_served_and_writers_too(store: PostgresStore) -> None:
+    """Hundreds of reads at once, far more than the pool has connections, and commits among them."""
+    await create(store, A)
+    reads = [load(store, A) for _ in range(40 * connect.POOL_MAX)]
+    writes = [add(store, A, draft(inc={"n": 1})) for _ in range(40)]
+    answers = await asyncio.gather(*reads, *writes)
+    assert len(answers) == len(reads) + len(writes)
+    assert (await load(store, A)).fields == {"n": 40}
+
+
+async def test_readers_that_hang_do_not_stop_writers(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """Every connection for reading waits for a locked table; a commit is recorded meanwhile."""
+    await create(store, A)
+    async with held(admin, "LOCK TABLE holdfast.snapshots IN ACCESS EXCLUSIVE MODE"):
+        reads = [asyncio.create_task(load(store, A)) for _ in range(2 * connect.POOL_MAX)]
+        await waiting_backend(admin)
+        made = await add(store, A)
+        assert made.head.version == 2
+        assert not any(read.done() for read in reads[:1])
+    for answer in await asyncio.gather(*reads, return_exceptions=True):
+        assert not isinstance(answer, Exception) or type(answer) is StoreBusy
+    assert (await load(store, A)).head.version == 2
+
+
+async def test_time_never_goes_back_within_a_session(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """The server's clock is set back an hour: `at` stands still until it has caught up."""
+    await create(store, A)
+    before = (await add(store, A)).events[0].at_us
+    await admin.execute(
+        "CREATE OR REPLACE FUNCTION holdfast.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
+        "$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 3600000000 $$"
+    )
+    made = await add(store, A, draft(), draft())
+    assert [event.at_us for event in made.events] == [before, before]
+    assert made.head.updated_us == before
+    assert (await create(store, B)).events[0].at_us < before
+    assert [event.seq for event in await log(store, A)] == [1, 2, 3, 4]
+    assert (await store.verify(None)).findings == ()

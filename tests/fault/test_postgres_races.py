@@ -1,0 +1,155 @@
+"""Many stores on one PostgreSQL database: nothing is lost, nobody fails, nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+
+import holdfast
+from holdfast.errors import SessionConflict, SessionExists
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.protocol import Committed
+from holdfast.testing.commits import add, addition, create, creation, draft, key, load, log
+
+A = key("a")
+Open = Callable[[int], Awaitable[list[PostgresStore]]]
+
+
+@pytest.fixture
+async def open_stores(postgres_url: str) -> AsyncIterator[Open]:
+    async with AsyncExitStack() as stack:
+
+        async def open(count: int) -> list[PostgresStore]:
+            stores = [await PostgresStore.open(postgres_url) for _ in range(count)]
+            for store in stores:
+                stack.push_async_callback(store.close)
+            return stores
+
+        yield open
+
+
+async def test_racing_retries_of_one_draft_are_one_record(open_stores: Open) -> None:
+    """Two stores send the same draft at once, forty times: both get the same event."""
+    one, two = await open_stores(2)
+    await create(one, A)
+    for n in range(40):
+        same = draft(id=f"d{n}", inc={"n": 1})
+        first, second = await asyncio.gather(add(one, A, same), add(two, A, same))
+        assert first.events == second.events
+    assert (await load(one, A)).fields == {"n": 40}
+    assert len(await log(two, A)) == 41
+
+
+async def test_racing_retries_of_one_creation_are_one_session(open_stores: Open) -> None:
+    """A creation sent twice under one id succeeds twice and happens once; another is refused."""
+    one, two = await open_stores(2)
+    for n in range(20):
+        of = key(f"s{n}")
+        same = [creation(of, {"n": n}, id=f"c{n}")]
+        answers = await asyncio.gather(one.commit(same), two.commit(same))
+        assert answers[0][0].events == answers[1][0].events
+        with pytest.raises(SessionExists):
+            await create(two, of)
+
+
+async def test_ten_stores_write_one_session(open_stores: Open) -> None:
+    """Appends of all of them are recorded, each once, and answered with their own state."""
+    stores = await open_stores(10)
+    await create(stores[0], A)
+    answers = await asyncio.gather(
+        *(add(store, A, draft(inc={"n": 1})) for _ in range(10) for store in stores)
+    )
+    assert sorted(answer.fields["n"] for answer in answers) == list(range(1, 101))
+    assert sorted(answer.head.version for answer in answers) == list(range(2, 102))
+    assert (await stores[0].verify(None)).findings == ()
+
+
+async def test_of_strict_writers_of_two_stores_one_wins(open_stores: Open) -> None:
+    """Twenty rounds: of ten commits that expect one version exactly one is recorded."""
+    stores = await open_stores(2)
+    await create(stores[0], A)
+    for version in range(1, 21):
+        answers = await asyncio.gather(
+            *(add(stores[n % 2], A, expect=version) for n in range(10)), return_exceptions=True
+        )
+        assert sum(isinstance(answer, Committed) for answer in answers) == 1
+        assert sum(type(answer) is SessionConflict for answer in answers) == 9
+
+
+async def test_ten_stores_count_one_app_key(open_stores: Open) -> None:
+    """Each writes sessions of its own, all one app: name: no update is lost, nobody fails."""
+    stores = await open_stores(10)
+    keys = [key(f"s{n}") for n in range(10)]
+    for store, of in zip(stores, keys, strict=True):
+        await create(store, of)
+    answers = await asyncio.gather(
+        *(
+            add(store, of, draft(inc={"app:n": 1}))
+            for _ in range(20)
+            for store, of in zip(stores, keys, strict=True)
+        )
+    )
+    assert sorted(answer.scopes["app:n"].value for answer in answers) == list(range(1, 201))
+    assert (await load(stores[3], keys[3])).scopes["app:n"].value == 200
+    assert (await stores[0].verify(None)).findings == ()
+
+
+async def test_updates_of_two_instances_all_count(postgres_url: str) -> None:
+    """Read, compute, write, from both sides at once: no update is lost."""
+    async with holdfast.open(postgres_url) as one, holdfast.open(postgres_url) as two:
+        await one.create("shop", "ada", id="a", state={"n": 0, "app:left": 60})
+        handles = [hf.session(("shop", "ada", "a"), actor="x") for hf in (one, two)]
+
+        async def take(session: holdfast.Session) -> None:
+            await session.refresh()
+            for _ in range(15):
+                await session.update(
+                    lambda state: {"n": state["n"] + 1, "app:left": state["app:left"] - 2}
+                )
+
+        await asyncio.gather(*map(take, handles))
+        state = (await one.get(("shop", "ada", "a"))).state
+        assert (state["n"], state["app:left"]) == (30, 0)
+
+
+async def test_sessions_crossed_by_many_stores_do_not_deadlock(open_stores: Open) -> None:
+    """Commits over the same sessions in opposite orders, some of them new: all succeed."""
+    stores = await open_stores(4)
+    old = [key(f"old{n}") for n in range(3)]
+    for of in old:
+        await create(stores[0], of)
+
+    async def cross(n: int) -> None:
+        store, order = stores[n % 4], old if n % 2 else old[::-1]
+        parts = [addition(of, draft(inc={"app:n": 1})) for of in order]
+        parts.insert(n % 3, creation(key(f"new{n}")))
+        await store.commit(parts)
+
+    await asyncio.gather(*(cross(n) for n in range(40)))
+    assert (await load(stores[0], old[0])).head.version == 41
+    assert (await load(stores[1], old[1])).scopes["app:n"].value == 120
+
+
+@pytest.mark.parametrize("turns", [0, 1, 3, 10, 50])
+async def test_cancelled_callers_harm_nobody(open_stores: Open, turns: int) -> None:
+    """Half of the callers give up: what they asked for is whole or not there; others succeed."""
+    one, two = await open_stores(2)
+    await create(one, A)
+    tasks = [
+        asyncio.create_task(add((one, two)[n % 2], A, draft(id=f"a{n}"), draft(id=f"b{n}")))
+        for n in range(20)
+    ]
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    for task in tasks[::3]:
+        task.cancel()
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+    recorded = {event.id for event in await log(one, A)}
+    for n, answer in enumerate(answers):
+        assert (f"a{n}" in recorded) == (f"b{n}" in recorded)
+        assert isinstance(answer, Committed) or n % 3 == 0
+        assert not isinstance(answer, Committed) or f"a{n}" in recorded
+    assert (await one.verify(None)).findings == ()
