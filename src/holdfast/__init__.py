@@ -38,6 +38,7 @@ from holdfast.errors import (
     SessionError,
     SessionExists,
     SessionFenced,
+    SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
     StoreBusy,
@@ -58,6 +59,7 @@ from holdfast.model.due import deadline_at, runnable_at
 from holdfast.model.events import Draft, Event
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
 from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
@@ -94,6 +96,7 @@ __all__ = [
     "InvalidURL",
     "InvalidValue",
     "Key",
+    "Lease",
     "NotPending",
     "OpPathUnknown",
     "OpTypeMismatch",
@@ -109,6 +112,7 @@ __all__ = [
     "SessionError",
     "SessionExists",
     "SessionFenced",
+    "SessionLocked",
     "SessionNotFound",
     "SessionNotLoaded",
     "StoreBusy",

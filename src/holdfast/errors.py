@@ -8,8 +8,8 @@
     │   └── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
-    │   ├── SessionConflict · SessionFenced · SessionNotLoaded · SessionCorrupt
-    │   └── FollowerBehind
+    │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
+    │   └── SessionCorrupt · FollowerBehind
     └── StoreError          the store cannot serve
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreCorrupt · StoreOnNetwork
@@ -22,6 +22,7 @@ in one place, and ends with what to do next.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 
@@ -258,9 +259,23 @@ class SessionFenced(SessionError):
 
     def __init__(self, key: object, fence: int, current: int) -> None:
         self.key, self.fence, self.current = key, fence, current
+        why = f"its fence is {current}" if fence != current else "its lease has ended"
         super().__init__(
-            f"fence {fence} no longer guards {key}: its fence is {current}. Another runner holds "
-            "the session; stop, and claim it again before writing."
+            f"fence {fence} no longer guards {key}: {why}. Another runner may hold the session; "
+            "stop, and claim it again before writing."
+        )
+
+
+class SessionLocked(SessionError):
+    code = "session.locked"
+    retryable = True
+    status = 423
+
+    def __init__(self, key: object, worker: str, until: datetime) -> None:
+        self.key, self.worker, self.until = key, worker, until
+        super().__init__(
+            f"session {key} is leased to {worker!r} until {until.isoformat()}. Try again when it "
+            "has been released, or after that time."
         )
 
 

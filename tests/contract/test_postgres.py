@@ -4,16 +4,41 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
 
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.protocol import Seal
-from holdfast.testing.contract import DurableLaws, Reopen, SharedLaws, StoreContract
+from holdfast.testing.contract import (
+    Age,
+    DurableLaws,
+    Reopen,
+    SharedLaws,
+    SharedWorkLaws,
+    StoreContract,
+    WorkLaws,
+)
 from tests.support.seal import FixedKeySeal
 
+_AGE = (
+    "UPDATE holdfast.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
+    "WHERE lease_us IS NOT NULL"
+)
 
-class TestPostgres(StoreContract, DurableLaws, SharedLaws):
+
+class TestPostgres(StoreContract, WorkLaws, DurableLaws, SharedLaws, SharedWorkLaws):
     seal: Seal | None = None
+
+    @pytest.fixture
+    async def age(self, url: str) -> AsyncIterator[Age]:  # type: ignore[override]  # its own clock
+        """The server's clock cannot be set, so the leases are moved back instead."""
+        conn = await asyncpg.connect(url)
+
+        async def age(seconds: float) -> None:
+            await conn.execute(_AGE, round(seconds * 1_000_000))
+
+        yield age
+        await conn.close()
 
     @pytest.fixture
     async def url(self, postgres_url: str) -> str:

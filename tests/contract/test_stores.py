@@ -12,11 +12,19 @@ from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Seal
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.clock import FakeClock
-from holdfast.testing.contract import DurableLaws, Reopen, SharedLaws, StoreContract, TimeLaws
+from holdfast.testing.contract import (
+    DurableLaws,
+    Reopen,
+    SharedLaws,
+    SharedWorkLaws,
+    StoreContract,
+    TimeLaws,
+    WorkLaws,
+)
 from tests.support.seal import FixedKeySeal
 
 
-class TestMemory(StoreContract, TimeLaws):
+class TestMemory(StoreContract, WorkLaws, TimeLaws):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock.clock())
@@ -24,7 +32,7 @@ class TestMemory(StoreContract, TimeLaws):
         await store.close()
 
 
-class TestSQLite(StoreContract, TimeLaws, DurableLaws, SharedLaws):
+class TestSQLite(StoreContract, WorkLaws, TimeLaws, DurableLaws, SharedLaws, SharedWorkLaws):
     seal: Seal | None = None
     sync = "full"
 

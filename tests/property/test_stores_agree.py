@@ -21,11 +21,23 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
+    precondition,
     rule,
     run_state_machine_as_test,
 )
 
-from holdfast import Draft, Erasure, Event, Head, Holdfast, HoldfastError, Key, Page, Session
+from holdfast import (
+    Draft,
+    Erasure,
+    Event,
+    Head,
+    Holdfast,
+    HoldfastError,
+    Key,
+    Lease,
+    Page,
+    Session,
+)
 from holdfast.model.events import to_time
 from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Loaded
@@ -44,6 +56,7 @@ MAIN, SECOND, THIRD, FOURTH = (
 )
 # Few, and one of them often: what goes wrong does so between several writes to one session.
 keys = st.sampled_from([MAIN, MAIN, MAIN, SECOND, SECOND, THIRD, FOURTH])
+workers = st.sampled_from(["w1", "w2"])
 labels = st.dictionaries(st.sampled_from(["plan", "tier"]), st.sampled_from(["gold", "free"]))
 states = st.dictionaries(st.sampled_from(["a", "n", "app:n", "user:n", "list"]), values, max_size=3)
 doors = st.sampled_from(["object", "handle", "other"])
@@ -80,8 +93,9 @@ def plain(answer: Any) -> Any:
             return ("event", id, *rest, *causes)
         case Head():
             times = (answer.created_us, answer.updated_us, answer.pending, answer.pending_us)
-            folded = (dict(answer.labels), dict(answer.timers), answer.fence)
-            return ("head", answer.key, answer.version, *times, *folded)
+            folded = (dict(answer.labels), dict(answer.timers), answer.priority)
+            lease = (answer.fence, answer.lease_us, answer.worker)
+            return ("head", answer.key, answer.version, *times, *folded, *lease)
         case Session():
             if answer._scopes is None:
                 return ("handle", answer.key)
@@ -116,6 +130,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.directory = tempfile.TemporaryDirectory()
         self.clock = FakeClock()
         self.sides: list[Side] = []
+        self.leases: list[Lease] = []
 
     @initialize(labels=labels, state=states)
     def open(self, labels: dict[str, str], state: dict[str, Any]) -> None:
@@ -385,6 +400,56 @@ class StoresAgree(RuleBasedStateMachine):
                     "tool.ran", actor=ACTOR, add={"app:list": items, "user:list": items}
                 )
             )
+
+    # --- work ----------------------------------------------------------------------------------
+
+    @rule(key=keys, priority=st.integers(-2, 2), door=doors)
+    def prioritize(self, key: Key, priority: int, door: str) -> None:
+        self.both(lambda side: side.at(door, key).set_priority(priority, actor=ACTOR))
+
+    @rule(
+        worker=workers,
+        limit=st.integers(1, 4),
+        hours=st.integers(1, 3),
+        app=st.none() | st.sampled_from(["shop", "bank"]),
+        other=st.booleans(),
+    )
+    def claim(self, worker: str, limit: int, hours: int, app: str | None, other: bool) -> None:
+        async def ask(side: Side) -> Any:
+            hf = side.other if other else side.one
+            seconds = 3_600 * hours
+            leases = await hf.claim(worker, limit=limit, lease_seconds=seconds, app=app)
+            self.leases = [*leases, *self.leases][:12]
+            return leases
+
+        self.both(ask)
+
+    @rule(key=keys, owner=workers, hours=st.integers(1, 3), other=st.booleans())
+    def lock(self, key: Key, owner: str, hours: int, other: bool) -> None:
+        async def ask(side: Side) -> Any:
+            hf = side.other if other else side.one
+            lease = await hf.acquire_lock(key, owner, lease_seconds=3_600 * hours)
+            self.leases = [lease, *self.leases][:12]
+            return lease
+
+        self.both(ask)
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), other=st.booleans(), how=st.sampled_from(["renew", "release", "write"]))
+    def under_a_lease(self, data: st.DataObject, other: bool, how: str) -> None:
+        lease = data.draw(st.sampled_from(self.leases))
+
+        async def ask(side: Side) -> Any:
+            hf = side.other if other else side.one
+            if how == "renew":
+                return await hf.renew(lease, lease_seconds=3_600)
+            if how == "release":
+                return await hf.release(lease)
+            session = hf.session(lease.key, actor=ACTOR, lease=lease)
+            await session.append("agent.said", inc={"n": 1})
+            return session.head
+
+        self.both(ask)
 
     # --- reading -------------------------------------------------------------------------------
 

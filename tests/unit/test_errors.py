@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,8 @@ ARGUMENTS: dict[str, Any] = {
     "seq": 3,
     "key": holdfast.Key("shop", "ada", "1"),
     "fence": 1,
+    "worker": "w1",
+    "until": datetime(2030, 1, 1, tzinfo=UTC),
     "current": 2,
     "after": 5,
     "waiting_max": 8,

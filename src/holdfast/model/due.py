@@ -9,7 +9,12 @@ from holdfast.model.head import Head, TimerKind
 
 
 def runnable_us(head: Head) -> int | None:
-    """Since or at which microsecond there is something to run: pending input, or a wake timer."""
+    """Since or at which microsecond there is something to run: pending input, or a wake timer.
+
+    While it is leased: the lease's end, so that a session whose worker died is due like any other.
+    """
+    if head.lease_us is not None:
+        return head.lease_us
     return _earliest(head.pending_us, _first(head, "wake"))
 
 

@@ -16,7 +16,13 @@ from holdfast.errors import InvalidEvent
 from holdfast.model.chain import genesis
 from holdfast.model.events import to_time, to_us
 from holdfast.model.keys import Key, unfit
-from holdfast.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, NAME_CHARS_MAX, TIMERS_MAX
+from holdfast.model.limits import (
+    LABEL_VALUE_CHARS_MAX,
+    LABELS_MAX,
+    NAME_CHARS_MAX,
+    PRIORITY_MAX,
+    TIMERS_MAX,
+)
 from holdfast.model.values import EMPTY, FrozenDict
 
 CREATED: Final = "session.created"
@@ -24,6 +30,7 @@ LABELED: Final = "session.labeled"
 TIMER_SET: Final = "session.timer_set"
 TIMER_CLEARED: Final = "session.timer_cleared"
 PROCESSED: Final = "session.processed"
+PRIORITIZED: Final = "session.prioritized"
 INPUT: Final = "user."
 
 TimerKind: TypeAlias = Literal["wake", "deadline"]
@@ -53,7 +60,11 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     pending: int = 0  # user.* events not yet processed
     pending_us: int | None = None  # since when they wait: the first came, or others were processed
     timers: Mapping[str, Timer] = EMPTY
-    fence: int = 0  # not folded: the number of the last lease
+    priority: int = 0  # the higher is claimed first
+    # Not folded, and no part of the log: who may run it.
+    fence: int = 0  # the number of the last lease
+    lease_us: int | None = None  # until when it is leased
+    worker: str | None = None  # to whom
 
     @property
     def created_at(self) -> datetime:
@@ -72,7 +83,7 @@ def blank(key: Key, uid: str, at_us: int) -> Head:
 def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: bytes) -> Head:
     """The head after one more event. Total: whatever the event, there is a next head."""
     labels, timers = head.labels, head.timers
-    pending, pending_us = head.pending, head.pending_us
+    pending, pending_us, priority = head.pending, head.pending_us, head.priority
     if type.startswith(INPUT):
         pending, pending_us = pending + 1, at_us if pending_us is None else pending_us
     elif type.startswith("session.") and data:  # none: the body of this fact is damaged
@@ -86,6 +97,8 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
         elif type == PROCESSED:
             pending -= len(data["seqs"])
             pending_us = at_us if pending else None
+        elif type == PRIORITIZED:
+            priority = data["priority"]
     return Head(
         head.key,
         head.uid,
@@ -97,7 +110,10 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
         pending,
         pending_us,
         timers,
+        priority,
         head.fence,
+        head.lease_us,
+        head.worker,
     )
 
 
@@ -148,6 +164,14 @@ def processed_data(seqs: Iterable[int]) -> dict[str, Any]:
     if not given or any(type(seq) is not int or seq < 1 for seq in given):
         raise InvalidEvent("processed takes the seqs of one or more pending events")
     return {"seqs": sorted(set(given))}
+
+
+def prioritized_data(priority: int) -> dict[str, Any]:
+    if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+        raise InvalidEvent(
+            f"a priority is an integer from {-PRIORITY_MAX} to {PRIORITY_MAX}, not {priority!r}"
+        )
+    return {"priority": priority}
 
 
 def check_bounds(head: Head) -> None:

@@ -16,6 +16,9 @@ NAME_CHARS_MAX: Final = 256
 LABELS_MAX: Final = 64
 LABEL_VALUE_CHARS_MAX: Final = 256
 TIMERS_MAX: Final = 64
+PRIORITY_MAX: Final = 1_000  # and as far below zero
+WORKER_CHARS_MAX: Final = 320  # as an actor
+LEASE_SECONDS_MAX: Final = 86_400
 
 VALUE_DEPTH_MAX: Final = 96
 INT_MIN: Final = -(2**63)

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidEvent
 from holdfast.model.events import Commit, Draft, Event, Prepared
-from holdfast.model.head import LABELED, PROCESSED, labeled_data, processed_data
+from holdfast.model.head import (
+    LABELED,
+    PRIORITIZED,
+    PROCESSED,
+    labeled_data,
+    prioritized_data,
+    processed_data,
+)
 from holdfast.session.session import Session
 
 if TYPE_CHECKING:
@@ -47,6 +54,11 @@ class CommitBuilder:
     ) -> None:
         """As Session.label, within this commit."""
         self._add(session, Draft(type=LABELED, data=labeled_data(labels), actor=actor), fact=True)
+
+    def set_priority(self, session: Session, priority: int, *, actor: str | None = None) -> None:
+        """As Session.set_priority, within this commit."""
+        data = prioritized_data(priority)
+        self._add(session, Draft(type=PRIORITIZED, data=data, actor=actor), fact=True)
 
     def mark_processed(
         self, session: Session, seqs: Iterable[int], *, actor: str | None = None
@@ -106,5 +118,13 @@ class CommitBuilder:
         expects = {self._expect[place] for place in places if place in self._expect}
         if len(expects) > 1:
             raise InvalidEvent("one session is expected at two versions in one commit")
-        drafts = tuple(self._drafts[place] for place in places)
-        return Commit(self._sessions[places[0]].key, drafts, expects.pop() if expects else None)
+        sessions = [self._sessions[place] for place in places]
+        fences = {session.lease.fence for session in sessions if session.lease is not None}
+        if len(fences) > 1:
+            raise InvalidEvent("one session is written under two leases in one commit")
+        return Commit(
+            sessions[0].key,
+            tuple(self._drafts[place] for place in places),
+            expects.pop() if expects else None,
+            fences.pop() if fences else None,
+        )

@@ -30,6 +30,7 @@ from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease
 from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
 from holdfast.model.values import EMPTY, FrozenDict, Reads
 from holdfast.store.protocol import Committed, Loaded, scope_fields
@@ -43,12 +44,18 @@ _PAUSE_SECONDS_MAX: Final = 0.002
 
 
 class Session:
-    """A session, or a handle on one. A bound `actor` stands for appends that name none."""
+    """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
-    def __init__(self, hf: Holdfast, key: Key, *, actor: str | None = None) -> None:
+    With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
+    """
+
+    def __init__(
+        self, hf: Holdfast, key: Key, *, actor: str | None = None, lease: Lease | None = None
+    ) -> None:
         self._hf = hf
         self.key = key
         self.actor = actor
+        self.lease = lease
         self.damaged: tuple[int, ...] = ()
         self._head: Head | None = None
         self._fields: FrozenDict = EMPTY
@@ -235,6 +242,10 @@ class Session:
         """Take a timer back. Clearing one that is not set changes nothing but the log."""
         return await self._record(facts.TIMER_CLEARED, facts.timer_name(name), actor)
 
+    async def set_priority(self, priority: int, *, actor: str | None = None) -> Event:
+        """Say how urgent it is, from -1000 to 1000: among due sessions the highest go first."""
+        return await self._record(facts.PRIORITIZED, facts.prioritized_data(priority), actor)
+
     async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
         """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
         return await self._record(facts.PROCESSED, facts.processed_data(seqs), actor)
@@ -265,7 +276,8 @@ class Session:
         if expect is not None and type(expect) is not int:
             raise InvalidQuery(f"expect is a version, not {expect!r}")
         self._check_temp(drafts)
-        commits = (Commit(self.key, drafts, expect, None, guards),)
+        fence = None if self.lease is None else self.lease.fence
+        commits = (Commit(self.key, drafts, expect, fence, guards),)
         try:
             (committed,) = await self._hf._committing(commits)
         except StoreError as error:

@@ -30,6 +30,7 @@ from holdfast.model.events import Commit, Draft, Prepared, prepare, to_us
 from holdfast.model.head import CREATED, created_data
 from holdfast.model.ids import Entropy, Ids
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease
 from holdfast.model.limits import (
     COMMIT_BYTES_MAX,
     DRAFTS_PER_COMMIT_MAX,
@@ -57,6 +58,7 @@ from holdfast.store.protocol import (
     Store,
 )
 from holdfast.store.select import check_limit
+from holdfast.store.work import Work, check_lease_seconds, check_worker
 
 AnyKey: TypeAlias = Key | tuple[str, str, str]
 _NONE: Final[Mapping[str, Any]] = {}
@@ -180,10 +182,17 @@ class Holdfast:
         except SessionExists:  # another was faster, which is as good
             return await self.get(key, tail=tail, actor=actor)
 
-    def session(self, key: AnyKey, *, actor: str | None = None) -> Session:
-        """A handle, without I/O. Its appends need no load; refresh() reads what there is."""
+    def session(
+        self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
+    ) -> Session:
+        """A handle, without I/O. Its appends need no load; refresh() reads what there is.
+
+        With a `lease` of this session, whatever it writes is refused once the lease is not held.
+        """
         self._store_now()
-        return Session(self, _key(key), actor=actor)
+        if lease is not None and lease.key != _key(key):
+            raise InvalidQuery(f"the lease is of {lease.key}, not of {_key(key)}")
+        return Session(self, _key(key), actor=actor, lease=lease)
 
     async def list(
         self,
@@ -272,6 +281,40 @@ class Holdfast:
             raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
         await backup(Path(target), progress)
 
+    # --- work ----------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        """Leases on sessions that want to run: highest priority first, then longest due.
+
+        Nobody else is given them until the lease ends. Write with hf.session(key, lease=lease);
+        renew the lease in time, release it when done.
+        """
+        work = self._work_now()
+        check_worker(worker)
+        check_lease_seconds(lease_seconds)
+        limit = check_limit(limit)
+        return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
+
+    async def renew(self, lease: Lease, *, lease_seconds: float = 30) -> Lease:
+        """Hold the lease for so long from now. Raises SessionFenced if it is not held any more."""
+        return await self._work_now().renew(lease, check_lease_seconds(lease_seconds))
+
+    async def release(self, lease: Lease) -> bool:
+        """Give the lease back. False if it was not held any more."""
+        return await self._work_now().release(lease)
+
+    async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
+        """A lease on this very session, due or not. Raises SessionLocked if another holds it."""
+        work = self._work_now()
+        seconds = check_lease_seconds(lease_seconds)
+        return await work.acquire(_key(key), check_worker(owner), seconds)
+
+    async def release_lock(self, lease: Lease) -> bool:
+        """The same as release, for those who acquired a lock."""
+        return await self.release(lease)
+
     # --- private: the one way in ---------------------------------------------------------------
 
     def _store_now(self) -> Store:
@@ -280,6 +323,12 @@ class Holdfast:
         if self._pid != os.getpid():
             raise StoreForked
         return self._store
+
+    def _work_now(self) -> Work:
+        store = self._store_now()
+        if not isinstance(store, Work):
+            raise InvalidQuery(f"{self.url} gives no leases: its store is without work")
+        return store
 
     def _prepare(self, draft: Draft, actor: str | None, *, reserved: bool = False) -> Prepared:
         self._store_now()

@@ -16,10 +16,12 @@ import msgspec
 from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound, StoreClosed
 from holdfast.model.canon import canonical
 from holdfast.model.chain import SALT_BYTES
+from holdfast.model.due import runnable_us
 from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold, Record, ScopeKey, ScopeValue
 from holdfast.model.head import INPUT, PROCESSED, Head
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease, acquired, lease_of, released, renewed, taken
 from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
 from holdfast.store.plan import Plan
@@ -37,6 +39,7 @@ from holdfast.store.protocol import (
 )
 from holdfast.store.select import wanted
 from holdfast.store.verify import verify_session
+from holdfast.store.work import span_us
 
 
 class _Kept:
@@ -214,6 +217,43 @@ class MemoryStore:
                 progress(done, len(keys))
         return Report(len(keys), events, tuple(findings))
 
+    # work
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        self._check_open()
+        now_us = self._clock()
+        until_us = now_us + span_us(lease_seconds)
+        due = sorted(
+            (-head.priority, due_us, kept.row, head.key)
+            for kept in self._kept.values()
+            if app in (None, (head := kept.fold.head).key.app)
+            and (due_us := runnable_us(head)) is not None
+            and due_us <= now_us
+        )
+        keys = [key for *_, key in due[:limit]]
+        return tuple(self._lease(taken(self._head(key), worker, until_us)) for key in keys)
+
+    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        now_us = self._clock()
+        until_us = now_us + span_us(lease_seconds)
+        return self._lease(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+
+    async def release(self, lease: Lease) -> bool:
+        self._check_open()
+        if lease.key not in self._kept:
+            return False
+        after = released(self._head(lease.key), lease.fence, self._clock())
+        if after is not None:
+            self._set_head(after)
+        return after is not None
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        now_us = self._clock()
+        until_us = now_us + span_us(lease_seconds)
+        return self._lease(acquired(self._head(key), worker, now_us, until_us))
+
     def pulse(self) -> int:
         return 0
 
@@ -231,6 +271,17 @@ class MemoryStore:
         if self.fold(key) is None:
             raise SessionNotFound(key)
         return self._kept[key]
+
+    def _head(self, key: Key) -> Head:
+        return self._living(key).fold.head
+
+    def _set_head(self, head: Head) -> None:
+        kept = self._kept[head.key]
+        kept.fold = Fold(head, kept.fold.fields, kept.fold.versions)
+
+    def _lease(self, head: Head) -> Lease:
+        self._set_head(head)
+        return lease_of(head)
 
     def _keep(self, kept: _Kept, rec: Record) -> None:
         kept.records.append(rec)

@@ -33,6 +33,7 @@ from holdfast.model.fold import (
 )
 from holdfast.model.head import CREATED, INPUT, PROCESSED, blank
 from holdfast.model.keys import Key
+from holdfast.model.lease import admits
 from holdfast.model.ops import scope_of
 from holdfast.store.protocol import Committed
 
@@ -66,6 +67,7 @@ class Plan:
 
     __slots__ = (
         "_inputs",
+        "_lease_now_us",
         "_now_us",
         "_processed",
         "_salt",
@@ -79,8 +81,17 @@ class Plan:
         "writes",
     )
 
-    def __init__(self, view: View, now_us: int, salt: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        view: View,
+        now_us: int,
+        salt: Callable[[], bytes],
+        *,
+        lease_now_us: int | None = None,
+    ) -> None:
+        """Events are dated `now_us`; leases are judged by it, or by `lease_now_us` if given."""
         self._view, self._now_us, self._salt = view, now_us, salt
+        self._lease_now_us = now_us if lease_now_us is None else lease_now_us
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._scanned = 0
         self._inputs: set[tuple[Key, int]] = set()
@@ -176,7 +187,7 @@ class Plan:
             if creates:
                 raise SessionExists(key)
             raise SessionConflict(key, "the session", expect, fold.head.version)
-        if commit.fence is not None and commit.fence != fold.head.fence:
+        if commit.fence is not None and not admits(fold.head, commit.fence, self._lease_now_us):
             raise SessionFenced(key, commit.fence, fold.head.fence)
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)

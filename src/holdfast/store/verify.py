@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from holdfast.model import chain
 from holdfast.model.canon import canonical
@@ -16,6 +16,16 @@ from holdfast.store.protocol import Finding
 Stored: TypeAlias = tuple[
     Event, bytes | None, bytes, bytes
 ]  # event, body if readable, salt, digest
+_FOLDED: Final = (
+    "version",
+    "link",
+    "updated_us",
+    "labels",
+    "pending",
+    "pending_us",
+    "timers",
+    "priority",
+)  # the lease and its fence are no part of the log
 Snapshot: TypeAlias = tuple[int, Fold | None]  # its seq, and the fold if it can be read
 
 
@@ -102,9 +112,12 @@ def _differ(one: Fold, other: Fold) -> bool:
 
 
 def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
-    for name in ("version", "link", "updated_us", "labels", "pending", "pending_us", "timers"):
+    for name in _FOLDED:
         if getattr(now.head, name) != getattr(fold.head, name):
             yield Finding("head", f"has another {name} than its log amounts to", key)
+    leased = now.head.lease_us is not None
+    if leased != (now.head.worker is not None) or now.head.fence < leased:
+        yield Finding("head", "has a lease without an end, a worker or a fence", key)
     if _differ(now, fold):
         yield Finding("state", "is not what the log amounts to", key)
 

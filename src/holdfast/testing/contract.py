@@ -9,7 +9,8 @@
 
 `store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
 that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
-open `SharedLaws` with a fixture `other`. Needs pytest and pytest-asyncio.
+open `SharedLaws` with a fixture `other`; one that gives leases adds `WorkLaws`, and
+`SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -29,8 +30,18 @@ from holdfast.testing.laws.repeats import RepeatLaws
 from holdfast.testing.laws.scopes import ScopeLaws
 from holdfast.testing.laws.shared import SharedLaws
 from holdfast.testing.laws.times import TimeLaws
+from holdfast.testing.laws.work import Age, SharedWorkLaws, WorkLaws
 
-__all__ = ["DurableLaws", "Reopen", "SharedLaws", "StoreContract", "TimeLaws"]
+__all__ = [
+    "Age",
+    "DurableLaws",
+    "Reopen",
+    "SharedLaws",
+    "SharedWorkLaws",
+    "StoreContract",
+    "TimeLaws",
+    "WorkLaws",
+]
 
 
 class StoreContract(

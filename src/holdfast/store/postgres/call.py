@@ -12,6 +12,7 @@ from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold, ScopeKey
 from holdfast.model.head import PROCESSED, Head, blank
 from holdfast.model.keys import Key
+from holdfast.model.lease import with_lease
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.model.ops import scope_of
 from holdfast.store import bodies
@@ -23,25 +24,34 @@ from holdfast.store.sqlite.cache import Cache, Live, LiveScope
 
 SOON: Final = 2**60  # stands for the server's clock until the server has told it
 _COMMIT: Final = "SELECT what, place, number, bytes FROM holdfast.commit({})".format(
-    ", ".join(f"${n}" for n in range(1, 7 + 4 + 1 + 10 + 2 + 16 + 4 + 10 + 1))
+    ", ".join(f"${n}" for n in range(1, 7 + 4 + 1 + 11 + 2 + 16 + 4 + 10 + 1))
 )
 
 
 class Reply:
-    """What the server said: refusals by unit, times and links by event, sids by session."""
+    """What the server said: refusals by unit, times by event, sids and leases by session."""
 
     def __init__(self, rows: list[Any]) -> None:
         self.refused: dict[int, str] = {}
         self.events: dict[int, tuple[int, bytes]] = {}
         self.sids: dict[int, int] = {}
         self.told: dict[tuple[Key, int], tuple[int, bytes]] = {}
+        self.leases: dict[int, tuple[int, int | None, str | None]] = {}
+        self.judged_us = 0  # by which time units were refused
         for what, place, number, link in rows:
             if what == "event":
                 self.events[place] = (number, link)
             elif what == "sid":
                 self.sids[place] = number
+            elif what == "lease":
+                self.leases[place] = (number, *_lease(link))
             else:
                 self.refused[place] = what
+                self.judged_us = number
+
+    def leased(self, head: Head, place: int) -> Head:
+        """The head under the lease that the server has: ours may be of before."""
+        return with_lease(head, *self.leases.get(place, (0, None, None)))
 
 
 class _Table:
@@ -66,7 +76,7 @@ class Call:
         self._names: dict[ScopeKey, int] = {}
         self._name_now: dict[ScopeKey, LiveScope] = {}
         self._seen_records = self._seen_writes = 0
-        self._h, self._n, self._v = _Table(7), _Table(4), _Table(10)
+        self._h, self._n, self._v = _Table(7), _Table(4), _Table(11)
         self._w, self._e, self._p, self._s = _Table(2), _Table(16), _Table(4), _Table(10)
         self._keys: list[tuple[Key, int]] = []  # of each event: its session and its seq
         self._left: list[tuple[int, Key, Fold]] = []
@@ -111,11 +121,11 @@ class Call:
         None if one of them stands on something planned that the server refused.
         """
         told = self._told(reply)
-        done = [self._answer(answer, told) for answer in answers]
+        done = [self._answer(answer, told, reply) for answer in answers]
         return None if None in done else tuple(done)  # type: ignore[arg-type]  # no None is left
 
     def _answer(
-        self, answer: Committed, told: dict[tuple[Key, int], tuple[int, bytes]]
+        self, answer: Committed, told: dict[tuple[Key, int], tuple[int, bytes]], reply: Reply
     ) -> Committed | None:
         head = answer.head
         if head.updated_us != SOON:
@@ -131,7 +141,8 @@ class Call:
             if event.processed_us == SOON:
                 event = msgspec.structs.replace(event, processed_us=last[0])
             events.append(event)
-        return msgspec.structs.replace(answer, events=tuple(events), head=_head(head, *last))
+        now = reply.leased(_head(head, *last), self._heads[head.key])
+        return msgspec.structs.replace(answer, events=tuple(events), head=now)
 
     def settle(self, reply: Reply) -> dict[Key, Live]:
         """The sessions as the units that held left them."""
@@ -148,7 +159,8 @@ class Call:
             before = self._cache.session(key)
             sid = reply.sids.get(self._heads[key]) or (before.sid if before is not None else 0)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-            after = Fold(_head(fold.head, at, link), fold.fields, fold.versions)
+            now = reply.leased(_head(fold.head, at, link), self._heads[key])
+            after = Fold(now, fold.fields, fold.versions)
             damaged = before is not None and before.damaged
             delta = old[1] + sizes[key] + EVENT_OVERHEAD_BYTES
             done[key] = Live(sid, after, old[0], delta, damaged, self._cache.era)
@@ -230,6 +242,7 @@ class Call:
             None if same_timers else msgspec.json.encode(after.timers).decode(),
             min((t.at_us for t in after.timers.values() if t.kind == "wake"), default=None),
             deadline_us(after),
+            after.priority,
         )
         self._left.append((self._units, commit.key, fold))
 
@@ -278,6 +291,13 @@ class Call:
         self._heads = {key: new[place] for key, place in self._heads.items()}
         for table, column in ((self._v, 1), (self._e, 1), (self._p, 1), (self._s, 8)):
             table.columns[column] = [new[place] for place in table.columns[column]]
+
+
+def _lease(told: bytes | None) -> tuple[int | None, str | None]:
+    """Until when and to whom a session is leased, if it is."""
+    if told is None:
+        return None, None
+    return int.from_bytes(told[:8], "big"), told[8:].decode()
 
 
 def _head(head: Head, at_us: int, link: bytes) -> Head:

@@ -61,7 +61,7 @@ _HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once alre
 class Unit:
     """One caller's commits on their way."""
 
-    __slots__ = ("commits", "fresh", "future", "lost", "taken", "tries")
+    __slots__ = ("commits", "fresh", "future", "judged_us", "lost", "taken", "tries")
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         self.commits = commits
@@ -71,6 +71,7 @@ class Unit:
         self.taken = False
         self.fresh = False  # planned on what was read after it was asked for
         self.lost = False  # it may have been recorded before: look its ids up
+        self.judged_us = 0  # the server's time at which it refused the unit's fence
         self.tries = 0
 
     def size(self) -> int:
@@ -251,7 +252,13 @@ class Committer:
     async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
         """Plan on what is known, and have it checked and written. Changes no unit."""
         await self._fetch(conn, units)
-        plan = Plan(self, SOON, lambda: self._entropy.take(SALT_BYTES))
+        # The server judges leases; after a refusal its time tells the planner which had ended.
+        plan = Plan(
+            self,
+            SOON,
+            lambda: self._entropy.take(SALT_BYTES),
+            lease_now_us=max([unit.judged_us for unit in units]),
+        )
         call = Call(plan, self.cache, self._reader.codec)
         refused: list[tuple[Unit, HoldfastError]] = []
         planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
@@ -304,6 +311,8 @@ class Committer:
             return
         unit.tries += 1
         unit.fresh = unit.lost = True
+        if reason == "fenced":
+            unit.judged_us = reply.judged_us
         if unit.tries > TRIES_MAX:
             unit.future.set_exception(translate(TimeoutError(), self._place))
         else:

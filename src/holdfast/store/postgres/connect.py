@@ -19,7 +19,7 @@ from holdfast.errors import (
     StoreUnopened,
 )
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 POOL_MAX: Final = 8
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0

@@ -37,6 +37,7 @@ CREATE OR REPLACE FUNCTION holdfast.commit(
     units integer,
     v_unit integer[], v_head integer[], v_fence bigint[], v_version bigint[], v_labels text[],
     v_pending integer[], v_pending_event integer[], v_timers text[], v_wake bigint[], v_deadline bigint[],
+    v_priority integer[],
     w_unit integer[], w_name integer[],
     e_unit integer[], e_head integer[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
     e_cause text[], e_invocation text[], e_correlation text[], e_wake text[], e_flags integer[], e_body bytea[],
@@ -56,6 +57,8 @@ DECLARE
     at_link  bytea[] := h_link;
     at_time  bigint[] := array_fill(0::bigint, ARRAY[cardinality(h_sid)]);
     at_fence bigint[] := array_fill(0::bigint, ARRAY[cardinality(h_sid)]);
+    at_lease bytea[] := array_fill(NULL::bytea, ARRAY[cardinality(h_sid)]);
+    leased   bigint[] := array_fill(0::bigint, ARRAY[cardinality(h_sid)]);
     moved    boolean[] := array_fill(false, ARRAY[greatest(cardinality(n_name), 1)]);
     refused  text[] := array_fill(NULL::text, ARRAY[greatest(units, 1)]);
     seqs     bigint[] := array_fill(0::bigint, ARRAY[greatest(cardinality(e_unit), 1)]);
@@ -82,7 +85,7 @@ BEGIN
         END LOOP;
     END IF;
 
-    FOR r IN SELECT h.i, h.base, s.version, s.link, s.updated_us, s.fence, s.deleted_us
+    FOR r IN SELECT h.i, h.base, s.version, s.link, s.updated_us, s.fence, s.lease_us, s.worker, s.deleted_us
              FROM unnest(h_sid, h_base) WITH ORDINALITY AS h (sid, base, i)
              JOIN holdfast.sessions s ON s.sid = h.sid
              ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
@@ -91,6 +94,8 @@ BEGIN
         at_link[r.i] := r.link;
         at_time[r.i] := r.updated_us;
         at_fence[r.i] := r.fence;
+        at_lease[r.i] := int8send(r.lease_us) || convert_to(r.worker, 'UTF8');
+        leased[r.i] := coalesce(r.lease_us, 0);
     END LOOP;
     doubt := true = ANY (stale);
 
@@ -118,8 +123,11 @@ BEGIN
         END LOOP;
     END IF;
 
+    -- A fence is good for as long as its lease is held; 0 stands for never leased.
+    now_us := holdfast.now_us();
     FOR r IN SELECT v.unit FROM unnest(v_unit, v_head, v_fence) AS v (unit, head, fence)
-             WHERE v.fence IS NOT NULL AND v.fence <> at_fence[v.head]
+             WHERE v.fence IS NOT NULL
+               AND (v.fence <> at_fence[v.head] OR (v.fence > 0 AND leased[v.head] <= now_us))
     LOOP
         refused[r.unit] := 'fenced';
         doubt := true;
@@ -144,7 +152,6 @@ BEGIN
         END LOOP;
     END IF;
 
-    now_us := holdfast.now_us();
     FOR r IN SELECT * FROM unnest(e_unit, e_head, e_header, e_digest) WITH ORDINALITY AS e (unit, head, header, digest, i)
              ORDER BY e.i
     LOOP
@@ -191,12 +198,13 @@ BEGIN
                           WHEN v.pending_event = 0 THEN s.pending_us END,
         labels = coalesce(v.labels::jsonb, s.labels),
         timers = coalesce(v.timers::jsonb, s.timers),
-        wake_us = v.wake, deadline_us = v.deadline,
-        runnable_us = least(CASE WHEN v.pending_event > 0 THEN ats[v.pending_event]
-                                 WHEN v.pending_event = 0 THEN s.pending_us END, v.wake)
+        wake_us = v.wake, deadline_us = v.deadline, priority = v.priority,
+        runnable_us = coalesce(s.lease_us, least(CASE WHEN v.pending_event > 0 THEN ats[v.pending_event]
+                                 WHEN v.pending_event = 0 THEN s.pending_us END, v.wake))
     FROM (SELECT DISTINCT ON (v.head) v.*
-          FROM unnest(v_unit, v_head, v_labels, v_pending, v_pending_event, v_timers, v_wake, v_deadline)
-               AS v (unit, head, labels, pending, pending_event, timers, wake, deadline)
+          FROM unnest(v_unit, v_head, v_labels, v_pending, v_pending_event, v_timers, v_wake, v_deadline,
+                      v_priority)
+               AS v (unit, head, labels, pending, pending_event, timers, wake, deadline, priority)
           WHERE refused[v.unit] IS NULL ORDER BY v.head, v.unit DESC) v
     WHERE s.sid = sids[v.head];
 
@@ -216,9 +224,10 @@ BEGIN
             AND s.sid IN (SELECT sids[i] FROM generate_subscripts(sids, 1) i WHERE made[i]);
     END IF;
 
-    RETURN QUERY SELECT refused[i]::text, i, NULL::bigint, NULL::bytea
+    RETURN QUERY SELECT refused[i]::text, i, now_us, NULL::bytea
                  FROM generate_series(1, units) i WHERE refused[i] IS NOT NULL;
     RETURN QUERY SELECT 'sid', i, sids[i], NULL::bytea FROM generate_subscripts(sids, 1) i WHERE made[i];
+    RETURN QUERY SELECT 'lease', i, at_fence[i], at_lease[i] FROM generate_subscripts(sids, 1) i WHERE at_fence[i] > 0;
     RETURN QUERY SELECT 'event', i, ats[i], links[i] FROM generate_subscripts(links, 1) i WHERE links[i] IS NOT NULL;
 END $$;
 
@@ -248,3 +257,37 @@ LANGUAGE sql STABLE AS $$
     WHERE n.name IS NOT NULL
     ORDER BY r.name, r.version
 $$;
+
+-- Lease sessions that are due, the highest priority first, then the longest due. Locks without
+-- waiting and looks at each row again under its lock, so no session is given to two workers. The
+-- statements are planned for the app or for all, each on an index of its own.
+CREATE OR REPLACE FUNCTION holdfast.claim(of_worker text, most integer, span_us bigint, of_app text)
+RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint := holdfast.now_us();
+    in_app text := CASE WHEN of_app IS NULL THEN '' ELSE 'AND s.app = $1' END;
+    level  integer := 2147483647;
+    got    bigint;
+BEGIN
+    WHILE most > 0 LOOP
+        EXECUTE format('SELECT s.priority FROM holdfast.sessions s WHERE s.runnable_us IS NOT NULL
+                        AND s.priority < $2 %s ORDER BY s.priority DESC LIMIT 1', in_app)
+            INTO level USING of_app, level;
+        EXIT WHEN level IS NULL;
+        RETURN QUERY EXECUTE format(
+            'WITH due AS (
+                 SELECT s.sid, s.runnable_us FROM holdfast.sessions s
+                 WHERE s.priority = $2 AND s.runnable_us <= $3 %s
+                 ORDER BY s.runnable_us, s.sid LIMIT $4 FOR UPDATE SKIP LOCKED),
+             leased AS (
+                 UPDATE holdfast.sessions s
+                 SET fence = s.fence + 1, lease_us = $5, runnable_us = $5, worker = $6
+                 FROM due WHERE s.sid = due.sid
+                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, due.runnable_us, s.sid)
+             SELECT l.app, l.owner, l.id, l.fence, l.lease_us FROM leased l ORDER BY l.runnable_us, l.sid', in_app)
+            USING of_app, level, now_us, most, now_us + span_us, of_worker;
+        GET DIAGNOSTICS got = ROW_COUNT;
+        most := most - got;
+    END LOOP;
+END $$;

@@ -15,7 +15,8 @@ from holdfast.store.protocol import Page, Query
 
 _COLUMNS: Final = (
     "s.sid, s.app, s.owner, s.id, s.uid, s.version, s.link, s.created_us, s.updated_us, "
-    "s.labels::text, s.pending, s.pending_us, s.timers::text, s.fence"
+    "s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority, s.fence, "
+    "s.lease_us, s.worker"
 )
 _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
 
@@ -84,7 +85,7 @@ def _head(row: Any) -> Head:
         pending,
         since,
         timers,
-        fence,
+        *rest,
     ) = row
     plain, ticking = msgspec.json.decode(labels), _timers(timers)
     return Head(
@@ -98,5 +99,5 @@ def _head(row: Any) -> Head:
         pending,
         since,
         FrozenDict(ticking) if ticking else EMPTY,
-        fence,
+        *rest,
     )

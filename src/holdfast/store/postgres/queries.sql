@@ -3,8 +3,8 @@
 WITH s AS (SELECT * FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3),
      n AS (SELECT n.* FROM holdfast.snapshots n JOIN s USING (sid))
 SELECT 0 AS kind, s.sid, s.version AS seq, s.uid AS id, s.labels::text AS type, s.timers::text AS actor,
-       s.created_us AS at_us, NULL::text AS cause, NULL::text AS invocation_id, NULL::text AS correlation_id,
-       NULL::text AS wake_id, s.pending AS flags, NULL::bytea AS body, s.fence AS crc, s.link, s.pending_us AS processed_us,
+       s.created_us AS at_us, s.worker AS cause, s.lease_us::text AS invocation_id,
+       s.priority::text AS correlation_id, NULL::text AS wake_id, s.pending AS flags, NULL::bytea AS body, s.fence AS crc, s.link, s.pending_us AS processed_us,
        s.updated_us AS more, s.deleted_us AS last
 FROM s
 UNION ALL
@@ -62,9 +62,24 @@ ON CONFLICT (sid) DO UPDATE SET seq = excluded.seq, flags = excluded.flags, body
     crc = excluded.crc
 WHERE excluded.seq > holdfast.snapshots.seq
 
+-- name: renew
+UPDATE holdfast.sessions SET lease_us = n.now_us + $5, runnable_us = n.now_us + $5
+FROM (SELECT holdfast.now_us() AS now_us) n
+WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND lease_us > n.now_us RETURNING lease_us
+
+-- name: release
+UPDATE holdfast.sessions SET lease_us = NULL, worker = NULL, runnable_us = least(pending_us, wake_us)
+WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND lease_us > holdfast.now_us() RETURNING sid
+
+-- name: acquire
+UPDATE holdfast.sessions SET fence = fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
+FROM (SELECT holdfast.now_us() AS now_us) n
+WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL
+    AND (lease_us IS NULL OR lease_us <= n.now_us OR worker = $4) RETURNING fence, lease_us
+
 -- name: bury
 UPDATE holdfast.sessions SET deleted_us = holdfast.now_us(), labels = '{}', timers = '{}', pending = 0,
-    pending_us = NULL, wake_us = NULL, runnable_us = NULL, deadline_us = NULL
+    pending_us = NULL, wake_us = NULL, runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL
 WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL RETURNING sid
 
 -- name: unmake

@@ -45,7 +45,10 @@ def head_from(key: Key, row: Any) -> Head:
         row["flags"],
         row["processed_us"],
         FrozenDict(timers) if timers else EMPTY,
+        int(row["correlation_id"]),
         row["crc"],
+        None if row["invocation_id"] is None else int(row["invocation_id"]),
+        row["cause"],
     )
 
 

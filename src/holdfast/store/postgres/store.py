@@ -24,8 +24,9 @@ from holdfast.errors import (
 )
 from holdfast.model.events import Commit, Event
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease
 from holdfast.store.codec import Codec
-from holdfast.store.postgres import audit, doctor, feed, heads, rows
+from holdfast.store.postgres import audit, doctor, feed, heads, rows, work
 from holdfast.store.postgres.committer import Committer
 from holdfast.store.postgres.connect import (
     BROKEN,
@@ -133,6 +134,41 @@ class PostgresStore:
         erasure: Erasure | None = await self._in_transaction(run)
         self._committer.cache.forget(key)
         return erasure
+
+    # --- work ----------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        leases: tuple[Lease, ...] = await self._with(
+            lambda conn: work.claim(conn, worker, limit, lease_seconds, app), repeatable=False
+        )
+        for lease in leases:
+            self._note(lease)
+        return leases
+
+    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        renewed: Lease = await self._with(
+            lambda conn: work.renew(conn, self._reader, lease, lease_seconds)
+        )
+        return renewed
+
+    async def release(self, lease: Lease) -> bool:
+        released: bool = await self._with(lambda conn: work.release(conn, lease), repeatable=False)
+        return released
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        lease: Lease = await self._with(
+            lambda conn: work.acquire(conn, self._reader, key, worker, lease_seconds)
+        )
+        self._note(lease)
+        return lease
+
+    def _note(self, lease: Lease) -> None:
+        """Tell the committer: its first commit under the lease then needs no second try."""
+        live = self._committer.cache.peek(lease.key)
+        if live is not None:
+            live.lease(lease.fence, lease.until_us, lease.worker)
 
     # --- reading -------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ class Batch:
             self._cache.forget(key)
             return None
         sid, head = found
-        if live is not None and live.fold.head == head:
+        if live is not None and live.lease(head.fence, head.lease_us, head.worker) == head:
             live.era = self._cache.era
             return live
         read = self._reader.found(sid, head)
@@ -176,6 +176,7 @@ class Batch:
             before.labels is after.labels
             and before.timers is after.timers
             and before.pending_us == after.pending_us
+            and before.priority == after.priority
         ):
             return
         self._conn.execute(SQL["set_cold"], (*rows.head_cold(after), sid))

@@ -13,7 +13,9 @@ import msgspec
 
 from holdfast.model.events import Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue
+from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.model.lease import with_lease
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
@@ -33,6 +35,14 @@ class Live(msgspec.Struct):
     damaged: bool
     era: int
     tail: tuple[Event, ...] = ()  # the newest events, without a gap, up to the fold's version
+
+    def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
+        """Take over a lease, which no event tells of; the head under it."""
+        head = self.fold.head
+        if (head.fence, head.lease_us) != (fence, lease_us):
+            head = with_lease(head, fence, lease_us, worker)
+            self.fold = Fold(head, self.fold.fields, self.fold.versions)
+        return head
 
 
 class LiveScope(msgspec.Struct):

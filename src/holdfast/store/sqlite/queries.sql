@@ -62,8 +62,8 @@ WHERE app = ? AND user = ? AND name = ? AND version >= ? ORDER BY version
 
 -- name: add_session
 INSERT INTO sessions (app, user, id, uid, version, link, created_us, updated_us, pending,
-                      labels, timers, pending_us, runnable_us, deadline_us)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      labels, timers, pending_us, runnable_us, deadline_us, priority)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: add_event
 INSERT INTO events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
@@ -81,7 +81,25 @@ UPDATE events SET processed_us = ? WHERE sid = ? AND seq = ?
 UPDATE sessions SET version = ?, link = ?, updated_us = ?, pending = ? WHERE sid = ?
 
 -- name: set_cold
-UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ? WHERE sid = ?
+UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ?, priority = ?
+WHERE sid = ?
+
+-- name: due_priority
+SELECT priority FROM sessions WHERE runnable_us IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
+
+-- name: due
+SELECT sid, app, user, id, fence FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
+
+-- name: due_priority_in_app
+SELECT priority FROM sessions WHERE app = ? AND runnable_us IS NOT NULL AND priority < ?
+ORDER BY priority DESC LIMIT 1
+
+-- name: due_in_app
+SELECT sid, app, user, id, fence FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
+ORDER BY runnable_us, sid LIMIT ?
+
+-- name: set_lease
+UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, runnable_us = ? WHERE sid = ?
 
 -- name: add_label
 INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?, ?, ?)
@@ -97,7 +115,7 @@ DELETE FROM snapshots WHERE sid = ?
 
 -- name: bury
 UPDATE sessions SET deleted_us = ?, tomb_crc = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
-                    runnable_us = NULL, deadline_us = NULL WHERE sid = ?
+                    runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL WHERE sid = ?
 
 -- name: drop_session
 DELETE FROM sessions WHERE sid = ?

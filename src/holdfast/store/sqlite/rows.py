@@ -26,7 +26,7 @@ EVENT_COLUMNS: Final = (
 )
 HEAD_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, labels, pending, "
-    "pending_us, timers, fence, deleted_us"
+    "pending_us, timers, priority, fence, lease_us, worker, deleted_us"
 )
 
 _is_uuid: Final = re.compile(
@@ -145,7 +145,10 @@ def _head_from(row: tuple[Any, ...]) -> Head:
         pending,
         since,
         timers,
+        priority,
         fence,
+        lease_us,
+        worker,
         _,
     ) = row
     return Head(
@@ -159,7 +162,10 @@ def _head_from(row: tuple[Any, ...]) -> Head:
         pending,
         since,
         EMPTY if timers is None else FrozenDict(_timers(timers)),
+        priority,
         fence,
+        lease_us,
+        worker,
     )
 
 
@@ -201,7 +207,8 @@ def head_cold(head: Head) -> tuple[Any, ...]:
     """What few events change: kept apart, so that its indexes rest."""
     labels = msgspec.json.encode(head.labels).decode() if head.labels else None
     timers = msgspec.json.encode(head.timers).decode() if head.timers else None
-    return (labels, timers, head.pending_us, runnable_us(head), deadline_us(head))
+    due = (runnable_us(head), deadline_us(head))
+    return (labels, timers, head.pending_us, *due, head.priority)
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:

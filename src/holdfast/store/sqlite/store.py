@@ -22,6 +22,7 @@ from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.model.lease import Lease
 from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec, Damaged
@@ -44,6 +45,7 @@ from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, tra
 from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.work import Desk
 from holdfast.store.sqlite.writer import Job, Writer
 from holdfast.store.threads import in_thread
 
@@ -111,6 +113,27 @@ class SQLiteStore:
 
     def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
         return how(writer, key, self._clock())
+
+    # --- work ----------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        return await self._at_desk(lambda desk: desk.claim(worker, limit, lease_seconds, app))
+
+    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds))
+
+    async def release(self, lease: Lease) -> bool:
+        return await self._at_desk(lambda desk: desk.release(lease))
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds))
+
+    async def _at_desk(self, ask: Callable[[Desk], T]) -> T:
+        job = Job((), lambda writer: ask(Desk(writer, self._clock)))
+        answer: T = await self._write().submit(job)
+        return answer
 
     # --- reading -------------------------------------------------------------------------------
 

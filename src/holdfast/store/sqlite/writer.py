@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import apsw
 
-from holdfast.errors import HoldfastError, StoreClosed, StoreCorrupt, StoreFailed
+from holdfast.errors import HoldfastError, SessionError, StoreClosed, StoreCorrupt, StoreFailed
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Commit
 from holdfast.model.ids import Entropy
@@ -235,8 +235,11 @@ class Writer(threading.Thread):
         if not job.claim():
             return
         assert job.call is not None
+        failure: BaseException | None
         try:
             result, failure = job.call(self), None
+        except SessionError as error:  # refused, and rolled back: what is remembered holds
+            result, failure = None, error
         except Exception as error:
             self._cache_lost()
             result, failure = None, self._told(error)

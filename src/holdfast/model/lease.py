@@ -1,0 +1,86 @@
+"""Leases: who may run a session, until when, and the fence that tells the present one from former.
+
+A lease is no event and changes no version: it says who may write as the runner, not what
+happened. Its number, the fence, only grows, so a commit that carries an old one is known whenever
+it arrives.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from holdfast.errors import SessionFenced, SessionLocked
+from holdfast.model.events import to_time
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """The right to run one session, until it ends, is released or is renewed."""
+
+    key: Key
+    worker: str
+    fence: int
+    until_us: int
+
+    @property
+    def until(self) -> datetime:
+        return to_time(self.until_us)
+
+
+def lease_of(head: Head) -> Lease:
+    """The lease that a leased head shows."""
+    assert head.worker is not None
+    assert head.lease_us is not None
+    return Lease(head.key, head.worker, head.fence, head.lease_us)
+
+
+def is_leased(head: Head, now_us: int) -> bool:
+    """Whether somebody holds it now. At its end a lease is over."""
+    return head.lease_us is not None and now_us < head.lease_us
+
+
+def admits(head: Head, fence: int, now_us: int) -> bool:
+    """Whether a commit that carries this fence may be recorded: its lease is held now.
+
+    Fence 0 stands for a session that was never leased.
+    """
+    return fence == head.fence and (fence == 0 or is_leased(head, now_us))
+
+
+def taken(head: Head, worker: str, until_us: int) -> Head:
+    """The head under a new lease, whose fence fences off every lease before it."""
+    return with_lease(head, head.fence + 1, until_us, worker)
+
+
+def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
+    """As taken, if nobody else holds it. Raises SessionLocked."""
+    if head.worker != worker and is_leased(head, now_us):
+        raise locked(head)
+    return taken(head, worker, until_us)
+
+
+def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
+    """The head with the same lease until later. Raises SessionFenced if it is not held."""
+    if fence == 0 or not admits(head, fence, now_us):
+        raise SessionFenced(head.key, fence, head.fence)
+    return with_lease(head, fence, until_us, head.worker)
+
+
+def released(head: Head, fence: int, now_us: int) -> Head | None:
+    """The head without its lease; None if the lease is not held any more."""
+    if fence == 0 or not admits(head, fence, now_us):
+        return None
+    return with_lease(head, fence, None, None)
+
+
+def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None) -> Head:
+    return msgspec.structs.replace(head, fence=fence, lease_us=lease_us, worker=worker)
+
+
+def locked(head: Head) -> SessionLocked:
+    """The error that names the holder."""
+    lease = lease_of(head)
+    return SessionLocked(head.key, lease.worker, lease.until)

@@ -1,0 +1,58 @@
+"""Claims and leases: one statement each, by the server's clock and under its row locks."""
+
+from __future__ import annotations
+
+from holdfast.errors import SessionFenced, StoreBusy
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.model.lease import Lease, locked
+from holdfast.store.postgres.connect import Connection
+from holdfast.store.postgres.reader import Reader
+from holdfast.store.postgres.rows import SQL
+from holdfast.store.work import span_us
+
+_CLAIM = "SELECT app, owner, id, fence, until_us FROM holdfast.claim($1, $2, $3, $4)"
+TRIES_MAX = 10
+
+
+async def claim(
+    conn: Connection, worker: str, limit: int, lease_seconds: float, app: str | None
+) -> tuple[Lease, ...]:
+    found = await conn.fetch(_CLAIM, worker, limit, span_us(lease_seconds), app)
+    return tuple(Lease(Key(*row[:3]), worker, *row[3:]) for row in found)
+
+
+async def renew(conn: Connection, reader: Reader, lease: Lease, lease_seconds: float) -> Lease:
+    key = lease.key
+    args = (key.app, key.user, key.id, lease.fence, span_us(lease_seconds))
+    until_us = await conn.fetchval(SQL["renew"], *args)
+    if until_us is None:
+        head = await _head(conn, reader, key)
+        raise SessionFenced(key, lease.fence, head.fence)
+    return Lease(key, lease.worker, lease.fence, until_us)
+
+
+async def release(conn: Connection, lease: Lease) -> bool:
+    key = lease.key
+    sid = await conn.fetchval(SQL["release"], key.app, key.user, key.id, lease.fence)
+    return sid is not None
+
+
+async def acquire(
+    conn: Connection, reader: Reader, key: Key, worker: str, lease_seconds: float
+) -> Lease:
+    args = (key.app, key.user, key.id, worker, span_us(lease_seconds))
+    for _ in range(TRIES_MAX):
+        row = await conn.fetchrow(SQL["acquire"], *args)
+        if row is not None:
+            return Lease(key, worker, *row)
+        head = await _head(conn, reader, key)
+        if head.lease_us is not None:
+            raise locked(head)
+        # It was released between the two statements: try again.
+    raise StoreBusy(str(key))
+
+
+async def _head(conn: Connection, reader: Reader, key: Key) -> Head:
+    """The head as it is now. Raises what load would."""
+    return (await reader.load(conn, key)).live.fold.head

@@ -1,0 +1,105 @@
+"""Claims and leases, on the writer's thread: each in one transaction, so never two at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+
+from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
+from holdfast.model.due import runnable_us
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.model.lease import Lease, acquired, lease_of, released, renewed
+from holdfast.model.limits import PRIORITY_MAX
+from holdfast.store.sqlite.sql import SQL
+from holdfast.store.sqlite.writer import Writer
+from holdfast.store.work import span_us
+
+
+class Desk:
+    """Where leases are given and taken back. The clock is read under the write lock."""
+
+    def __init__(self, writer: Writer, clock: Callable[[], int]) -> None:
+        self._writer, self._clock = writer, clock
+
+    def claim(
+        self, worker: str, limit: int, lease_seconds: float, app: str | None
+    ) -> tuple[Lease, ...]:
+        with self._writer.transaction():
+            now_us = self._clock()
+            until_us = now_us + span_us(lease_seconds)
+            found = due(self._writer.conn, now_us, limit, app)
+            leases = [Lease(Key(*key), worker, fence + 1, until_us) for _, *key, fence in found]
+            values = [
+                (lease.fence, until_us, worker, until_us, row[0])
+                for lease, row in zip(leases, found, strict=True)
+            ]
+            self._writer.conn.executemany(SQL["set_lease"], values)
+        for lease in leases:
+            self._settle(lease.key, lease.fence, until_us, worker)
+        return tuple(leases)
+
+    def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        return self._change(
+            lease.key,
+            lambda head, now_us: renewed(
+                head, lease.fence, now_us, now_us + span_us(lease_seconds)
+            ),
+        )
+
+    def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        return self._change(
+            key,
+            lambda head, now_us: acquired(head, worker, now_us, now_us + span_us(lease_seconds)),
+        )
+
+    def release(self, lease: Lease) -> bool:
+        with self._writer.transaction():
+            try:
+                sid, head = self._writer.reader.living(lease.key)
+            except (SessionNotFound, SessionDeleted, SessionErased):
+                return False
+            after = released(head, lease.fence, self._clock())
+            if after is None:
+                return False
+            self._write(sid, after)
+        self._settle(after.key, after.fence, after.lease_us, after.worker)
+        return True
+
+    def _change(self, key: Key, change: Callable[[Head, int], Head]) -> Lease:
+        with self._writer.transaction():
+            sid, head = self._writer.reader.living(key)
+            after = change(head, self._clock())
+            self._write(sid, after)
+        self._settle(after.key, after.fence, after.lease_us, after.worker)
+        return lease_of(after)
+
+    def _write(self, sid: int, head: Head) -> None:
+        values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
+        self._writer.conn.execute(SQL["set_lease"], values)
+
+    def _settle(self, key: Key, fence: int, lease_us: int | None, worker: str | None) -> None:
+        """After the commit: what the writer remembers of the session is leased so too."""
+        live = self._writer.cache.peek(key)
+        if live is not None:
+            live.lease(fence, lease_us, worker)
+
+
+def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list[tuple[Any, ...]]:
+    """sid, key and fence of the first sessions that are due, from the highest priority down.
+
+    No more is read of them: a head that is damaged must not stand in the way of the others.
+    """
+    of_app, where = ("_in_app", (app,)) if app is not None else ("", ())
+    found: list[tuple[Any, ...]] = []
+    below = PRIORITY_MAX + 1
+    while len(found) < limit:
+        row = conn.execute(SQL["due_priority" + of_app], (*where, below)).fetchone()
+        if row is None:
+            break
+        below = row[0]
+        args = (*where, below, now_us, limit - len(found))
+        found += conn.execute(SQL["due" + of_app], args).fetchall()
+    return found

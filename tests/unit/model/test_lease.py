@@ -1,0 +1,81 @@
+"""Leases: pure changes of a head, and what they make of its runnable time."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.errors import SessionFenced, SessionLocked
+from holdfast.model.due import runnable_us
+from holdfast.model.head import PRIORITIZED, Head, advance, blank
+from holdfast.model.keys import Key
+from holdfast.model.lease import acquired, admits, lease_of, released, renewed, taken
+
+KEY = Key("shop", "ada", "1")
+FREE = msgspec.structs.replace(blank(KEY, "uid", 5), pending=1, pending_us=7)
+HELD = taken(FREE, "w", 100)
+
+
+def test_a_lease_is_the_runnable_time() -> None:
+    """From the taking to the release, whatever is pending."""
+    assert (runnable_us(FREE), runnable_us(HELD)) == (7, 100)
+    after = released(HELD, 1, 99)
+    assert after is not None
+    assert runnable_us(after) == 7
+    assert (after.fence, after.lease_us, after.worker) == (1, None, None)
+
+
+def test_a_lease_shows_what_the_head_has() -> None:
+    """Key, worker, fence and end."""
+    lease = lease_of(HELD)
+    assert (lease.key, lease.worker, lease.fence, lease.until_us) == (KEY, "w", 1, 100)
+    assert lease.until.timestamp() == pytest.approx(0.0001)
+
+
+@pytest.mark.parametrize(
+    ("head", "fence", "now_us", "fits"),
+    [
+        (HELD, 1, 99, True),
+        (HELD, 1, 100, False),
+        (HELD, 2, 50, False),
+        (HELD, 0, 50, False),
+        (FREE, 0, 50, True),
+        (FREE, 1, 50, False),
+    ],
+)
+def test_a_fence_is_good_while_its_lease_is_held(
+    head: Head, fence: int, now_us: int, fits: bool
+) -> None:
+    """At its end a lease is over; 0 stands for a session that was never leased."""
+    assert admits(head, fence, now_us) is fits
+
+
+def test_a_fence_never_falls() -> None:
+    """Taken, renewed, released and taken again."""
+    assert renewed(HELD, 1, 50, 200).fence == 1
+    free = released(HELD, 1, 50)
+    assert free is not None
+    assert taken(free, "w", 300).fence == 2
+
+
+def test_what_is_not_held_is_neither_renewed_nor_released() -> None:
+    """Fence 0 is nobody's, even where it is current."""
+    for head, fence, now_us in ((HELD, 1, 100), (HELD, 2, 50), (FREE, 0, 50)):
+        with pytest.raises(SessionFenced):
+            renewed(head, fence, now_us, 200)
+        assert released(head, fence, now_us) is None
+
+
+def test_only_the_holder_takes_what_is_held() -> None:
+    """Others when it has ended."""
+    with pytest.raises(SessionLocked):
+        acquired(HELD, "v", 99, 200)
+    assert acquired(HELD, "w", 99, 200).fence == 2
+    assert acquired(HELD, "v", 100, 200).worker == "v"
+
+
+def test_events_leave_the_lease_alone() -> None:
+    """The log moves the head on; who holds it is not in the log."""
+    after = advance(HELD, PRIORITIZED, {"priority": -3}, 60, b"link")
+    assert (after.version, after.priority) == (1, -3)
+    assert (after.fence, after.lease_us, after.worker) == (1, 100, "w")
