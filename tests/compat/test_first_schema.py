@@ -95,7 +95,7 @@ def first_file(tmp_path: Path) -> str:
     _insert(conn, "meta", ["secret", SECRET])
     _insert(conn, "meta", ["secret_crc", crc32(SECRET)])
     _insert(conn, f"sessions (app, user, {HEAD}, runnable_us)", head_values(fold))
-    kept = (GONE, "g1", 3, b"\1" * 32, AT_US, AT_US)  # what its checksum covers
+    kept = (GONE, "g1", 3, b"\1" * 32, AT_US, AT_US, AT_US)  # what its checksum covers
     grave = ("shop", "ada", "gone", *kept[1:5], AT_US, 0, AT_US, crc32(canonical(kept)))
     columns = "app, user, id, uid, version, link, created_us, updated_us, pending, deleted_us"
     _insert(conn, f"sessions ({columns}, tomb_crc)", grave)

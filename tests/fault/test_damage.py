@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import pytest
 
 import holdfast
-from holdfast import Event, Holdfast, HoldfastError, Key
+from holdfast import Event, Holdfast, HoldfastError, Key, Timer
 from holdfast.store.sqlite.connect import SCHEMA
 from holdfast.store.sqlite.store import SQLiteStore
 from tests.support import sample
@@ -154,12 +155,19 @@ async def test_a_flipped_bit_of_any_byte_is_found_or_harmless(specimen: Specimen
 
 
 def contents(path: Path) -> dict[str, list[Any]]:
-    """Every row of every table as SQLite reads it."""
+    """Every row of every table as SQLite reads it; timers as the store understands their text."""
     conn = apsw.Connection(str(path))
     try:
-        return {table: conn.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+        found = {table: conn.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
+        timers = [row[0] for row in conn.execute("SELECT timers FROM sessions")]
     finally:
         conn.close()
+    understood = msgspec.json.Decoder(dict[str, Timer]).decode
+    found["sessions"] = [
+        tuple(understood(value) if value is not None and value == text else value for value in row)
+        for row, text in zip(found["sessions"], timers, strict=True)
+    ]
+    return found
 
 
 async def check_flip_in_row(specimen: Specimen, place: int, bit: int) -> None:
