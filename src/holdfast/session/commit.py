@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidEvent
+from holdfast.errors import InvalidEvent, StoreError
 from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.head import (
     LABELED,
@@ -16,7 +16,7 @@ from holdfast.model.head import (
     prioritized_data,
     processed_data,
 )
-from holdfast.session.session import Session
+from holdfast.session.session import Session, check_expect
 
 if TYPE_CHECKING:
     from holdfast.session.sessions import Holdfast
@@ -77,8 +77,9 @@ class CommitBuilder:
             )
         self._drafts.append(self._hf._prepare(draft, session.actor, reserved=fact))
         self._sessions.append(session)
-        if expect is not None:
-            self._expect[len(self._drafts) - 1] = expect
+        version = check_expect(expect)
+        if version is not None:
+            self._expect[len(self._drafts) - 1] = version
 
     async def __aenter__(self) -> CommitBuilder:
         return self
@@ -100,7 +101,11 @@ class CommitBuilder:
         commits = tuple(self._commit(places) for places in by_key.values())
         for session in dict.fromkeys(self._sessions):
             session._check_temp(self._of(session))
-        answers = await self._hf._committing(commits)
+        try:
+            answers = await self._hf._committing(commits)
+        except StoreError as error:
+            error.ids = tuple(draft.id for draft in self._drafts)
+            raise
         events: dict[int, Event] = {}
         for places, answer in zip(by_key.values(), answers, strict=True):
             events.update(zip(places, answer.events, strict=True))

@@ -273,8 +273,7 @@ class Session:
     async def _commit(
         self, drafts: tuple[Prepared, ...], expect: int | None, guards: Mapping[str, int] = _NONE
     ) -> tuple[Event, ...]:
-        if expect is not None and type(expect) is not int:
-            raise InvalidQuery(f"expect is a version, not {expect!r}")
+        check_expect(expect)
         self._check_temp(drafts)
         fence = None if self.lease is None else self.lease.fence
         commits = (Commit(self.key, drafts, expect, fence, guards),)
@@ -390,3 +389,10 @@ class Session:
         )
         self._hf._hub.publish(self.key, event)
         return event
+
+
+def check_expect(expect: object) -> int | None:
+    """A version to expect, or none; True is not 1 here."""
+    if expect is not None and type(expect) is not int:
+        raise InvalidQuery(f"expect is a version, not {expect!r}")
+    return expect

@@ -104,6 +104,8 @@ def _set_aside(target: Path) -> Iterator[None]:
         yield
         return
     conn = apsw.Connection(str(target))
+    # If it cannot be closed cleanly, closing must not throw its log away.
+    conn.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     try:
         conn.pragma("locking_mode", "exclusive")
         conn.pragma("journal_mode", "delete")
@@ -113,8 +115,13 @@ def _set_aside(target: Path) -> Iterator[None]:
         raise BackupRefused(str(target), "a process has it open; close it there first") from error
     except apsw.Error:
         close(conn)
-        _move_aside(target)
-        yield
+        moved = _move_aside(target)
+        try:
+            yield
+        except BaseException:
+            for old, aside in moved:
+                aside.rename(old)
+            raise
         return
     try:
         yield
@@ -122,12 +129,17 @@ def _set_aside(target: Path) -> Iterator[None]:
         close(conn)
 
 
-def _move_aside(target: Path) -> None:
-    aside = _beside(target).with_suffix(".damaged")
+def _move_aside(target: Path) -> list[tuple[Path, Path]]:
+    """Give a damaged database another name, log included; what was moved, and to where."""
+    name = _beside(target).with_suffix(".damaged")
+    moved = []
     for suffix in ("-wal", "-shm", ""):
         old = target.with_name(target.name + suffix)
         if old.exists():
-            old.rename(aside.with_name(aside.name + suffix))
+            aside = name.with_name(name.name + suffix)
+            old.rename(aside)
+            moved.append((old, aside))
+    return moved
 
 
 def _beside(target: Path) -> Path:

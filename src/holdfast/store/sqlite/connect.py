@@ -52,6 +52,7 @@ class Database:
         self.where = str(path)
         self.plain = vfs is None  # the operating system's own files, not a test's
         self._sync, self._vfs = sync, vfs
+        self._known = (0, 0)  # device and inode, once it is open
         self.busy_seconds = busy_seconds
 
     def connect(self) -> apsw.Connection:
@@ -64,14 +65,15 @@ class Database:
 
     def prepare(self) -> apsw.Connection:
         """Create the file or recognise it as ours, bring its schema forward, and stay connected."""
+        self._refuse_inherited()
         try:
             conn = apsw.Connection(str(self.path), vfs=self._vfs)
         except apsw.Error as error:
             raise self._cannot_open(error) from error
         try:
-            self._refuse_inherited()
             self._tuned(conn)
             self._recognise(conn)
+            self._remember()
         except BaseException as error:
             close(conn)
             if isinstance(error, apsw.NotADBError):
@@ -86,18 +88,19 @@ class Database:
         return _patience(self.busy_seconds)
 
     def _refuse_inherited(self) -> None:
-        pid, count = _opened.get(self._inode(), (os.getpid(), 0))
-        if pid != os.getpid():
+        """Before SQLite is asked: its tables are the parent's."""
+        if _opened.get(self._inode(), (os.getpid(), 0))[0] != os.getpid():
             raise StoreForked
-        _opened[self._inode()] = (pid, count + 1)
+
+    def _remember(self) -> None:
+        self._known = self._inode()
+        _opened[self._known] = (os.getpid(), _opened.get(self._known, (0, 0))[1] + 1)
 
     def forget(self) -> None:
         """The store on this file is closed."""
-        pid, count = _opened.get(self._inode(), (0, 0))
-        if pid == os.getpid():
-            _opened[self._inode()] = (pid, count - 1)
-            if count <= 1:
-                del _opened[self._inode()]
+        pid, count = _opened.pop(self._known, (0, 0))
+        if pid != os.getpid() or count > 1:
+            _opened[self._known] = (pid, count if pid != os.getpid() else count - 1)
 
     def _inode(self) -> tuple[int, int]:
         try:

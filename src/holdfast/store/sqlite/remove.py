@@ -51,8 +51,8 @@ def erase(writer: Writer, key: Key, now_us: int) -> Erasure | None:
 
 def is_unfinished(writer: Writer) -> bool:
     """Whether something that was erased may still be in the files."""
-    found = writer.conn.execute("SELECT 1 FROM meta WHERE name = 'overwrite'").fetchone()
-    return found is not None
+    sql = "SELECT 1 FROM meta WHERE name = 'overwrite' UNION ALL SELECT 1 FROM purges"
+    return writer.conn.execute(sql).fetchone() is not None
 
 
 def rewrite(writer: Writer) -> None:
