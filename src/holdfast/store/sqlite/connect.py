@@ -63,8 +63,11 @@ class Database:
         except apsw.Error as error:
             raise translate(error, self.where) from error
 
-    def prepare(self) -> apsw.Connection:
-        """Create the file or recognise it as ours, bring its schema forward, and stay connected."""
+    def prepare(self, *, patient: bool = True) -> apsw.Connection:
+        """Create the file or recognise it as ours, bring its schema forward, and stay connected.
+
+        Waits for other processes; raises StoreBusy at once if not `patient`.
+        """
         self._refuse_inherited()
         try:
             conn = apsw.Connection(str(self.path), vfs=self._vfs)
@@ -72,7 +75,10 @@ class Database:
             raise self._cannot_open(error) from error
         try:
             self._tuned(conn)
+            if not patient:
+                conn.set_busy_handler(None)
             self._recognise(conn)
+            conn.set_busy_handler(self.patience())
             self._remember()
         except BaseException as error:
             close(conn)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
@@ -41,6 +41,7 @@ from holdfast.store.protocol import (
 from holdfast.store.sqlite import doctor, heads, remove
 from holdfast.store.sqlite.audit import Audit
 from holdfast.store.sqlite.backup import back_up
+from holdfast.store.sqlite.cache import TAIL_MAX
 from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
 from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.reader import Reader
@@ -49,6 +50,7 @@ from holdfast.store.sqlite.work import Desk
 from holdfast.store.sqlite.writer import Job, Writer
 from holdfast.store.threads import in_thread
 
+TAILS_MAX: Final = 256
 T = TypeVar("T")
 
 
@@ -61,6 +63,7 @@ class SQLiteStore:
         self._database, self._codec, self._clock = database, codec, clock
         self._reader = Reader(conn, codec)
         self._writer: Writer | None = None
+        self._tails: dict[Key, tuple[Event, ...]] = {}
         self._pid = os.getpid()
         self._open = True
         self._closed = asyncio.Event()
@@ -79,7 +82,10 @@ class SQLiteStore:
         """Open the file, creating it if it is not there. Raises StoreError."""
         refuse_network(path)
         database = Database(path, sync=sync, vfs=vfs, busy_seconds=busy_seconds)
-        conn = await in_thread(database.prepare)  # it may have to wait for another process
+        try:
+            conn = database.prepare(patient=False)
+        except StoreBusy:  # another process is at it: wait where nobody else has to
+            conn = await in_thread(database.prepare)
         return cls(database, conn, Codec(seal), clock or Clock())
 
     # --- writing -------------------------------------------------------------------------------
@@ -245,7 +251,8 @@ class SQLiteStore:
                 last = self._last(key, head, tail)
                 if last is None:
                     sql, past = SQL["events_last"], head.version + 1
-                    last = tuple(reversed(reader.events(sid, head.uid, sql, past, tail)))
+                    read = reader.events(sid, head.uid, sql, past, tail)
+                    last = self._keep_last(key, tuple(reversed(read)))
                 events = last
             scopes = reader.scopes(key.app, key.user)
         events = events[len(events) - min(tail, len(events)) :]
@@ -272,12 +279,19 @@ class SQLiteStore:
         Whatever changes an event (being processed) is an event too, so equal versions are equal.
         """
         live = None if self._writer is None else self._writer.cache.peek(key)
-        last = () if live is None else live.tail
-        if not last or last[-1].seq != head.version or last[-1].link != head.link:
-            return None
-        if len(last) < min(limit, head.version):
-            return None
-        return last[len(last) - min(limit, len(last)) :]
+        for last in (() if live is None else live.tail, self._tails.get(key, ())):
+            current = last and last[-1].seq == head.version and last[-1].link == head.link
+            if current and len(last) >= min(limit, head.version):
+                return last[len(last) - min(limit, len(last)) :]
+        return None
+
+    def _keep_last(self, key: Key, last: tuple[Event, ...]) -> tuple[Event, ...]:
+        """Remember the last events that were read: they are asked for again and again."""
+        if 0 < len(last) <= TAIL_MAX:
+            if len(self._tails) >= TAILS_MAX:
+                self._tails.clear()
+            self._tails[key] = last
+        return last
 
     def _events(
         self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool
@@ -288,8 +302,10 @@ class SQLiteStore:
             sid, head = self._reader.living(key)
             if reverse and types is None and not 0 < after <= head.version:
                 last = self._last(key, head, limit)
-                if last is not None:
-                    return last[::-1]
+                if last is None:
+                    read = self._reader.events(sid, head.uid, sql, start, limit)
+                    last = self._keep_last(key, tuple(reversed(read)))
+                return last[::-1]
             if types is None:
                 return tuple(self._reader.events(sid, head.uid, sql, start, limit))
             chosen, args = _by_type(types)

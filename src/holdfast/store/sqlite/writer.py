@@ -206,6 +206,8 @@ class Writer(threading.Thread):
                         answers.append((job, None, error))
                 batch.write()
                 self._write_snapshots(SNAPSHOTS_PER_BATCH)
+            _answer(answers)  # durable: nobody need wait for our own bookkeeping
+            answers = []
             touched = batch.settle()
         except apsw.Error as error:  # the database refused: nobody's commit in particular
             self._cache_lost()
