@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.postgres import follows, reads, writes
+from bench.postgres import claims, follows, reads, writes
 from bench.workloads import Workload
 
 WORKLOADS: Final = {
@@ -15,4 +15,5 @@ WORKLOADS: Final = {
     "P5": Workload("P5 · a page of 50 sessions among many", reads.pages, peer=False),
     "P6": Workload("P6 · a conversation kept in state", writes.growth, peer=False),
     "P7": Workload("P7 · from a commit to a follower elsewhere", follows.latency, peer=False),
+    "P8": Workload("P8 · workers that claim sessions", claims.claims, peer=False),
 }
