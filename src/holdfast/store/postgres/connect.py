@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -111,7 +112,8 @@ async def refuse_empty(url: str) -> None:
 
 
 def where(url: str) -> str:
-    """The URL without its password, for people."""
+    """The URL without its password, wherever that stands, for people."""
+    url = re.sub(r"(?<=[?&]password=)[^&#]*", "…", url)
     before, at, after = url.rpartition("@")
     if not at or "://" not in before:
         return url
