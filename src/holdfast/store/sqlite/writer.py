@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import apsw
 
@@ -64,6 +64,9 @@ class Job:
         except IndexError:
             return False
         return True
+
+
+Answer: TypeAlias = tuple[Job, Any, BaseException | None]
 
 
 class Writer(threading.Thread):
@@ -195,34 +198,43 @@ class Writer(threading.Thread):
             time.sleep(GATHER_SECONDS)
 
     def _run_batch(self, jobs: list[Job]) -> None:
-        answers: list[tuple[Job, Any, BaseException | None]] = []
         try:
-            with self.transaction():
-                batch = Batch(self.reader, self.cache, self._clock(), self._salt)
-                for job in jobs:
-                    try:
-                        answers.append((job, batch.plan.add(job.commits), None))
-                    except HoldfastError as error:
-                        answers.append((job, None, error))
-                batch.write()
-                self._write_snapshots(SNAPSHOTS_PER_BATCH)
-            _answer(answers)  # durable: nobody need wait for our own bookkeeping
-            answers = []
-            touched = batch.settle()
+            batch, answers = self._commit(jobs)
         except apsw.Error as error:  # the database refused: nobody's commit in particular
             self._cache_lost()
-            answers = [(job, None, self._told(error)) for job in jobs]
+            _answer([(job, None, self._told(error)) for job in jobs])
         except Exception as error:  # one of them cannot be written (its seal fails, say)
             self._cache_lost()
             if len(jobs) > 1:  # each alone, so that it fails nobody else
                 for job in jobs:
                     self._run_batch([job])
                 return
-            answers = [(job, None, self._told(error)) for job in jobs]
+            _answer([(job, None, self._told(error)) for job in jobs])
         else:
-            self._note_due(touched)
-        _answer(answers)
+            _answer(answers)  # durable: nobody need wait for our own bookkeeping
+            self._settle(batch)
         self._check_connection()
+
+    def _commit(self, jobs: list[Job]) -> tuple[Batch, list[Answer]]:
+        """One transaction for all of them. If it raises, nothing was written."""
+        answers: list[Answer] = []
+        with self.transaction():
+            batch = Batch(self.reader, self.cache, self._clock(), self._salt)
+            for job in jobs:
+                try:
+                    answers.append((job, batch.plan.add(job.commits), None))
+                except HoldfastError as error:
+                    answers.append((job, None, error))
+            batch.write()
+            self._write_snapshots(SNAPSHOTS_PER_BATCH)
+        return batch, answers
+
+    def _settle(self, batch: Batch) -> None:
+        """What was committed stays committed: if remembering it fails, it is read again."""
+        try:
+            self._note_due(batch.settle())
+        except Exception:
+            self._cache_lost()
 
     def _salt(self) -> bytes:
         return self._entropy.take(SALT_BYTES)
@@ -395,9 +407,9 @@ def _size(job: Job) -> int:
     return sum([len(draft.raw) for commit in job.commits for draft in commit.drafts])
 
 
-def _answer(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
+def _answer(answers: list[Answer]) -> None:
     """Tell the callers, one crossing of threads for all that share a loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Job, Any, BaseException | None]]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[Answer]] = {}
     for answer in answers:
         by_loop.setdefault(answer[0].loop, []).append(answer)
     for loop, told in by_loop.items():
@@ -405,7 +417,7 @@ def _answer(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
             loop.call_soon_threadsafe(_deliver, told)
 
 
-def _deliver(answers: list[tuple[Job, Any, BaseException | None]]) -> None:
+def _deliver(answers: list[Answer]) -> None:
     for job, result, error in answers:
         job.answered = True  # whether or not anybody waits: a caller may have been cancelled
         if job.future.done():
