@@ -105,7 +105,7 @@ def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
     earlier one is. One bad event must not make a session unreadable."""
     try:
         return replay(fold, event), event.damage is None
-    except InvalidInput:
+    except (InvalidInput, LookupError, TypeError, ValueError, AttributeError):
         without = msgspec.structs.replace(event, data=None, ops=(), damage="does not fit")
         return replay(fold, without), False
 

@@ -59,8 +59,12 @@ class Database:
         """A connection with our pragmas to a file that was prepared."""
         try:
             conn = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+        except apsw.Error as error:
+            raise translate(error, self.where) from error
+        try:
             return self._tuned(conn)
         except apsw.Error as error:
+            close(conn)
             raise translate(error, self.where) from error
 
     def prepare(self, *, patient: bool = True) -> apsw.Connection:
@@ -77,7 +81,7 @@ class Database:
             self._tuned(conn)
             if not patient:
                 conn.set_busy_handler(None)
-            self._recognise(conn)
+            self._recognise(conn, patient=patient)
             conn.set_busy_handler(self.patience())
             self._remember()
         except BaseException as error:
@@ -121,17 +125,17 @@ class Database:
         conn.pragma("wal_autocheckpoint", 0)  # the writer checkpoints, off the critical path
         return conn
 
-    def _recognise(self, conn: apsw.Connection) -> None:
+    def _recognise(self, conn: apsw.Connection, *, patient: bool) -> None:
         found = schema_of(conn)
         if found == SCHEMA:
             if conn.pragma("journal_mode") != "wal":  # a copy made by other means
-                conn.pragma("journal_mode", "wal")
+                self._enter_wal(conn, patient=patient)
             return
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
         if found < 0:
             raise StoreForeign(self.where)
-        conn.pragma("journal_mode", "wal")
+        self._enter_wal(conn, patient=patient)
         # Under the write lock, and looked at again: two processes may open a new file at once.
         conn.execute("BEGIN IMMEDIATE")
         try:
@@ -142,6 +146,18 @@ class Database:
             if conn.in_transaction:
                 conn.execute("ROLLBACK")
             raise
+
+    def _enter_wal(self, conn: apsw.Connection, *, patient: bool) -> None:
+        """SQLite does not ask the busy handler here, so we wait by ourselves."""
+        wait, tries = self.patience(), 0
+        while True:
+            try:
+                conn.pragma("journal_mode", "wal")
+                return
+            except apsw.BusyError:
+                if not patient or not wait(tries):
+                    raise
+                tries += 1
 
     def _cannot_open(self, error: apsw.Error) -> StoreError:
         if not self.path.parent.is_dir():

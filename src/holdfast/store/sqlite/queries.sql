@@ -127,7 +127,7 @@ INSERT INTO erased (key_hash, version, link, erased_us, crc) VALUES (?, ?, ?, ?,
 INSERT OR IGNORE INTO purges (sid) VALUES (?)
 
 -- name: next_purge
-SELECT sid FROM purges LIMIT 1
+SELECT sid FROM purges WHERE sid NOT IN (SELECT sid FROM sessions WHERE deleted_us IS NULL) LIMIT 1
 
 -- name: drop_purge
 DELETE FROM purges WHERE sid = ?

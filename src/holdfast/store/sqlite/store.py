@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from holdfast.errors import StoreBusy, StoreClosed, StoreCorrupt, StoreForked
+from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, StoreCorrupt, StoreForked
 from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold
 from holdfast.model.head import Head
@@ -25,7 +25,7 @@ from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
-from holdfast.store.codec import Codec, Damaged
+from holdfast.store.codec import Codec
 from holdfast.store.protocol import (
     Change,
     Check,
@@ -239,8 +239,10 @@ class SQLiteStore:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where) from error
-        except (Damaged, UnicodeDecodeError) as error:
-            raise StoreCorrupt(self._database.where, str(error)) from error
+        except HoldfastError:
+            raise
+        except Exception as error:  # what is stored cannot be what was written
+            raise StoreCorrupt(self._database.where, repr(error)) from error
 
     def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
         reader = self._reader
