@@ -58,14 +58,19 @@ class Hub:
             for follower in followers:
                 follower.bell.set()
 
-    def publish(self, key: Key, partial: Event) -> None:
-        """Hand a partial event to those who follow now, after what was recorded before it."""
+    def publish(self, key: Key, partial: Event, version: int) -> None:
+        """Hand a partial event to those who follow now, after what was recorded before it.
+
+        `version` is what its publisher knows of; 0 if nothing.
+        """
+        known = self._versions.get(key, _UNKNOWN)
+        mark = max(known, version) if known != _UNKNOWN else version or _UNKNOWN
         for follower in self._followers.get(key, ()):
             if len(follower.partials) >= PARTIALS_WAITING_MAX:
                 follower.behind = True
                 follower.partials.clear()
             if not follower.behind:
-                follower.partials.append((self._versions[key], partial))
+                follower.partials.append((mark, partial))
             follower.bell.set()
 
     async def follow(self, key: Key, after: int) -> AsyncIterator[Event]:

@@ -387,7 +387,8 @@ class Session:
             wake_id=draft.wake_id,
             partial=True,
         )
-        self._hf._hub.publish(self.key, event)
+        version = 0 if self._head is None else self._head.version
+        self._hf._hub.publish(self.key, event, version)
         return event
 
 

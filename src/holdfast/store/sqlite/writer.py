@@ -211,8 +211,8 @@ class Writer(threading.Thread):
                 return
             _answer([(job, None, self._told(error)) for job in jobs])
         else:
-            _answer(answers)  # durable: nobody need wait for our own bookkeeping
-            self._settle(batch)
+            self._settle(batch)  # first: who is answered reads next, and finds it remembered
+            _answer(answers)
         self._check_connection()
 
     def _commit(self, jobs: list[Job]) -> tuple[Batch, list[Answer]]:
