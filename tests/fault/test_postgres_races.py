@@ -6,13 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
+import asyncpg
 import pytest
 
 import holdfast
 from holdfast.errors import SessionConflict, SessionExists
+from holdfast.store.postgres.lane import LOCK_AFTER_TRIES
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.unit import Unit
 from holdfast.store.protocol import Committed
 from holdfast.testing.commits import add, addition, create, creation, draft, key, load, log
+from tests.support.postgres import waiting_backend
 
 A = key("a")
 Open = Callable[[int], Awaitable[list[PostgresStore]]]
@@ -153,3 +157,29 @@ async def test_cancelled_callers_harm_nobody(open_stores: Open, turns: int) -> N
         assert isinstance(answer, Committed) or n % 3 == 0
         assert not isinstance(answer, Committed) or f"a{n}" in recorded
     assert (await one.verify(None)).findings == ()
+
+
+async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
+    open_stores: Open, postgres_url: str
+) -> None:
+    """A unit that waits under its locks is passed by a younger one, and is written after it."""
+    one, two = await open_stores(2)
+    keys = [key("a"), key("b"), key("c")]
+    for of in keys:
+        await create(one, of)
+    await load(two, keys[2])
+    foreign = await asyncpg.connect(postgres_url)
+    held = foreign.transaction()
+    await held.start()
+    await foreign.execute("SELECT 1 FROM holdfast.sessions WHERE id = 'b' FOR UPDATE")
+    unit = Unit([addition(of, draft(type="slow.write")) for of in keys])
+    unit.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
+    serving = asyncio.create_task(one._committer._lanes[0].serve([unit]))
+    await waiting_backend(foreign)
+    await add(two, keys[2], draft(type="quick.write"))
+    await held.rollback()
+    await foreign.close()
+    await serving
+    changes, _ = await two.changes(None, app=None, key=None, limit=100)
+    told = [(change.event.seq, change.event.type) for change in changes if change.key == keys[2]]
+    assert told == [(1, "session.created"), (2, "quick.write"), (3, "slow.write")]

@@ -15,12 +15,12 @@ def runnable_us(head: Head) -> int | None:
     """
     if head.lease_us is not None:
         return head.lease_us
-    return _earliest(head.pending_us, _first(head, "wake"))
+    return _earliest(head.pending_us, first_us(head, "wake"))
 
 
 def deadline_us(head: Head) -> int | None:
     """At which microsecond the session is to be ended, if ever."""
-    return _first(head, "deadline")
+    return first_us(head, "deadline")
 
 
 def runnable_at(head: Head) -> datetime | None:
@@ -33,7 +33,8 @@ def deadline_at(head: Head) -> datetime | None:
     return None if at_us is None else to_time(at_us)
 
 
-def _first(head: Head, kind: TimerKind) -> int | None:
+def first_us(head: Head, kind: TimerKind) -> int | None:
+    """When the first timer of this kind is due."""
     if not head.timers:
         return None
     return min((timer.at_us for timer in head.timers.values() if timer.kind == kind), default=None)

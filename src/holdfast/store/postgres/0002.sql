@@ -8,15 +8,3 @@ ALTER TABLE holdfast.sessions ADD COLUMN worker text COLLATE "C";
 DROP INDEX holdfast.sessions_runnable;
 CREATE INDEX sessions_by_due ON holdfast.sessions (priority, runnable_us, sid) WHERE runnable_us IS NOT NULL;
 CREATE INDEX sessions_by_app_due ON holdfast.sessions (app, priority, runnable_us, sid) WHERE runnable_us IS NOT NULL;
-
--- All functions are made anew after this: an old form of one must not stay beside the new.
-DO $$
-DECLARE
-    old regprocedure;
-BEGIN
-    FOR old IN SELECT p.oid FROM pg_proc p
-               WHERE p.pronamespace = 'holdfast'::regnamespace
-    LOOP
-        EXECUTE 'DROP FUNCTION ' || old;
-    END LOOP;
-END $$;

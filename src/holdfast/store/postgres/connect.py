@@ -20,7 +20,7 @@ from holdfast.errors import (
     StoreUnopened,
 )
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 POOL_MAX: Final = 8
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
@@ -49,8 +49,54 @@ _RIGHTS: Final = (
     "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast to this role"
 )
 
+_SETTINGS: Final = {
+    "application_name": "holdfast",
+    "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
+    "lock_timeout": str(int(LOCK_SECONDS_MAX * 1_000)),
+    "search_path": "pg_catalog",
+}
+# What a lane sends are look-ups by key: planned once, and never as a walk through a table, which
+# looks cheap while the table is small and would be kept when it is not.
+_LANE_SETTINGS: Final = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
+
 Pool = Any  # asyncpg is not typed
 Connection = Any
+
+
+class Line:
+    """One connection of its own, made when it is needed and made again when it broke."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.place = where(url)
+        self._conn: Connection = None
+
+    async def connection(self) -> Connection:
+        """The connection. Raises what asyncpg raises."""
+        if self._conn is None or self._conn.is_closed():
+            self._conn = await asyncpg.connect(
+                self._url,
+                timeout=CONNECT_SECONDS_MAX,
+                command_timeout=STATEMENT_SECONDS_MAX,
+                server_settings=_SETTINGS | _LANE_SETTINGS,
+            )
+        return self._conn
+
+    def drop(self) -> None:
+        """Leave a connection that broke, or whose state is unknown."""
+        if self._conn is not None:
+            self._conn.terminate()
+            self._conn = None
+
+    async def close(self) -> None:
+        conn, self._conn = self._conn, None
+        if conn is not None:
+            await conn.close()
 
 
 async def connect(url: str) -> Pool:
@@ -79,12 +125,7 @@ async def open_pool(url: str, *, size: int) -> Pool:
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
             reset=_as_it_is,
-            server_settings={
-                "application_name": "holdfast",
-                "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
-                "lock_timeout": str(int(LOCK_SECONDS_MAX * 1_000)),
-                "search_path": "pg_catalog",
-            },
+            server_settings=_SETTINGS,
         )
         async with pool.acquire():
             return pool
@@ -129,6 +170,8 @@ async def bring_forward(conn: Connection, place: str) -> None:
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
         found = await _schema(conn)
+        if found == SCHEMA:
+            return  # another process was faster, and may be using it already
         if found > SCHEMA:
             raise StoreNewer(place, found, SCHEMA)
         if found < 0:

@@ -78,6 +78,8 @@ class Hinting:
         try:
             self._ear = await self._connect()
             await self._ear.add_listener(CHANNEL, ring)
+            # Held for as long as the connection: by it, committers know that hints are heard.
+            await self._ear.execute("SELECT pg_advisory_lock_shared(holdfast.listening())")
         except _FAILURES:
             self._ear = None  # polling goes on
 

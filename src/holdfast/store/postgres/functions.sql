@@ -1,11 +1,24 @@
--- The functions of the store. Replaced as a whole whenever the schema is brought forward.
+-- The functions of the store, made anew as a whole whenever the schema is brought forward: a change
+-- here goes with a new number.
 
-CREATE OR REPLACE FUNCTION holdfast.now_us() RETURNS bigint
+DO $$
+DECLARE
+    old regprocedure;
+BEGIN
+    FOR old IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'holdfast'::regnamespace LOOP
+        EXECUTE 'DROP FUNCTION ' || old;
+    END LOOP;
+END $$;
+
+-- The advisory lock that whoever listens for hints shares.
+CREATE FUNCTION holdfast.listening() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 5210131961453309284 $$;
+
+CREATE FUNCTION holdfast.now_us() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- Lock scope names, in one order for everybody, until the transaction ends. A name that is not
 -- there yet has no row to lock, so the lock is on the name's hash.
-CREATE OR REPLACE FUNCTION holdfast.lock_names(n_app text[], n_owner text[], n_name text[])
+CREATE FUNCTION holdfast.lock_names(n_app text[], n_owner text[], n_name text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark bigint;
@@ -26,97 +39,109 @@ END $$;
 --
 --   h_*  the sessions of the batch, each once, in key order; sid NULL: to be created
 --   n_*  the scope names of the batch, each once
---   v_*  a unit leaves a session at this head (the last unit that holds wins)
+--   v_*  a unit leaves a session at this head (the last unit that holds wins); NULL: as it was
 --   w_*  a unit needs a scope name
 --   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names
 --
--- v_pending_event: the event (by its place) since which inputs are pending; 0 as before, -1 none.
-CREATE OR REPLACE FUNCTION holdfast.commit(
+-- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL.
+-- Rows are taken by subscript and not by unnest, which would fill one temporary store a column.
+--
+-- v_since: the event (by its place) since which inputs are pending; 0 as before, -1 none.
+-- The feed orders events by transaction, so a session's events must not be written by an older
+-- transaction than those before them: a head that a younger one has moved is stale to this one,
+-- even at the version that was planned on. The next attempt is younger.
+CREATE FUNCTION holdfast.commit(
     h_sid bigint[], h_app text[], h_owner text[], h_id text[], h_uid text[], h_base bigint[], h_link bytea[],
     n_app text[], n_owner text[], n_name text[], n_base bigint[],
     units integer,
-    v_unit integer[], v_head integer[], v_fence bigint[], v_version bigint[], v_labels text[],
-    v_pending integer[], v_pending_event integer[], v_timers text[], v_wake bigint[], v_deadline bigint[],
-    v_priority integer[],
+    v_unit integer[], v_head integer[], v_fence bigint[], v_labels text[], v_pending integer[], v_since integer[],
+    v_timers text[], v_wake bigint[], v_deadline bigint[], v_priority integer[], v_schema text[],
     w_unit integer[], w_name integer[],
     e_unit integer[], e_head integer[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
     e_cause text[], e_invocation text[], e_correlation text[], e_wake text[], e_flags integer[], e_body bytea[],
     e_crc bigint[], e_salt bytea[], e_digest bytea[], e_header bytea[],
     p_unit integer[], p_head integer[], p_seq bigint[], p_event integer[],
     s_unit integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
-    s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[]
-) RETURNS TABLE (what text, place integer, number bigint, bytes bytea)
-LANGUAGE plpgsql AS $$
+    s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[],
+    OUT now_us bigint, OUT heard boolean, OUT refused text[], OUT sids bigint[], OUT made boolean[],
+    OUT fences bigint[], OUT leases bigint[], OUT workers text[], OUT ats bigint[], OUT links bytea[]
+) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-    now_us   bigint;
-    sids     bigint[] := h_sid;
-    made     boolean[] := array_fill(false, ARRAY[cardinality(h_sid)]);
-    stale    boolean[] := array_fill(true, ARRAY[cardinality(h_sid)]);
+    heads    integer := cardinality(h_sid);
+    stale    boolean[] := array_fill(true, ARRAY[heads]);
     at_seq   bigint[] := h_base;
-    at_link  bytea[] := h_link;
-    at_time  bigint[] := array_fill(0::bigint, ARRAY[cardinality(h_sid)]);
-    at_fence bigint[] := array_fill(0::bigint, ARRAY[cardinality(h_sid)]);
-    at_lease bytea[] := array_fill(NULL::bytea, ARRAY[cardinality(h_sid)]);
-    leased   bigint[] := array_fill(0::bigint, ARRAY[cardinality(h_sid)]);
-    moved    boolean[] := array_fill(false, ARRAY[greatest(cardinality(n_name), 1)]);
-    refused  text[] := array_fill(NULL::text, ARRAY[greatest(units, 1)]);
-    seqs     bigint[] := array_fill(0::bigint, ARRAY[greatest(cardinality(e_unit), 1)]);
-    ats      bigint[] := array_fill(0::bigint, ARRAY[greatest(cardinality(e_unit), 1)]);
-    links    bytea[] := array_fill(NULL::bytea, ARRAY[greatest(cardinality(e_unit), 1)]);
+    at_link  bytea[] := array_fill(NULL::bytea, ARRAY[heads]);
+    at_time  bigint[] := array_fill(0::bigint, ARRAY[heads]);
+    last     integer[] := array_fill(0, ARRAY[heads]);
+    moved    boolean[];
+    seqs     bigint[] := array_fill(0::bigint, ARRAY[cardinality(e_unit)]);
     doubt    boolean := false;
+    mine     xid8 := pg_current_xact_id();
     r        record;
-    x        record;
+    h        integer;
     new_sid  bigint;
 BEGIN
+    sids := h_sid;
+    ats := array_fill(0::bigint, ARRAY[cardinality(e_unit)]);
+    links := array_fill(NULL::bytea, ARRAY[cardinality(e_unit)]);
+    refused := array_fill(NULL::text, ARRAY[units]);
+
     -- New sessions first: an insert waits for a rival's insert of the same key, and then sees it.
     IF array_position(h_sid, NULL) IS NOT NULL THEN
-        FOR r IN SELECT * FROM unnest(h_sid, h_app, h_owner, h_id, h_uid, h_link)
-                 WITH ORDINALITY AS h (sid, app, owner, id, uid, link, i) WHERE h.sid IS NULL ORDER BY h.i
-        LOOP
+        made := array_fill(false, ARRAY[heads]);
+        FOR i IN 1 .. heads LOOP
+            CONTINUE WHEN h_sid[i] IS NOT NULL;
             INSERT INTO holdfast.sessions (app, owner, id, uid, version, link, created_us, updated_us)
-            VALUES (r.app, r.owner, r.id, r.uid, 0, r.link, 0, 0)
+            VALUES (h_app[i], h_owner[i], h_id[i], h_uid[i], 0, h_link[i], 0, 0)
             ON CONFLICT (app, owner, id) DO NOTHING RETURNING sid INTO new_sid;
             IF FOUND THEN
-                sids[r.i] := new_sid;
-                made[r.i] := true;
-                stale[r.i] := false;
+                sids[i] := new_sid;
+                made[i] := true;
+                stale[i] := false;
+                at_link[i] := h_link[i];
             END IF;
         END LOOP;
     END IF;
 
-    FOR r IN SELECT h.i, h.base, s.version, s.link, s.updated_us, s.fence, s.lease_us, s.worker, s.deleted_us
-             FROM unnest(h_sid, h_base) WITH ORDINALITY AS h (sid, base, i)
-             JOIN holdfast.sessions s ON s.sid = h.sid
+    FOR r IN SELECT h.i, s.version, s.link, s.updated_us, s.fence, s.lease_us, s.worker, s.deleted_us, s.xid
+             FROM generate_subscripts(h_sid, 1) AS h (i) JOIN holdfast.sessions s ON s.sid = h_sid[h.i]
              ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
     LOOP
-        stale[r.i] := r.version <> r.base OR r.deleted_us IS NOT NULL;
+        stale[r.i] := r.version <> h_base[r.i] OR r.deleted_us IS NOT NULL OR r.xid > mine;
         at_link[r.i] := r.link;
         at_time[r.i] := r.updated_us;
-        at_fence[r.i] := r.fence;
-        at_lease[r.i] := int8send(r.lease_us) || convert_to(r.worker, 'UTF8');
-        leased[r.i] := coalesce(r.lease_us, 0);
+        IF r.fence > 0 THEN
+            IF fences IS NULL THEN
+                fences := array_fill(0::bigint, ARRAY[heads]);
+                leases := array_fill(NULL::bigint, ARRAY[heads]);
+                workers := array_fill(NULL::text, ARRAY[heads]);
+            END IF;
+            fences[r.i] := r.fence;
+            leases[r.i] := r.lease_us;
+            workers[r.i] := r.worker;
+        END IF;
     END LOOP;
     doubt := true = ANY (stale);
 
     IF cardinality(n_name) > 0 THEN
         PERFORM holdfast.lock_names(n_app, n_owner, n_name);
-        FOR r IN SELECT n.i, n.base, coalesce((
-                     SELECT max(s.version) FROM holdfast.scopes s
-                     WHERE s.app = n.app AND s.owner = n.owner AND s.name = n.name), 0) AS newest
-                 FROM unnest(n_app, n_owner, n_name, n_base) WITH ORDINALITY AS n (app, owner, name, base, i)
+        FOR r IN SELECT n.i, coalesce((
+                     SELECT s.version FROM holdfast.scopes s
+                     WHERE s.app = n_app[n.i] AND s.owner = n_owner[n.i] AND s.name = n_name[n.i]
+                     ORDER BY s.version DESC LIMIT 1), 0) AS newest
+                 FROM generate_subscripts(n_name, 1) AS n (i)
         LOOP
-            moved[r.i] := r.newest <> r.base;
-            doubt := doubt OR r.newest <> r.base;
+            moved[r.i] := r.newest <> n_base[r.i];
+            doubt := doubt OR moved[r.i];
         END LOOP;
     END IF;
 
     -- Repeats, now that nobody else can add to these sessions.
     IF true = ANY (e_given) THEN
-        FOR r IN SELECT DISTINCT e.unit
-                 FROM unnest(e_unit, e_head, e_id, e_given) AS e (unit, head, id, given)
-                 JOIN holdfast.events x ON x.id = e.id AND x.sid = sids[e.head]
-                 WHERE e.given
+        FOR r IN SELECT DISTINCT e_unit[e.i] AS unit FROM generate_subscripts(e_unit, 1) AS e (i)
+                 JOIN holdfast.events x ON x.id = e_id[e.i] AND x.sid = sids[e_head[e.i]]
+                 WHERE e_given[e.i]
         LOOP
             refused[r.unit] := 'repeat';
             doubt := true;
@@ -125,115 +150,112 @@ BEGIN
 
     -- A fence is good for as long as its lease is held; 0 stands for never leased.
     now_us := holdfast.now_us();
-    FOR r IN SELECT v.unit FROM unnest(v_unit, v_head, v_fence) AS v (unit, head, fence)
-             WHERE v.fence IS NOT NULL
-               AND (v.fence <> at_fence[v.head] OR (v.fence > 0 AND leased[v.head] <= now_us))
-    LOOP
-        refused[r.unit] := 'fenced';
-        doubt := true;
+    FOR j IN 1 .. cardinality(v_fence) LOOP
+        h := v_head[j];
+        IF v_fence[j] <> coalesce(fences[h], 0) OR (v_fence[j] > 0 AND coalesce(leases[h], 0) <= now_us) THEN
+            refused[v_unit[j]] := 'fenced';
+            doubt := true;
+        END IF;
     END LOOP;
 
-    -- Which units hold. One that does not takes with it what was planned on top of it.
+    -- Which units hold. One that does not takes with it what was planned on top of it: visits and
+    -- needs come in the order of their units, so one pass each way over both is enough.
     IF doubt THEN
         FOR u IN 1 .. units LOOP
             IF refused[u] IS NULL AND (
-                EXISTS (SELECT FROM unnest(v_unit, v_head) AS v (unit, head) WHERE v.unit = u AND stale[v.head])
-                OR EXISTS (SELECT FROM unnest(w_unit, w_name) AS w (unit, name) WHERE w.unit = u AND moved[w.name]))
+                EXISTS (SELECT FROM generate_subscripts(v_unit, 1) j WHERE v_unit[j] = u AND stale[v_head[j]])
+                OR EXISTS (SELECT FROM generate_subscripts(w_unit, 1) j WHERE w_unit[j] = u AND moved[w_name[j]]))
             THEN
                 refused[u] := 'stale';
             END IF;
             CONTINUE WHEN refused[u] IS NULL;
-            FOR x IN SELECT v.head FROM unnest(v_unit, v_head) AS v (unit, head) WHERE v.unit = u LOOP
-                stale[x.head] := true;
+            FOR j IN 1 .. cardinality(v_unit) LOOP
+                IF v_unit[j] = u THEN stale[v_head[j]] := true; END IF;
             END LOOP;
-            FOR x IN SELECT w.name FROM unnest(w_unit, w_name) AS w (unit, name) WHERE w.unit = u LOOP
-                moved[x.name] := true;
+            FOR j IN 1 .. cardinality(w_unit) LOOP
+                IF w_unit[j] = u THEN moved[w_name[j]] := true; END IF;
             END LOOP;
         END LOOP;
     END IF;
 
-    FOR r IN SELECT * FROM unnest(e_unit, e_head, e_header, e_digest) WITH ORDINALITY AS e (unit, head, header, digest, i)
-             ORDER BY e.i
-    LOOP
-        CONTINUE WHEN refused[r.unit] IS NOT NULL;
-        at_seq[r.head] := at_seq[r.head] + 1;
-        at_time[r.head] := greatest(now_us, at_time[r.head]);  -- never backwards within a session
-        at_link[r.head] := sha256(at_link[r.head] || int8send(at_seq[r.head]) || int8send(at_time[r.head])
-                                  || r.header || r.digest);
-        seqs[r.i] := at_seq[r.head];
-        ats[r.i] := at_time[r.head];
-        links[r.i] := at_link[r.head];
+    FOR i IN 1 .. cardinality(e_unit) LOOP
+        CONTINUE WHEN refused[e_unit[i]] IS NOT NULL;
+        h := e_head[i];
+        at_seq[h] := at_seq[h] + 1;
+        at_time[h] := greatest(now_us, at_time[h]);  -- never backwards within a session
+        at_link[h] := sha256(at_link[h] || int8send(at_seq[h]) || int8send(at_time[h]) || e_header[i] || e_digest[i]);
+        seqs[i] := at_seq[h];
+        ats[i] := at_time[h];
+        links[i] := at_link[h];
     END LOOP;
 
     INSERT INTO holdfast.events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
                                  flags, body, crc, salt, digest, link)
-    SELECT sids[e.head], e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation, e.correlation, e.wake,
-           e.flags, e.body, e.crc, e.salt, e.digest, e.link
-    FROM unnest(e_head, seqs, e_id, e_type, e_actor, ats, e_cause, e_invocation, e_correlation, e_wake,
-                e_flags, e_body, e_crc, e_salt, e_digest, links)
-         WITH ORDINALITY AS e (head, seq, id, type, actor, at_us, cause, invocation, correlation, wake,
-                               flags, body, crc, salt, digest, link, i)
-    WHERE e.link IS NOT NULL ORDER BY e.i;
+    SELECT sids[e_head[i]], seqs[i], e_id[i], e_type[i], e_actor[i], ats[i], e_cause[i], e_invocation[i],
+           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i], e_salt[i], e_digest[i], links[i]
+    FROM generate_subscripts(e_unit, 1) i WHERE links[i] IS NOT NULL;
 
     IF cardinality(p_unit) > 0 THEN
-        UPDATE holdfast.events x SET processed_us = ats[p.event]
-        FROM unnest(p_unit, p_head, p_seq, p_event) AS p (unit, head, seq, event)
-        WHERE refused[p.unit] IS NULL AND x.sid = sids[p.head] AND x.seq = p.seq;
+        UPDATE holdfast.events x SET processed_us = ats[p_event[i]]
+        FROM generate_subscripts(p_unit, 1) i
+        WHERE refused[p_unit[i]] IS NULL AND x.sid = sids[p_head[i]] AND x.seq = p_seq[i];
     END IF;
 
     IF cardinality(s_unit) > 0 THEN
         INSERT INTO holdfast.scopes (app, owner, name, version, base, form, flags, body, crc, uid, seq)
-        SELECT n_app[s.name], n_owner[s.name], n_name[s.name], s.version, s.base, s.form, s.flags, s.body, s.crc,
-               h_uid[s.head], s.seq
-        FROM unnest(s_unit, s_name, s_version, s_base, s_form, s_flags, s_body, s_crc, s_head, s_seq)
-             AS s (unit, name, version, base, form, flags, body, crc, head, seq)
-        WHERE refused[s.unit] IS NULL;
+        SELECT n_app[s_name[i]], n_owner[s_name[i]], n_name[s_name[i]], s_version[i], s_base[i], s_form[i],
+               s_flags[i], s_body[i], s_crc[i], h_uid[s_head[i]], s_seq[i]
+        FROM generate_subscripts(s_unit, 1) i WHERE refused[s_unit[i]] IS NULL;
     END IF;
 
+    FOR j IN 1 .. cardinality(v_unit) LOOP
+        IF refused[v_unit[j]] IS NULL THEN last[v_head[j]] := j; END IF;
+    END LOOP;
     UPDATE holdfast.sessions s SET
-        version = at_seq[v.head], link = at_link[v.head], updated_us = at_time[v.head],
-        created_us = CASE WHEN made[v.head] THEN at_time[v.head] ELSE s.created_us END,
-        pending = v.pending,
-        pending_us = CASE WHEN v.pending_event > 0 THEN ats[v.pending_event]
-                          WHEN v.pending_event = 0 THEN s.pending_us END,
-        labels = coalesce(v.labels::jsonb, s.labels),
-        timers = coalesce(v.timers::jsonb, s.timers),
-        wake_us = v.wake, deadline_us = v.deadline, priority = v.priority,
-        runnable_us = coalesce(s.lease_us, least(CASE WHEN v.pending_event > 0 THEN ats[v.pending_event]
-                                 WHEN v.pending_event = 0 THEN s.pending_us END, v.wake))
-    FROM (SELECT DISTINCT ON (v.head) v.*
-          FROM unnest(v_unit, v_head, v_labels, v_pending, v_pending_event, v_timers, v_wake, v_deadline,
-                      v_priority)
-               AS v (unit, head, labels, pending, pending_event, timers, wake, deadline, priority)
-          WHERE refused[v.unit] IS NULL ORDER BY v.head, v.unit DESC) v
-    WHERE s.sid = sids[v.head];
+        version = at_seq[v.h], link = at_link[v.h], updated_us = at_time[v.h], xid = mine,
+        created_us = CASE WHEN made[v.h] THEN at_time[v.h] ELSE s.created_us END,
+        labels = coalesce(v_labels[v.j]::jsonb, s.labels),
+        priority = coalesce(v_priority[v.j], s.priority),
+        schema_version = coalesce(v_schema[v.j], s.schema_version),
+        pending = coalesce(v_pending[v.j], s.pending),
+        pending_us = CASE WHEN v.since > 0 THEN ats[v.since] WHEN v.since = 0 THEN s.pending_us END,
+        timers = coalesce(v_timers[v.j]::jsonb, s.timers),
+        wake_us = CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END,
+        deadline_us = CASE WHEN v.retimed THEN v_deadline[v.j] ELSE s.deadline_us END,
+        runnable_us = coalesce(s.lease_us, least(
+            CASE WHEN v.since > 0 THEN ats[v.since] WHEN v.since = 0 THEN s.pending_us END,
+            CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END))
+    FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, coalesce(v_since[last[l.h]], 0) AS since,
+                 v_timers[last[l.h]] IS NOT NULL AS retimed
+          FROM generate_subscripts(last, 1) AS l (h) WHERE last[l.h] > 0) v
+    WHERE s.sid = v.sid;
 
-    IF cardinality(array_remove(v_labels, NULL)) > 0 THEN
-        DELETE FROM holdfast.labels l WHERE l.sid IN (
-            SELECT sids[v.head] FROM unnest(v_head, v_labels) AS v (head, labels) WHERE v.labels IS NOT NULL);
+    IF cardinality(v_labels) > 0 THEN
+        DELETE FROM holdfast.labels l USING generate_subscripts(v_labels, 1) j
+        WHERE v_labels[j] IS NOT NULL AND l.sid = sids[v_head[j]];
         INSERT INTO holdfast.labels (app, name, value, created_us, sid, owner)
         SELECT s.app, l.key, l.value, s.created_us, s.sid, s.owner
         FROM holdfast.sessions s, jsonb_each_text(s.labels) l
         WHERE s.deleted_us IS NULL AND s.sid IN (
-            SELECT sids[v.head] FROM unnest(v_head, v_labels) AS v (head, labels) WHERE v.labels IS NOT NULL);
+            SELECT sids[v_head[j]] FROM generate_subscripts(v_labels, 1) j WHERE v_labels[j] IS NOT NULL);
     END IF;
 
     -- A head that was made for a unit that did not hold was never there.
-    IF true = ANY (made) THEN
-        DELETE FROM holdfast.sessions s WHERE s.version = 0
-            AND s.sid IN (SELECT sids[i] FROM generate_subscripts(sids, 1) i WHERE made[i]);
+    IF made IS NOT NULL THEN
+        DELETE FROM holdfast.sessions s USING generate_subscripts(sids, 1) i
+        WHERE made[i] AND s.sid = sids[i] AND s.version = 0;
     END IF;
 
-    RETURN QUERY SELECT refused[i]::text, i, now_us, NULL::bytea
-                 FROM generate_series(1, units) i WHERE refused[i] IS NOT NULL;
-    RETURN QUERY SELECT 'sid', i, sids[i], NULL::bytea FROM generate_subscripts(sids, 1) i WHERE made[i];
-    RETURN QUERY SELECT 'lease', i, at_fence[i], at_lease[i] FROM generate_subscripts(sids, 1) i WHERE at_fence[i] > 0;
-    RETURN QUERY SELECT 'event', i, ats[i], links[i] FROM generate_subscripts(links, 1) i WHERE links[i] IS NOT NULL;
+    IF NOT doubt THEN
+        refused := NULL;
+    END IF;
+    -- Every listener shares this lock for as long as it listens: taken alone, nobody does.
+    heard := NOT pg_try_advisory_xact_lock(holdfast.listening());
 END $$;
 
 -- The newest value of every name of one owner, as the rows from its base on. Skips from name to
 -- name along the index: the cost does not grow with the number of versions.
-CREATE OR REPLACE FUNCTION holdfast.scopes_of(of_app text, of_owner text)
+CREATE FUNCTION holdfast.scopes_of(of_app text, of_owner text)
 RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
                uid text, seq bigint)
 LANGUAGE sql STABLE AS $$
@@ -261,7 +283,7 @@ $$;
 -- Lease sessions that are due, the highest priority first, then the longest due. Locks without
 -- waiting and looks at each row again under its lock, so no session is given to two workers. The
 -- statements are planned for the app or for all, each on an index of its own.
-CREATE OR REPLACE FUNCTION holdfast.claim(of_worker text, most integer, span_us bigint, of_app text)
+CREATE FUNCTION holdfast.claim(of_worker text, most integer, span_us bigint, of_app text)
 RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint)
 LANGUAGE plpgsql AS $$
 DECLARE

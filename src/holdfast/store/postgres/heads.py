@@ -26,16 +26,26 @@ async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int
     cursors.check(query)
     args: list[Any] = []
     source, where, mark = _source(query, args)
-    after_us = query.updated_after_us if query.order == "updated" else query.created_after_us
+    row = "l0.sid" if query.labels else "s.sid"
+    columns = [mark, row]
+    after_us = query.created_after_us
+    at = None if cursor is None else list(cursors.read(cursor, query))
+    if query.order == "updated":  # indexed by the second, and sorted within it
+        columns.insert(0, "s.updated_s")
+        after_us = query.updated_after_us
+        if after_us is not None:
+            where.append(f"s.updated_s >= {_bind(args, after_us // 1_000_000)}")
+        if at is not None:
+            at.insert(0, at[0] // 1_000_000)
     if after_us is not None:
         where.append(f"{mark} > {_bind(args, after_us)}")
-    row = "l0.sid" if query.labels else "s.sid"
-    if cursor is not None:
-        at = [_bind(args, value) for value in cursors.read(cursor, query)]
-        where.append(f"({mark}, {row}) {'<' if query.reverse else '>'} ({at[0]}, {at[1]})")
+    if at is not None:
+        marks = ", ".join([_bind(args, value) for value in at])
+        where.append(f"({', '.join(columns)}) {'<' if query.reverse else '>'} ({marks})")
     way = "DESC" if query.reverse else "ASC"
+    order = ", ".join([f"{column} {way}" for column in columns])
     sql = f"SELECT {_COLUMNS} FROM {source} WHERE {' AND '.join(where)} "
-    sql += f"ORDER BY {mark} {way}, {row} {way} LIMIT {_bind(args, limit + 1)}"
+    sql += f"ORDER BY {order} LIMIT {_bind(args, limit + 1)}"
     found = await conn.fetch(sql, *args)
     heads = tuple(_head(r) for r in found[:limit])
     if len(found) <= limit:

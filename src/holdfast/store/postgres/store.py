@@ -27,16 +27,16 @@ from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import audit, doctor, feed, heads, rows, work
-from holdfast.store.postgres.committer import Committer
+from holdfast.store.postgres.committer import LANES, Committer
 from holdfast.store.postgres.connect import (
     BROKEN,
     CONNECT_SECONDS_MAX,
     LOST_PAUSE_SECONDS,
     LOST_SECONDS_MAX,
     Connection,
+    Line,
     Pool,
     connect,
-    open_pool,
     translate,
     where,
 )
@@ -62,12 +62,12 @@ _FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(
-        self, pool: Pool, lane: Pool, reader: Reader, place: str, ear: Callable[[], Any]
-    ) -> None:
-        self._pool, self._lane, self._reader, self._place = pool, lane, reader, place
+    def __init__(self, pool: Pool, url: str, reader: Reader, ear: Callable[[], Any]) -> None:
+        self._pool, self._reader, self._place = pool, reader, where(url)
         self._hinting = feed.Hinting(pool, ear)
-        self._committer = Committer(lane, reader, place, self._hinting.tell)
+        # Connections of the committer's own: readers, however many, do not keep it from writing.
+        lines = [Line(url) for _ in range(LANES)]
+        self._committer = Committer(lines, reader, self._hinting.tell)
         self._asked = 0
         self._pid = os.getpid()
         self._open = True
@@ -78,15 +78,13 @@ class PostgresStore:
         pool = await connect(url)
         try:
             secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
-            # The committer's own connection: readers, however many, do not keep it from writing.
-            lane = await open_pool(url, size=1)
         except BaseException as error:
             await pool.close()
             if isinstance(error, _FAILURES):
                 raise translate(error, where(url)) from error
             raise
         ear = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
-        return cls(pool, lane, Reader(Codec(seal), secret), where(url), ear)
+        return cls(pool, url, Reader(Codec(seal), secret), ear)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -240,7 +238,6 @@ class PostgresStore:
             self._open = False
             await self._committer.close()
             await self._hinting.close()
-            await self._lane.close()
             await self._pool.close()
 
     # --- private -------------------------------------------------------------------------------

@@ -1,0 +1,17 @@
+-- Schema 3: heads that are cheap to move.
+
+-- The transaction that last wrote events of the session. The feed orders by transaction, so the
+-- next one to write must be younger.
+ALTER TABLE holdfast.sessions ADD COLUMN xid xid8 NOT NULL DEFAULT '0';
+
+-- The schema of typed state.
+ALTER TABLE holdfast.sessions ADD COLUMN schema_version text COLLATE "C";
+
+-- An update that changes no indexed column touches no index, if its page has room. So the order by
+-- last activity is indexed by the second, within which the rows are sorted as they are read.
+ALTER TABLE holdfast.sessions ADD COLUMN updated_s bigint GENERATED ALWAYS AS (updated_us / 1000000) STORED;
+ALTER TABLE holdfast.sessions SET (fillfactor = 70);
+DROP INDEX holdfast.sessions_by_app_updated;
+DROP INDEX holdfast.sessions_by_owner_updated;
+CREATE INDEX sessions_by_app_updated ON holdfast.sessions (app, updated_s) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_by_owner_updated ON holdfast.sessions (app, owner, updated_s) WHERE deleted_us IS NULL;

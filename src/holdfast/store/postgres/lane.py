@@ -1,0 +1,253 @@
+"""A lane: one connection over which batches go to the server, one after the other.
+
+Units are planned here, on what is known of their sessions, and checked there: the function
+`holdfast.commit` writes what still holds and says what does not. What does not is read anew and
+planned again, after a few times under the rows' locks, so that every writer gets its turn. If the
+connection breaks while an answer is awaited, the same events are sent again under their ids, and
+those that had been recorded are found, not doubled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from holdfast.errors import HoldfastError, StoreBusy, StoreFailed
+from holdfast.model.chain import SALT_BYTES
+from holdfast.model.ids import Entropy
+from holdfast.model.keys import Key
+from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
+from holdfast.store import bodies
+from holdfast.store.plan import Plan
+from holdfast.store.postgres.call import SOON, Call, Reply
+from holdfast.store.postgres.connect import (
+    BROKEN,
+    LOST_PAUSE_SECONDS,
+    LOST_SECONDS_MAX,
+    Connection,
+    Line,
+    translate,
+)
+from holdfast.store.postgres.reader import Reader
+from holdfast.store.postgres.rows import SQL
+from holdfast.store.postgres.sight import Sight
+from holdfast.store.postgres.unit import Unit
+from holdfast.store.protocol import Committed, Place
+from holdfast.store.sqlite.cache import Cache, Live
+
+TRIES_MAX: Final = 30
+LOCK_AFTER_TRIES: Final = 3
+_HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once already
+
+
+class Sent(NamedTuple):
+    """A call and its reply, with the units that were in it and those the planner refused."""
+
+    call: Call
+    reply: Reply
+    planned: list[tuple[Unit, int, tuple[Committed, ...]]]
+    refused: list[tuple[Unit, HoldfastError]]
+
+
+class Lane:
+    """Belongs to one committer. While it serves a batch nobody else touches what is in it."""
+
+    def __init__(self, line: Line, reader: Reader, cache: Cache, tell: Callable[[], None]) -> None:
+        self._line, self._reader, self._cache, self._tell = line, reader, cache, tell
+        self._entropy = Entropy(os.urandom)
+        self._due: dict[Key, Live] = {}
+
+    async def serve(self, units: list[Unit]) -> None:
+        """Bring every unit to an answer."""
+        waiting = units
+        try:
+            while waiting:
+                slow = [unit for unit in waiting if unit.tries >= LOCK_AFTER_TRIES]
+                quick = [unit for unit in waiting if unit.tries < LOCK_AFTER_TRIES]
+                again = await self._attempt(quick, locked=False) if quick else []
+                for unit in slow:
+                    again += await self._attempt([unit], locked=True)
+                waiting = again
+        except BaseException as error:
+            self._fail(units, error)  # those that were told already stay told
+            raise
+
+    async def write_snapshots(self) -> None:
+        """Off the critical path; one that is not written costs a later reader time."""
+        due, self._due = self._due, {}
+        for live in due.values():
+            if live.damaged:
+                continue
+            fold = live.fold
+            raw = bodies.snapshot_body(fold.fields, fold.versions)
+            seq = fold.head.version
+            place = Place("snapshot", fold.head.uid, str(seq))
+            packed = self._reader.codec.pack(raw, place, bound=True)
+            try:
+                conn = await self._line.connection()
+                await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
+            except (*BROKEN, asyncpg.PostgresError):
+                return
+            live.snapshot_bytes, live.delta_bytes = len(raw), 0
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    # --- private -------------------------------------------------------------------------------
+
+    async def _attempt(
+        self, units: list[Unit], *, locked: bool, hurried: bool = False
+    ) -> list[Unit]:
+        """Plan and send; the units that must be tried again. Whoever fails is told."""
+        try:
+            sent = await self._deliver(units, locked=locked, hurried=hurried)
+            return self._settle(sent)  # only now is it durable: nobody is told before
+        except asyncpg.PostgresError as error:
+            self._cache.clear()
+            if len(units) > 1:
+                return await self._apart(units)
+            self._fail(units, error)
+        except Exception as error:
+            self._fail(units, error)
+        return []
+
+    async def _deliver(self, units: list[Unit], *, locked: bool, hurried: bool) -> Sent:
+        """Send over whatever connection there is, until there is an answer or no hope of one."""
+        deadline = asyncio.get_running_loop().time() + LOST_SECONDS_MAX
+        while True:
+            try:
+                conn = await self._line.connection()
+                if not locked:
+                    return await self._send(conn, units)
+                async with conn.transaction():
+                    if hurried:
+                        await conn.execute(_HURRY)
+                    await self._lock(conn, units[0])
+                    sent = await self._send(conn, units)
+                return sent
+            except BROKEN as error:
+                # Unknown whether it was recorded: ask again under the same ids.
+                self._line.drop()
+                self._cache.clear()
+                if asyncio.get_running_loop().time() > deadline:
+                    reason = f"{type(error).__name__}: {error}"
+                    raise StoreFailed(self._line.place, reason) from error
+                for unit in units:
+                    unit.know_ids()
+                await asyncio.sleep(LOST_PAUSE_SECONDS)
+
+    async def _apart(self, units: list[Unit]) -> list[Unit]:
+        """The server refused a batch as a whole: each alone, so that only the culprit fails.
+
+        Somebody else's transaction holds one of the rows, or a value cannot be stored.
+        """
+        again: list[Unit] = []
+        held: set[Key] = set()
+        for unit in units:
+            keys = {commit.key for commit in unit.commits}
+            if keys & held:
+                self._fail([unit], StoreBusy(self._line.place))
+                continue
+            again += await self._attempt([unit], locked=True, hurried=True)
+            if isinstance(unit.failure, StoreBusy):
+                held |= keys
+        return again
+
+    def _fail(self, units: list[Unit], error: BaseException) -> None:
+        self._cache.clear()
+        told = error if isinstance(error, HoldfastError) else translate(error, self._line.place)
+        for unit in units:
+            unit.fail(told)
+
+    async def _lock(self, conn: Connection, unit: Unit) -> None:
+        """Take the rows and names of a unit that others keep being faster to."""
+        keys = [(c.key.app, c.key.user, c.key.id) for c in unit.commits]
+        await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
+        if unit.names:
+            columns = [list(column) for column in zip(*sorted(unit.names), strict=True)]
+            await conn.execute("SELECT holdfast.lock_names($1, $2, $3)", *columns)
+        self._forget(unit)
+
+    async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
+        """Plan on what is known, and have it checked and written. Changes no unit."""
+        sight = Sight(self._cache, self._reader)
+        await sight.fetch(conn, units)
+        # The server judges leases; after a refusal its time tells the planner which had ended.
+        plan = Plan(
+            sight,
+            SOON,
+            lambda: self._entropy.take(SALT_BYTES),
+            lease_now_us=max([unit.judged_us for unit in units]),
+        )
+        call = Call(plan, sight, self._reader.codec)
+        refused: list[tuple[Unit, HoldfastError]] = []
+        planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
+        for unit in units:
+            try:
+                answers = plan.add(unit.commits)
+            except HoldfastError as error:
+                refused.append((unit, error))
+                continue
+            planned.append((unit, call.take(unit.commits), answers))
+        return Sent(call, await call.send(conn), planned, refused)
+
+    def _settle(self, sent: Sent) -> list[Unit]:
+        """Tell the callers what is durable now; the units that must be tried again."""
+        again: list[Unit] = []
+        for unit, error in sent.refused:
+            # Refused on what was read before the unit came, or on top of something that came to
+            # nothing: look again first.
+            if (unit.fresh and not sent.reply.refused) or unit.tries > TRIES_MAX:
+                unit.fail(error)
+            else:
+                unit.tries += unit.fresh
+                unit.fresh = unit.lost = True
+                again.append(unit)
+        for key, live in sent.call.settle(sent.reply).items():
+            self._keep(key, live)
+        for scope_key, scope in sent.call.scopes(sent.reply).items():
+            self._cache.keep_scope(scope_key, scope)
+        if sent.reply.heard and sent.call.recorded():
+            self._tell()
+        for unit, place, answers in sent.planned:
+            self._answer(unit, place, answers, sent, again)
+        for unit in again:
+            self._forget(unit)
+        return again
+
+    def _answer(
+        self,
+        unit: Unit,
+        place: int,
+        answers: tuple[Committed, ...],
+        sent: Sent,
+        again: list[Unit],
+    ) -> None:
+        reason = sent.reply.refused.get(place)
+        told = sent.call.answers(answers, sent.reply) if reason is None else None
+        if told is not None:
+            unit.tell(told)
+            return
+        unit.tries += 1
+        unit.fresh = unit.lost = True
+        if reason == "fenced":
+            unit.judged_us = sent.reply.now_us
+        if unit.tries > TRIES_MAX:
+            unit.fail(translate(TimeoutError(), self._line.place))
+        else:
+            again.append(unit)
+
+    def _keep(self, key: Key, live: Live) -> None:
+        self._cache.keep(key, live)
+        if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
+            self._due[key] = live
+
+    def _forget(self, unit: Unit) -> None:
+        for commit in unit.commits:
+            self._cache.forget(commit.key)
+        for name in unit.names:
+            self._cache.forget_scope(name)
