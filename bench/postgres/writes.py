@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -21,15 +22,28 @@ _WINDOW = 50
 
 
 def appends(run: Run) -> list[Row]:
-    count, seconds = run.size(2_000, 500), run.size(3, 1)
+    count = run.size(2_000, 500)
     contestants: dict[str, Contestant] = {
         "ours": lambda _: asyncio.run(_appends(run.postgres.url, count)),
-        "raw": lambda _: {"rate": pgbench.rate(run.postgres, clients=1, seconds=seconds)},
+        "raw": lambda _: {"rate": _pgbench(run, 1, "equivalent")},
+        "bare": lambda _: {"rate": _pgbench(run, 1, "bare")},
     }
     readings = run.alternate(contestants)
-    found = row("P1", f"{count:,} appends", "per second", readings, "rate")
+    what = f"{count:,} appends"
+    found = row("P1", what, "per second", readings, "rate")
     target = at_least(0.7, "× pgbench", found.against(found.raw))
-    return [row("P1", found.what, found.unit, readings, "rate", target)]
+    return [
+        row("P1", what, "per second", readings, "rate", target),
+        replace(
+            row("P1", "the same beside an insert and a counter", "per second", readings, "rate"),
+            raw=readings.median("bare", "rate"),
+        ),
+    ]
+
+
+def _pgbench(run: Run, clients: int, script: pgbench.Script) -> float:
+    seconds = run.size(3, 1)
+    return pgbench.rate(run.postgres, clients=clients, seconds=seconds, script=script)
 
 
 async def _appends(url: str, count: int) -> Numbers:
@@ -45,15 +59,16 @@ async def _appends(url: str, count: int) -> Numbers:
 
 
 def crowd(run: Run) -> list[Row]:
-    each, seconds = run.size(100, 40), run.size(3, 1)
+    each = run.size(100, 40)
 
     def raw(_: object) -> Numbers:
-        reached = pgbench.rate(run.postgres, clients=_CALLERS, seconds=seconds)
-        return dict.fromkeys(("own", "shared", "burst"), reached)
+        own = _pgbench(run, _CALLERS, "equivalent")
+        return {"own": own, "burst": own, "shared": _pgbench(run, _CALLERS, "shared")}
 
     contestants: dict[str, Contestant] = {
         "ours": lambda _: asyncio.run(_crowd(run.postgres.url, each)),
         "raw": raw,
+        "bare": lambda _: {"own": _pgbench(run, _CALLERS, "bare")},
     }
     readings = run.alternate(contestants)
     found = []
@@ -65,7 +80,10 @@ def crowd(run: Run) -> list[Row]:
         plain = row("P2", what, "per second", readings, name)
         target = at_least(1.5, "× pgbench, 64 clients", plain.against(plain.raw))
         found.append(row("P2", what, "per second", readings, name, target))
-    return found
+    bare = row(
+        "P2", "a session each, beside an insert and a counter", "per second", readings, "own"
+    )
+    return [*found, replace(bare, raw=readings.median("bare", "own"))]
 
 
 async def _crowd(url: str, each: int) -> Numbers:

@@ -32,7 +32,7 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.fixture
 async def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
     """A store that waits for locks half a second only."""
-    monkeypatch.setattr(connect, "LOCK_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(connect, "LANE_LOCK_SECONDS_MAX", 0.5)
     store = await PostgresStore.open(postgres_url)
     yield store
     await store.close()

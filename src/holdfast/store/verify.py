@@ -1,16 +1,22 @@
-"""Verification of one session: read its log from the first event and hold everything against it."""
+"""Verification: sessions against their logs from the first event on, shared names row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
+
+from holdfast.errors import HoldfastError
 from holdfast.model import chain
 from holdfast.model.canon import canonical
 from holdfast.model.events import Event
-from holdfast.model.fold import Fold, replay_any
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
 from holdfast.model.head import CREATED, INPUT, PROCESSED, Head, blank
 from holdfast.model.keys import Key
+from holdfast.model.values import freeze
+from holdfast.store import bodies
+from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Finding
 
 Stored: TypeAlias = tuple[
@@ -124,3 +130,50 @@ def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
 
 def _skip(head: Head, event: Event) -> Head:
     return Head(head.key, head.uid, event.seq, event.link, head.created_us, event.at_us)
+
+
+class ScopeRow(NamedTuple):
+    """One version of an app: or user: name, as it is stored."""
+
+    version: int
+    base: int
+    form: int
+    flags: int
+    body: bytes
+    crc: int
+    uid: str
+    seq: int
+
+
+class Names:
+    """Every version of every name, in order, each made again from the one before."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._last: ScopeKey | None = None
+        self._value: ScopeValue | None = None
+
+    def add(self, key: ScopeKey, row: ScopeRow) -> Iterator[Finding]:
+        before = self._value if key == self._last else None
+        expected = 1 if before is None else before.version + 1
+        where = f"version {row.version} of {key[2]} in {key[0]}/{key[1]}"
+        if row.version != expected:
+            yield Finding("scope", f"{where} stands where {expected} should")
+        try:
+            now = self._made(key, before, row)
+        except (Damaged, msgspec.MsgspecError, HoldfastError, AssertionError) as error:
+            yield Finding("scope", f"{where} cannot be made: {error}")
+            now = ScopeValue(row.version, None, False, "unknown")
+        self._last, self._value = key, now
+
+    def _made(self, key: ScopeKey, before: ScopeValue | None, row: ScopeRow) -> ScopeValue:
+        version, base, form = row.version, row.base, row.form
+        place = bodies.scope_place(key, version, base, form, row.uid, row.seq)
+        raw = self._codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
+        if form == bodies.BY_OP:
+            assert base < version, "it has no base"
+            return scope_next(key, before, bodies.scope_op_from(raw))
+        assert base == version, "it needs no base and names one"
+        if form == bodies.DELETED:
+            return ScopeValue(version, None, True)
+        return ScopeValue(version, freeze(msgspec.json.decode(raw)))

@@ -1,66 +1,129 @@
-"""Verification: every session against its log, within one snapshot of the server."""
+"""Verification: every session against its log, and every table against the others.
+
+All of it within one snapshot of the server, a page of rows at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from typing import Any, Final
+
+import asyncpg
 
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.model.ops import scope_of
 from holdfast.store.codec import SEALED
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connect import Connection
-from holdfast.store.postgres.reader import Found, Reader
+from holdfast.store.postgres.reader import Reader
+from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Finding, Place, Progress, Report
-from holdfast.store.verify import Stored, verify_session
+from holdfast.store.verify import Names, ScopeRow, Stored, verify_session
 
-_STORED = (
-    "SELECT e.*, s.runnable_us, s.deadline_us FROM holdfast.sessions s "
-    "JOIN holdfast.events e USING (sid) WHERE s.sid = $1 ORDER BY e.seq"
-)
-_KEYS = "SELECT app, owner, id FROM holdfast.sessions WHERE deleted_us IS NULL ORDER BY sid"
+_PAGE: Final = 500
 
 
 async def run(
     conn: Connection, reader: Reader, key: Key | None, progress: Progress | None
 ) -> Report:
     async with conn.transaction(isolation="repeatable_read", readonly=True):
-        keys = [Key(*row) for row in await conn.fetch(_KEYS)] if key is None else [key]
-        findings: list[Finding] = []
-        events = 0
-        for done, each in enumerate(keys, 1):
-            found = await reader.load(conn, each)
-            stored = await conn.fetch(_STORED, found.live.sid)
-            events += len(stored)
-            findings += _session(reader, found, stored)
-            if progress is not None:
-                progress(done, len(keys))
-    return Report(len(keys), events, tuple(findings))
+        audit = Audit(conn, reader)
+        if key is None:
+            await audit.everything(progress)
+        else:
+            await audit.session(key)
+    return Report(audit.sessions, audit.events, tuple(audit.findings))
 
 
-def _session(reader: Reader, found: Found, stored: list[Any]) -> Iterator[Finding]:
-    head = found.live.fold.head
-    yield from verify_session(found.live.fold, _read(reader, head, stored))
-    for row in stored[:1]:
-        if (row["runnable_us"], row["deadline_us"]) != (runnable_us(head), deadline_us(head)):
-            yield Finding("head", "has other due times than its log amounts to", head.key)
+class Audit:
+    """One reading of the database. Changes nothing."""
 
+    def __init__(self, conn: Connection, reader: Reader) -> None:
+        self._conn, self._reader = conn, reader
+        self.sessions = self.events = 0
+        self.findings: list[Finding] = []
+        self._scoped = self._unread = 0
 
-def _read(reader: Reader, head: Head, stored: list[Any]) -> Iterator[Stored]:
-    for row in stored:
-        event = rows.event_from(row, head.uid, reader.codec)
-        raw = None
+    async def everything(self, progress: Progress | None) -> None:
+        total = await self._conn.fetchval(SQL["audit_count"])
+        sid = 0
+        while page := await self._conn.fetch(SQL["audit_keys"], sid, _PAGE):
+            for row in page:
+                sid = row["sid"]
+                await self._guarded(row)
+                if progress is not None:
+                    progress(self.sessions, total)
+        await self._scopes()
+        for what, count in await self._conn.fetch(SQL["audit_orphans"]):
+            if count:
+                self.findings.append(Finding(what, f"rows without a session: {count}"))
+
+    async def _guarded(self, row: Any) -> None:
+        """Damage that stops the reading of a session is itself a finding, and stops no other."""
+        key = None
+        try:
+            key = Key(row["app"], row["owner"], row["id"])
+            await self.session(key)
+        except asyncpg.PostgresError:
+            raise  # the transaction is over
+        except Exception as error:
+            self.sessions += 1
+            self.findings.append(Finding("session", f"cannot be read: {error!r}", key))
+
+    async def session(self, key: Key) -> None:
+        """One session. Raises SessionNotFound, SessionDeleted, SessionErased."""
+        found = await self._reader.load(self._conn, key)
+        head, sid = found.live.fold.head, found.live.sid
+        stored = await self._stored(sid, head)
+        self.findings += verify_session(found.live.fold, stored, found.snapshot)
+        await self._columns(sid, head)
+        self.sessions += 1
+
+    async def _stored(self, sid: int, head: Head) -> list[Stored]:
+        stored: list[Stored] = []
+        after = 0
+        while page := await self._conn.fetch(SQL["audit_events"], sid, after, _PAGE):
+            after = page[-1]["seq"]
+            stored += [self._one(row, head.uid) for row in page]
+        self.events += len(stored)
+        return stored
+
+    def _one(self, row: Any, uid: str) -> Stored:
+        event = rows.event_from(row, uid, self._reader.codec)
+        self._scoped += sum([scope_of(str(op.path[0])) in ("app", "user") for op in event.ops])
+        self._unread += event.damage is not None
+        raw, salt = None, row["salt"]
         if event.damage is None:
-            place = Place("event", head.uid, event.id, event.type)
-            raw = reader.codec.unpack(row["flags"], row["body"], row["crc"], partial(_same, place))
+            place = Place("event", uid, event.id, event.type)
+            raw = self._reader.codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
             if row["flags"] & SEALED:
-                yield event, raw[SALT_BYTES:], raw[:SALT_BYTES], row["digest"]
-                continue
-        yield event, raw, row["salt"], row["digest"]
+                salt, raw = raw[:SALT_BYTES], raw[SALT_BYTES:]
+        return event, raw, salt, row["digest"]
 
+    async def _columns(self, sid: int, head: Head) -> None:
+        row = await self._conn.fetchrow(SQL["audit_columns"], sid)
+        due = (row["runnable_us"], row["deadline_us"])
+        if due != (runnable_us(head), deadline_us(head)):
+            self._find("head", "has other due times than its log amounts to", head)
+        listed = [tuple(label) for label in await self._conn.fetch(SQL["audit_labels"], sid)]
+        key = (head.key.app, head.key.user, head.created_us)
+        if listed != sorted([(*key, name, value) for name, value in head.labels.items()]):
+            self._find("label", "is not listed as the head has it", head)
 
-def _same(place: Place) -> Place:
-    return place
+    def _find(self, where: str, what: str, head: Head) -> None:
+        self.findings.append(Finding(where, what, head.key))
+
+    async def _scopes(self) -> None:
+        names = Names(self._reader.codec)
+        count, at = 0, ("", "", "", 0)
+        while page := await self._conn.fetch(SQL["audit_scopes"], *at, _PAGE):
+            for app, owner, name, *stored, lives in page:
+                self.findings += names.add((app, owner, name), ScopeRow(*stored))
+                count += lives
+            at = tuple(page[-1][:4])
+        # What an event that cannot be read did to shared names is not known.
+        if not self._unread and count != self._scoped:
+            what = "rows are missing or too many: the logs speak of another number"
+            self.findings.append(Finding("scope", what))

@@ -80,13 +80,13 @@ class Committer:
             batch = self._take()
             if batch:
                 await self._serve(lane, batch)
-            elif self._closing and not self._waiting:
+                continue
+            self._bell.clear()
+            await lane.write_snapshots()
+            if self._closing and not self._waiting:
                 self._bell.set()  # for the other lane
                 return
-            else:
-                self._bell.clear()
-                await lane.write_snapshots()
-                await self._bell.wait()
+            await self._bell.wait()
 
     async def _serve(self, lane: Lane, batch: list[Unit]) -> None:
         touched = [thing for unit in batch for thing in unit.touches()]

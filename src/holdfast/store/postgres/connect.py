@@ -25,6 +25,7 @@ POOL_MAX: Final = 8
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
 LOCK_SECONDS_MAX: Final = 10.0
+LANE_LOCK_SECONDS_MAX: Final = 3.0  # others' commits wait behind a batch that waits
 # A server that restarts is waited for, so long; asked again, so often.
 LOST_SECONDS_MAX: Final = 30.0
 LOST_PAUSE_SECONDS: Final = 0.05
@@ -49,15 +50,9 @@ _RIGHTS: Final = (
     "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast to this role"
 )
 
-_SETTINGS: Final = {
-    "application_name": "holdfast",
-    "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
-    "lock_timeout": str(int(LOCK_SECONDS_MAX * 1_000)),
-    "search_path": "pg_catalog",
-}
 # What a lane sends are look-ups by key: planned once, and never as a walk through a table, which
 # looks cheap while the table is small and would be kept when it is not.
-_LANE_SETTINGS: Final = {
+_LOOKING_UP: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -83,7 +78,7 @@ class Line:
                 self._url,
                 timeout=CONNECT_SECONDS_MAX,
                 command_timeout=STATEMENT_SECONDS_MAX,
-                server_settings=_SETTINGS | _LANE_SETTINGS,
+                server_settings=_settings(LANE_LOCK_SECONDS_MAX) | _LOOKING_UP,
             )
         return self._conn
 
@@ -125,12 +120,21 @@ async def open_pool(url: str, *, size: int) -> Pool:
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
             reset=_as_it_is,
-            server_settings=_SETTINGS,
+            server_settings=_settings(LOCK_SECONDS_MAX),
         )
         async with pool.acquire():
             return pool
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
         raise StoreUnopened(where(url), _reason(error)) from error
+
+
+def _settings(lock_seconds: float) -> dict[str, str]:
+    return {
+        "application_name": "holdfast",
+        "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
+        "lock_timeout": str(int(lock_seconds * 1_000)),
+        "search_path": "pg_catalog",
+    }
 
 
 async def _as_it_is(conn: Connection) -> None:

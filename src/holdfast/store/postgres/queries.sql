@@ -96,3 +96,33 @@ WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_curr
   AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
 ORDER BY e.xid, e.pos LIMIT $6
 
+-- name: audit_count
+SELECT count(*) FROM holdfast.sessions WHERE deleted_us IS NULL
+
+-- name: audit_keys
+SELECT sid, app, owner, id FROM holdfast.sessions WHERE deleted_us IS NULL AND sid > $1 ORDER BY sid LIMIT $2
+
+-- name: audit_events
+SELECT * FROM holdfast.events WHERE sid = $1 AND seq > $2 ORDER BY seq LIMIT $3
+
+-- name: audit_columns
+SELECT runnable_us, deadline_us FROM holdfast.sessions WHERE sid = $1
+
+-- name: audit_labels
+SELECT app, owner, created_us, name, value FROM holdfast.labels WHERE sid = $1 ORDER BY name
+
+-- name: audit_scopes
+SELECT c.app, c.owner, c.name, c.version, c.base, c.form, c.flags, c.body, c.crc, c.uid, c.seq,
+       EXISTS (SELECT FROM holdfast.sessions s WHERE s.uid = c.uid AND s.deleted_us IS NULL) AS lives
+FROM holdfast.scopes c WHERE (c.app, c.owner, c.name, c.version) > ($1, $2, $3, $4)
+ORDER BY c.app, c.owner, c.name, c.version LIMIT $5
+
+-- name: audit_orphans
+SELECT 'event', count(*) FROM holdfast.events e
+WHERE NOT EXISTS (SELECT FROM holdfast.sessions s WHERE s.sid = e.sid AND s.deleted_us IS NULL)
+UNION ALL
+SELECT 'label', count(*) FROM holdfast.labels l
+WHERE NOT EXISTS (SELECT FROM holdfast.sessions s WHERE s.sid = l.sid AND s.deleted_us IS NULL)
+UNION ALL
+SELECT 'snapshot', count(*) FROM holdfast.snapshots n
+WHERE NOT EXISTS (SELECT FROM holdfast.sessions s WHERE s.sid = n.sid AND s.deleted_us IS NULL)

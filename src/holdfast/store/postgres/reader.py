@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,6 +23,9 @@ from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Erasure, Place
 from holdfast.store.sqlite.cache import Live
 
+_ALL: Final = 2**62  # events, as a tail
+Snapshot: TypeAlias = tuple[int, Fold | None, int]  # seq, fold if it can be read, size
+
 
 class Found(msgspec.Struct):
     """A session as one round trip brought it."""
@@ -31,6 +34,7 @@ class Found(msgspec.Struct):
     events: tuple[Event, ...]
     scopes: dict[ScopeKey, rows.Name]
     damaged: tuple[int, ...]
+    snapshot: tuple[int, Fold | None] | None  # its seq, and the fold if it can be read
 
 
 class Reader:
@@ -53,16 +57,23 @@ class Reader:
             raise SessionDeleted(key)
         head = rows.head_from(key, heads[0])
         events = [rows.event_from(r, head.uid, self.codec) for r in found if r["kind"] == 2]
-        live, damaged = self._fold(heads[0]["sid"], head, found, events)
-        return Found(live, tuple(events), self._names(key, found), damaged)
+        snapshot = next((self._snapshot(head, r) for r in found if r["kind"] == 1), None)
+        if snapshot is not None and snapshot[1] is None and tail < _ALL:
+            return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
+        live, damaged = self._fold(heads[0]["sid"], head, found, events, snapshot)
+        kept = None if snapshot is None else snapshot[:2]
+        return Found(live, tuple(events), self._names(key, found), damaged, kept)
 
     def _fold(
-        self, sid: int, head: Head, found: list[Any], events: list[Event]
+        self,
+        sid: int,
+        head: Head,
+        found: list[Any],
+        events: list[Event],
+        snapshot: Snapshot | None,
     ) -> tuple[Live, tuple[int, ...]]:
-        fold, snapshot_bytes = Fold(blank(head.key, head.uid, head.created_us)), 0
-        for row in found:
-            if row["kind"] == 1:
-                fold, snapshot_bytes = self._snapshot(fold, head, row)
+        _, start, snapshot_bytes = snapshot or (0, None, 0)
+        fold = start or Fold(blank(head.key, head.uid, head.created_us))
         delta = sum(
             len(r["body"]) + EVENT_OVERHEAD_BYTES
             for r in found
@@ -77,18 +88,19 @@ class Reader:
         settled = Fold(head, fold.fields, fold.versions)
         return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
 
-    def _snapshot(self, start: Fold, head: Head, row: Any) -> tuple[Fold, int]:
-        """The fold at the snapshot; a bad snapshot is left aside and only costs time."""
+    def _snapshot(self, head: Head, row: Any) -> Snapshot:
+        seq = row["seq"]
+        place = Place("snapshot", head.uid, str(seq))
         try:
-            place = Place("snapshot", head.uid, str(row["seq"]))
             raw = self.codec.unpack(
                 row["flags"], row["body"], row["crc"], lambda: place, bound=True
             )
             fields, versions = bodies.snapshot_from(raw)
         except (Damaged, msgspec.MsgspecError):
-            return start, 0
-        at = msgspec.structs.replace(start.head, version=row["seq"])
-        return Fold(at, fields, versions), len(raw)
+            return seq, None, 0
+        start = blank(head.key, head.uid, head.created_us)
+        at = msgspec.structs.replace(start, version=seq)
+        return seq, Fold(at, fields, versions), len(raw)
 
     def _names(self, key: Key, found: list[Any]) -> dict[ScopeKey, rows.Name]:
         names: dict[ScopeKey, rows.Name] = {}

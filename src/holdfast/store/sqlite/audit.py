@@ -7,22 +7,18 @@ from typing import Any, Final
 from zlib import crc32
 
 import apsw
-import msgspec
 
 from holdfast.errors import HoldfastError, SessionDeleted, SessionErased, SessionNotFound
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
-from holdfast.model.fold import ScopeKey, ScopeValue, scope_next
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.ops import scope_of
-from holdfast.model.values import freeze
-from holdfast.store import bodies
 from holdfast.store.codec import SEALED, Codec, Damaged
 from holdfast.store.protocol import Erasure, Finding, Place, Progress, Report
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.reader import Reader
-from holdfast.store.verify import Snapshot, Stored, verify_session
+from holdfast.store.verify import Names, ScopeRow, Snapshot, Stored, verify_session
 
 _HEADS: Final = (
     f"SELECT {rows.HEAD_COLUMNS} FROM sessions "
@@ -188,34 +184,11 @@ class Audit:
             yield Finding("scope", "rows are missing or too many: the logs speak of another number")
 
     def _scopes(self) -> Iterator[Finding]:
-        """Every version of every name, each made again from the one before."""
-        last: ScopeKey | None = None
-        value: ScopeValue | None = None
-        for row in self._conn.execute(_SCOPES):
-            key = (row[0], row[1], row[2])
-            value = value if key == last else None
-            last = key
-            expected = 1 if value is None else value.version + 1
-            where = f"version {row[3]} of {row[2]} in {row[0]}/{row[1]}"
-            if row[3] != expected:
-                yield Finding("scope", f"{where} stands where {expected} should")
-            try:
-                value = self._scope(key, value, row)
-            except (Damaged, msgspec.MsgspecError, HoldfastError, AssertionError) as error:
-                yield Finding("scope", f"{where} cannot be made: {error}")
-                value = ScopeValue(row[3], None, False, "unknown")
-
-    def _scope(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
-        version, base, form, flags, body, crc, uid, seq = row[3:]
-        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
-        raw = self._codec.unpack(flags, body, crc, lambda: place, bound=True)
-        if form == bodies.BY_OP:
-            assert base < version, "it has no base"
-            return scope_next(key, before, bodies.scope_op_from(raw))
-        assert base == version, "it needs no base and names one"
-        if form == bodies.DELETED:
-            return ScopeValue(version, None, True)
-        return ScopeValue(version, freeze(msgspec.json.decode(raw)))
+        names = Names(self._codec)
+        for stored in self._conn.execute(_SCOPES):
+            row = ScopeRow(*stored[3:])
+            row = row._replace(uid=rows.unpack_id(stored[-2]))  # as packed as it is stored
+            yield from names.add(stored[:3], row)
 
 
 def _key_of(row: tuple[Any, ...]) -> Key | None:

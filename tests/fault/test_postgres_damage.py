@@ -1,0 +1,87 @@
+"""Damage in PostgreSQL's tables: verify finds it, and what can be read around it is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.testing.commits import add, create, draft, key, load
+
+A = key("a")
+BIG = random.Random(7).randbytes(100_000).hex()  # past the size at which a snapshot is taken
+
+
+@pytest.fixture
+async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection that is not the store's, over a database with something of everything."""
+    store = await PostgresStore.open(postgres_url)
+    await create(store, A, {"n": 1})
+    await add(store, A, draft("user.said", set={"big": BIG}, inc={"app:visits": 1}))
+    await add(store, A, draft("user.said", inc={"app:visits": 1, "n": 1}))
+    await add(store, A, draft("session.labeled", {"labels": {"plan": "gold"}}))
+    assert (await store.verify(None)).findings == ()
+    await store.close()
+    conn = await asyncpg.connect(postgres_url)
+    assert await conn.fetchval("SELECT count(*) FROM holdfast.snapshots") == 1
+    yield conn
+    await conn.close()
+
+
+FLIPPED = "set_byte(body, length(body) / 2, get_byte(body, length(body) / 2) # 1)"
+
+
+@pytest.mark.parametrize(
+    ("where", "change"),
+    [
+        ("event", f"UPDATE events SET body = {FLIPPED} WHERE seq = 2"),
+        ("event", "UPDATE events SET at_us = at_us - 1 WHERE seq = 2"),
+        ("event", "UPDATE events SET actor = 'mallory' WHERE seq = 2"),
+        ("event", "UPDATE events SET processed_us = 5 WHERE seq = 3"),
+        ("event", "DELETE FROM events WHERE seq = 2"),
+        (
+            "event",
+            "INSERT INTO events (sid, seq, id, type, actor, at_us, flags, body, crc, salt, "
+            "digest, link) SELECT 99, seq, id, type, actor, at_us, flags, body, crc, salt, digest, "
+            "link FROM events WHERE seq = 1",
+        ),
+        ("head", "UPDATE sessions SET pending = 7"),
+        ("head", "UPDATE sessions SET runnable_us = 7"),
+        ("head", "UPDATE sessions SET version = 2"),
+        ("head", "UPDATE sessions SET labels = '{}'"),
+        ("label", "UPDATE labels SET value = 'lead'"),
+        ("label", "DELETE FROM labels"),
+        ("snapshot", f"UPDATE snapshots SET body = {FLIPPED}"),
+        ("snapshot", "UPDATE snapshots SET seq = 9"),
+        ("scope", f"UPDATE scopes SET body = {FLIPPED} WHERE version = 1"),
+        ("scope", "DELETE FROM scopes WHERE version = 1"),
+        ("scope", "DELETE FROM scopes WHERE version = 2"),
+        ("scope", "UPDATE scopes SET name = 'app:other'"),
+    ],
+)
+async def test_verify_finds(
+    admin: asyncpg.Connection, postgres_url: str, where: str, change: str
+) -> None:
+    """Whatever was changed by hand, in the table it was changed in."""
+    await admin.execute("SET search_path = holdfast")
+    await admin.execute(change)
+    store = await PostgresStore.open(postgres_url)
+    report = await store.verify(None)
+    await store.close()
+    assert where in {finding.where for finding in report.findings}, report.findings
+
+
+@pytest.mark.parametrize("change", [f"body = {FLIPPED}", "crc = crc + 1", "flags = 1 - flags"])
+async def test_a_damaged_snapshot_only_costs_time(
+    admin: asyncpg.Connection, postgres_url: str, change: str
+) -> None:
+    """The log is read from its first event on instead, by readers and by the next commit."""
+    await admin.execute(f"UPDATE holdfast.snapshots SET {change}")
+    store = await PostgresStore.open(postgres_url)
+    assert (await load(store, A)).fields == {"n": 2, "big": BIG}
+    made = await add(store, A, draft(inc={"n": 1}))
+    assert made.fields == {"n": 3, "big": BIG}
+    await store.close()
