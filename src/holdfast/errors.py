@@ -12,7 +12,7 @@
     │   └── SessionCorrupt · FollowerBehind
     └── StoreError          the store cannot serve
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── StoreUnopened · StoreForeign · StoreNewer · StoreCorrupt · StoreOnNetwork
+        ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         └── BackupRefused · ExtraMissing
 
 A class carries a stable `code`, whether the same call may succeed later (`retryable`), and what
@@ -22,8 +22,9 @@ in one place, and ends with what to do next.
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class HoldfastError(Exception):
@@ -57,14 +58,21 @@ class InvalidKey(InvalidInput):
         )
 
 
+def _without_secrets(url: str) -> str:
+    """A URL that may be shown: whatever it is, what looks like a password is left out."""
+    url = re.sub(r"(?<=password=)[^&#]*", "…", url)
+    return re.sub(r"(?<=://)([^/?#@]*?):[^/?#]*@", r"\1:…@", url)
+
+
 class InvalidURL(InvalidInput):
     code = "store.url"
 
     def __init__(self, url: str, reason: str) -> None:
-        self.url, self.reason = url, reason
+        self.url, self.reason = _without_secrets(url), reason
         super().__init__(
-            f"cannot open {url!r}: {reason}. Use memory://, sqlite:///relative.db or "
-            "sqlite:////absolute.db, the latter two with ?sync=full or ?sync=normal if wanted."
+            f"cannot open {self.url!r}: {reason}. Use memory://, sqlite:///relative.db or "
+            "sqlite:////absolute.db (with ?sync=full or ?sync=normal if wanted), or "
+            "postgresql://user@host/database."
         )
 
 
@@ -341,9 +349,9 @@ class StoreForked(StoreError):
 
     def __init__(self) -> None:
         super().__init__(
-            "this store was opened before os.fork and belongs to the parent process: SQLite's "
-            "locks do not survive a fork. Open it only after the fork, or start the process "
-            "with spawn or forkserver."
+            "this store was opened before os.fork and belongs to the parent process: neither "
+            "SQLite's locks nor a server's connections can be shared. Open it only after the fork, "
+            "or start the process with spawn or forkserver."
         )
 
 
@@ -371,15 +379,18 @@ class StoreFull(StoreError):
         )
 
 
+_FILE_RIGHTS: Final = (
+    "give this process write permission to the file and to its directory (SQLite keeps -wal and "
+    "-shm files beside it)"
+)
+
+
 class StoreReadOnly(StoreError):
     code = "store.read_only"
 
-    def __init__(self, where: str) -> None:
-        self.where = where
-        super().__init__(
-            f"{where} cannot be written. Give this process write permission to the file and to "
-            "its directory (SQLite keeps -wal and -shm files beside it)."
-        )
+    def __init__(self, where: str, advice: str = _FILE_RIGHTS) -> None:
+        self.where, self.advice = where, advice
+        super().__init__(f"{where} cannot be written: {advice}.")
 
 
 class StoreFailed(StoreError):
@@ -416,7 +427,10 @@ class StoreForeign(StoreError):
 
     def __init__(self, where: str) -> None:
         self.where = where
-        super().__init__(f"{where} is not a Holdfast database. Choose another path.")
+        super().__init__(
+            f"{where} is not a Holdfast database: what is there was made by something else. "
+            "Choose another path or another database."
+        )
 
 
 class StoreNewer(StoreError):
@@ -427,6 +441,18 @@ class StoreNewer(StoreError):
         super().__init__(
             f"{where} has schema {found} and this release knows {known}. Upgrade holdfast; "
             "nothing was changed."
+        )
+
+
+class StoreOlder(StoreError):
+    code = "store.older"
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        self.where, self.found, self.known = where, found, known
+        super().__init__(
+            f"{where} has schema {found} and this release works on {known}; nothing was changed, "
+            "because this command only looks. Use the release that wrote it, or start your "
+            "application with this one, which brings the schema forward."
         )
 
 

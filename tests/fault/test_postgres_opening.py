@@ -11,6 +11,8 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast.store.open import refuse_missing
+from holdfast.store.postgres import connect
 from holdfast.store.postgres.connect import SCHEMA
 from holdfast.store.postgres.store import PostgresStore
 from tests.support.postgres import Server
@@ -108,13 +110,12 @@ async def test_a_role_that_may_only_read_reads(
 @pytest.mark.parametrize(
     "made",
     [
-        "CREATE SCHEMA holdfast",
         "CREATE SCHEMA holdfast; CREATE TABLE holdfast.meta (diary text)",
         "CREATE SCHEMA holdfast; CREATE TABLE holdfast.meta (name text, value bytea)",
         "CREATE SCHEMA holdfast; CREATE TABLE holdfast.meta (name text, value bytea);"
         "INSERT INTO holdfast.meta VALUES ('schema', 'one')",
     ],
-    ids=["empty", "other columns", "no number", "no such number"],
+    ids=["other columns", "no number", "no such number"],
 )
 async def test_a_schema_of_another_program_is_refused(
     postgres_url: str, admin: asyncpg.Connection, made: str
@@ -162,3 +163,72 @@ async def test_two_processes_open_a_new_database_at_once(
     async with holdfast.open(postgres_url) as hf:
         assert len((await hf.list(app="a")).items) == 2
         assert (await hf.verify()).ok
+
+
+async def test_a_dump_restored_on_another_server_goes_on(
+    postgres_server: Server, postgres_url: str
+) -> None:
+    """Its transactions bear higher numbers than the new server's: all stay in order."""
+    async with holdfast.open(postgres_url) as hf:
+        session = await hf.create("shop", "ada", id="a", actor="x")
+        for _ in range(3):
+            await session.append("before.move")
+    admin = await asyncpg.connect(postgres_url)
+    # As if the dump came from a server that has seen a thousand million transactions.
+    await admin.execute("UPDATE holdfast.meta SET value = 'elsewhere' WHERE name = 'home'")
+    await admin.execute("UPDATE holdfast.sessions SET xid = '1000000000'")
+    await admin.execute("UPDATE holdfast.events SET xid = '1000000000'")
+    await admin.close()
+    async with holdfast.open(postgres_url) as hf:
+        await hf.session(("shop", "ada", "a"), actor="x").append("after.move")
+        store = hf._store_now()
+        changes, position = await store.changes(None, app=None, key=None, limit=100)
+        assert [change.event.seq for change in changes] == [1, 2, 3, 4, 5]
+        await hf.session(("shop", "ada", "a"), actor="x").append("after.move")
+        (change,), _ = await store.changes(position, app=None, key=None, limit=100)
+        assert change.event.seq == 6
+
+
+async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(postgres_url: str) -> None:
+    """It says which release could look, and changes nothing."""
+    admin = await asyncpg.connect(postgres_url)
+    await admin.execute("DROP SCHEMA IF EXISTS holdfast CASCADE; CREATE SCHEMA holdfast")
+    folder = Path(connect.__file__).parent
+    await admin.execute((folder / "0001.sql").read_text())
+    await admin.execute("INSERT INTO holdfast.meta VALUES ('schema', '1')")
+    with pytest.raises(errors.StoreOlder):
+        await refuse_missing(postgres_url)
+    assert await admin.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'") == b"1"
+    await admin.close()
+
+
+async def test_an_empty_schema_made_for_us_is_taken(postgres_url: str) -> None:
+    """A database administrator may create it beforehand; one with other tables is left alone."""
+    admin = await asyncpg.connect(postgres_url)
+    await admin.execute("DROP SCHEMA IF EXISTS holdfast CASCADE; CREATE SCHEMA holdfast")
+    async with holdfast.open(postgres_url) as hf:
+        await hf.create("shop", "ada")
+    await admin.execute("DROP SCHEMA holdfast CASCADE; CREATE SCHEMA holdfast")
+    await admin.execute("CREATE TABLE holdfast.theirs (n integer)")
+    with pytest.raises(errors.StoreForeign):
+        async with holdfast.open(postgres_url):
+            pass
+    await admin.execute("DROP SCHEMA holdfast CASCADE")
+    await admin.close()
+
+
+async def test_defaults_of_the_role_do_not_change_what_is_seen_after_a_lock(
+    postgres_url: str,
+) -> None:
+    """Two stores write one session under a role that prefers repeatable read."""
+    admin = await asyncpg.connect(postgres_url)
+    await admin.execute("ALTER ROLE holdfast SET default_transaction_isolation = 'repeatable read'")
+    try:
+        async with holdfast.open(postgres_url) as one, holdfast.open(postgres_url) as two:
+            await one.create("shop", "ada", id="a")
+            sessions = [hf.session(("shop", "ada", "a"), actor="x") for hf in (one, two)]
+            await asyncio.gather(*(s.append("a.b") for _ in range(20) for s in sessions))
+            assert (await one.get(("shop", "ada", "a"))).version == 41
+    finally:
+        await admin.execute("ALTER ROLE holdfast RESET default_transaction_isolation")
+        await admin.close()

@@ -10,11 +10,13 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast.errors import SessionConflict, SessionExists
+from holdfast.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
+from holdfast.store.postgres.call import Call, Reply
 from holdfast.store.postgres.lane import LOCK_AFTER_TRIES
+from holdfast.store.postgres.rows import SQL
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.unit import Unit
-from holdfast.store.protocol import Committed
+from holdfast.store.protocol import Committed, Place
 from holdfast.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
 
@@ -183,3 +185,128 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     changes, _ = await two.changes(None, app=None, key=None, limit=100)
     told = [(change.event.seq, change.event.type) for change in changes if change.key == keys[2]]
     assert told == [(1, "session.created"), (2, "quick.write"), (3, "slow.write")]
+
+
+async def test_one_id_may_stand_in_two_sessions_of_one_commit(open_stores: Open) -> None:
+    """Each event is chained on with its own header, whatever else the commit holds."""
+    (one,) = await open_stores(1)
+    keys = [key("a"), key("b")]
+    for of in keys:
+        await create(one, of)
+    types = ("left.said", "right.said")
+    commits = [addition(of, draft(type, id="same")) for of, type in zip(keys, types, strict=True)]
+    answers = await one.commit(commits)
+    assert [answer.events[0].type for answer in answers] == list(types)
+    await add(one, keys[0], draft("left.again", id="twice"), draft("right.again", id="twice"))
+    assert (await one.verify(None)).findings == ()
+
+
+async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
+    open_stores: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look and its call another process creates and erases: it is told so."""
+    one, two = await open_stores(2)
+    send = Call.send
+
+    async def late(self: Call, conn: object) -> Reply:
+        monkeypatch.setattr(Call, "send", send)
+        await create(two, A)
+        assert await two.erase(A) is not None
+        return await send(self, conn)
+
+    monkeypatch.setattr(Call, "send", late)
+    with pytest.raises(SessionErased):
+        await create(one, A)
+    assert await one.erase(A) is not None
+
+
+async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> None:
+    """What is found recorded is locked once more: that waits for whatever a commit waits for."""
+    (one,) = await open_stores(1)
+    await create(one, A)
+    unit = Unit([addition(A, draft(id="x"))])
+    await add(one, A, draft(id="x"))
+    unit.know_ids()
+    lane = one._committer._lanes[0]
+    locked: list[list[Unit]] = []
+    lock_rows = lane._lock_rows
+
+    async def noted(conn: object, units: list[Unit]) -> None:
+        locked.append(units)
+        await lock_rows(conn, units)
+
+    lane._lock_rows = noted  # type: ignore[method-assign]
+    await lane.serve([unit])
+    assert (await unit.wait())[0].events[0].seq == 2
+    assert locked == [[unit]]
+
+
+async def test_a_snapshot_of_a_deleted_session_is_not_kept(
+    open_stores: Open, postgres_url: str
+) -> None:
+    """Whichever comes first, the deletion wins."""
+    (one,) = await open_stores(1)
+    await create(one, A)
+    sid = (await one._reader.load(one._pool, A)).live.sid
+    foreign = await asyncpg.connect(postgres_url)
+    bury = foreign.transaction()
+    await bury.start()
+    await foreign.fetchval(SQL["bury"], *("shop", "ada", "a"))
+    put = asyncio.create_task(one._pool.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0))
+    await waiting_backend(foreign)
+    await bury.commit()
+    await put
+    assert await foreign.fetchval("SELECT count(*) FROM holdfast.snapshots") == 0
+    await foreign.close()
+
+
+async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) -> None:
+    """Its neighbours in the batch are recorded, and so is whatever comes after."""
+
+    class Moody:
+        def seal(self, plain: bytes, place: Place) -> bytes:
+            if b"bad" in plain:
+                raise RuntimeError("no key for this tenant")
+            return plain
+
+        def open(self, sealed: bytes, place: Place) -> bytes:
+            return sealed
+
+    store = await PostgresStore.open(postgres_url, seal=Moody())
+    keys = [key("a"), key("b"), key("c")]
+    for of in keys:
+        await create(store, of)
+    answers = await asyncio.gather(
+        add(store, keys[0], draft(set={"x": "good"})),
+        add(store, keys[1], draft(set={"x": "bad"})),
+        add(store, keys[2], draft(set={"x": "good"})),
+        return_exceptions=True,
+    )
+    assert [isinstance(answer, StoreFailed) for answer in answers] == [False, True, False]
+    await add(store, keys[1], draft(set={"x": "good"}))
+    await store.close()
+
+
+async def test_a_caller_cancelled_as_its_answer_comes_does_not_hang() -> None:
+    """The outcome is known before the caller wakes: there is nothing left to wait for."""
+    unit = Unit([])
+    unit.taken = True
+    waiting = asyncio.create_task(unit.wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    unit.tell(())
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, 5)
+
+
+async def test_thousands_of_shared_names_leave_room_in_the_lock_table(open_stores: Open) -> None:
+    """However many names a commit touches, others still find locks."""
+    one, two = await open_stores(2)
+    await create(one, A)
+    await create(two, key("b"))
+    drafts = [
+        draft(set={f"app:n{n}": n for n in range(at, at + 900)}) for at in range(0, 9_000, 900)
+    ]
+    many, few = await asyncio.gather(add(one, A, *drafts), add(two, key("b"), draft()))
+    assert many.head.version == 11
+    assert few.head.version == 2

@@ -24,6 +24,7 @@ BRANCHES = {"HoldfastError", "InvalidInput", "SessionError", "StoreError"}
 ARGUMENTS: dict[str, Any] = {
     "part": "app",
     "reason": "is empty",
+    "advice": "give it to somebody",
     "url": "x://",
     "where": "data",
     "size_bytes": 9,

@@ -50,12 +50,16 @@ class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """An event with the bytes a store keeps of it."""
+    """An event with the draft it was made of and the bytes a store keeps of it."""
 
     event: Event
-    raw: bytes
+    draft: Prepared
     salt: bytes
     digest: bytes
+
+    @property
+    def raw(self) -> bytes:
+        return self.draft.raw
 
 
 def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Record]:
@@ -88,7 +92,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     if draft.type.startswith("session."):
         head.check_bounds(after)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Record(
-        event, draft.raw, salt, digest
+        event, draft, salt, digest
     )
 
 

@@ -17,6 +17,7 @@ from holdfast.model.chain import genesis
 from holdfast.model.events import to_time, to_us
 from holdfast.model.keys import Key, unfit
 from holdfast.model.limits import (
+    LABEL_BYTES_MAX,
     LABEL_VALUE_CHARS_MAX,
     LABELS_MAX,
     NAME_CHARS_MAX,
@@ -141,6 +142,8 @@ def labeled_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
             raise InvalidEvent(f"the label {name!r} {reason}")
         if value is not None and (reason := unfit(value, LABEL_VALUE_CHARS_MAX)):
             raise InvalidEvent(f"the value of label {name!r} {reason}")
+        if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
+            raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
     return {"labels": dict(changes)}
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import InvalidKey
-from holdfast.model.limits import KEY_PART_CHARS_MAX
+from holdfast.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 
 # Control characters (NUL among them) break logs, terminals and PostgreSQL text; lone surrogates
 # cannot be encoded. Neither is ever meant.
@@ -27,6 +27,11 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True):
         for part in ("app", "user", "id"):
             if reason := unfit(getattr(self, part), KEY_PART_CHARS_MAX):
                 raise InvalidKey(part, reason)
+        if len(self.app) + len(self.user) + len(self.id) > KEY_BYTES_MAX // 4:
+            size = len(f"{self.app}{self.user}{self.id}".encode())
+            if size > KEY_BYTES_MAX:
+                reason = f"has with the other parts {size:,} bytes, more than {KEY_BYTES_MAX:,}"
+                raise InvalidKey("id", reason)
 
     def __str__(self) -> str:
         return f"{self.app}/{self.user}/{self.id}"

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 KEY_PART_CHARS_MAX: Final = 256
+KEY_BYTES_MAX: Final = 1_100  # all three parts: a key and a label together fit a server's index
+LABEL_BYTES_MAX: Final = 1_400  # name and value
 TYPE_CHARS_MAX: Final = 128
 ACTOR_CHARS_MAX: Final = 320  # a key part with a prefix
 ID_CHARS_MAX: Final = 256

@@ -42,6 +42,7 @@ from holdfast.session.follow import Hub
 from holdfast.session.session import Session
 from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
+from holdfast.store.cursor import check_app
 from holdfast.store.doctor import read_checks
 from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
@@ -131,6 +132,8 @@ class Holdfast:
         (committed,) = await self._committing((Commit(key, (prepared,), 0),))
         self._hub.touch(key, committed.head.version)
         session._begin(committed, (prepared,))
+        if committed.repeated:  # under a lost answer: what it sees was not told again
+            await session.refresh()
         return session
 
     async def get(
@@ -236,11 +239,12 @@ class Holdfast:
         return deleted
 
     async def erase(self, key: AnyKey) -> Erasure | None:
-        """Forget the session: nothing of it can be read from the store's files afterwards.
+        """Forget the session: nothing of it can be read from the store afterwards.
 
-        A SQLite file is written anew for that, which takes time by its size. Raises StoreBusy if
-        a reader of another process keeps old pages alive too long: the session is erased then,
-        and calling again finishes the overwriting.
+        A SQLite file is written anew, so that nothing is left in its pages either, which takes
+        time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
+        long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
+        server keeps the bytes until it vacuums and its WAL and backups are recycled.
         """
         key = _key(key)
         erasure = await self._store_now().erase(key)
@@ -257,7 +261,7 @@ class Holdfast:
         """
         feed = feed_of(self._store_now())
         one = None if key is None else _key(key)
-        return watch(self._hub, feed, app=app, key=one, after=after)
+        return watch(self._hub, feed, app=check_app(app), key=one, after=after)
 
     async def verify(
         self, key: AnyKey | None = None, *, progress: Progress | None = None
@@ -295,6 +299,7 @@ class Holdfast:
         check_worker(worker)
         check_lease_seconds(lease_seconds)
         limit = check_limit(limit)
+        app = check_app(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
     async def renew(self, lease: Lease, *, lease_seconds: float = 30) -> Lease:

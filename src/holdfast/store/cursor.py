@@ -52,7 +52,17 @@ def read_position(position: str, count: int) -> tuple[int, ...]:
     parts = position.split(".") if isinstance(position, str) else []
     if len(parts) != count or not all(part.isdecimal() and len(part) < 20 for part in parts):
         raise InvalidCursor
-    return tuple(map(int, parts))
+    numbers = tuple(map(int, parts))
+    if max(numbers) > INT_MAX:
+        raise InvalidCursor
+    return numbers
+
+
+def check_app(app: str | None) -> str | None:
+    """An app to look into, or None for all. Raises InvalidQuery."""
+    if app is not None and (reason := unfit(app, KEY_PART_CHARS_MAX)):
+        raise InvalidQuery(f"the app {app!r} {reason}")
+    return app
 
 
 def check(query: Query) -> None:

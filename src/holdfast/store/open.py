@@ -27,10 +27,7 @@ _POSTGRES_TOOLS: Final = (
 
 async def open_store(url: str, *, seal: Seal | None = None) -> Store:
     """Open the store a URL names, creating it if it is not there. Raises InvalidURL, StoreError."""
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or "://" not in url:
-        raise InvalidURL(str(url), "it is not a URL")
-    match parts.scheme:
+    match scheme_of(url):
         case "memory":
             if url != "memory://":
                 raise InvalidURL(url, "a memory store has no name and no options")
@@ -43,6 +40,16 @@ async def open_store(url: str, *, seal: Seal | None = None) -> Store:
             raise InvalidURL(url, f"no store is called {scheme!r}")
 
 
+def scheme_of(url: str) -> str:
+    """The part that names the kind of store. Raises InvalidURL."""
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidURL(str(url), "it is not a URL")
+    try:
+        return urlsplit(url).scheme
+    except ValueError as error:
+        raise InvalidURL(url, f"it is not a URL ({error})") from None
+
+
 async def _open_postgres(url: str, seal: Seal | None) -> Store:
     try:
         from holdfast.store.postgres.store import PostgresStore
@@ -53,7 +60,7 @@ async def _open_postgres(url: str, seal: Seal | None) -> Store:
 
 async def refuse_missing(url: str) -> None:
     """Raise StoreUnopened where opening would make a store: for doors that only look after one."""
-    match urlsplit(url).scheme:
+    match scheme_of(url):
         case "sqlite":
             path = sqlite_path(url)
             if not path.exists():

@@ -188,7 +188,7 @@ class Store(Protocol):
         ...
 
     async def erase(self, key: Key) -> Erasure | None:
-        """Forget the session: its log, its key and its labels leave the store's files.
+        """Forget the session: its log, its key and its labels leave the store.
 
         A deleted session can still be erased; an erased one gives its certificate again; None
         if there never was one. What it wrote to app: and user: stays.

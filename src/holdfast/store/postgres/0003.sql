@@ -4,6 +4,15 @@
 -- next one to write must be younger.
 ALTER TABLE holdfast.sessions ADD COLUMN xid xid8 NOT NULL DEFAULT '0';
 
+-- How often the database was moved to another server. Replaced by the first to open it there.
+CREATE FUNCTION holdfast.epoch() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 0::bigint $$;
+
+-- A transaction's place in the feed. Numbers of transactions begin anew when a dump is restored on
+-- another server; the epoch, which opening raises then, keeps later ones above earlier ones.
+CREATE FUNCTION holdfast.stamp(of xid8) RETURNS xid8
+LANGUAGE sql STABLE AS $$ SELECT ((holdfast.epoch() << 48) + of::text::bigint)::text::xid8 $$;
+ALTER TABLE holdfast.events ALTER COLUMN xid SET DEFAULT holdfast.stamp(pg_current_xact_id());
+
 -- The schema of typed state.
 ALTER TABLE holdfast.sessions ADD COLUMN schema_version text COLLATE "C";
 

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr
 
 from holdfast.model.chain import genesis
 from holdfast.model.due import first_us
-from holdfast.model.events import Commit, Prepared
+from holdfast.model.events import Commit
 from holdfast.model.fold import Fold, Record, ScopeKey
 from holdfast.model.head import PROCESSED, Head, blank
 from holdfast.model.keys import Key
@@ -20,15 +20,15 @@ from holdfast.model.lease import with_lease
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.model.ops import scope_of
 from holdfast.store import bodies
-from holdfast.store.codec import Codec
 from holdfast.store.plan import Plan
 from holdfast.store.postgres.connect import Connection
+from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.sight import Sight
 from holdfast.store.protocol import Committed, Place
 from holdfast.store.sqlite.cache import Live, LiveScope
 
 SOON: Final = 2**60  # stands for the server's clock until the server has told it
-_WIDTHS: Final = {"h": 7, "n": 4, "v": 11, "w": 2, "e": 16, "p": 4, "s": 10}
+_WIDTHS: Final = {"h": 8, "n": 4, "v": 11, "w": 2, "e": 16, "p": 4, "s": 10}
 # Columns that are NULL in most batches, by runs: a run of nothing but NULL is not sent.
 _OPTIONAL: Final = {"v": ((2, 3), (3, 11)), "e": ((6, 10),)}
 
@@ -101,8 +101,9 @@ class _Table:
 class Call:
     """Gathers the units of a plan as they are added."""
 
-    def __init__(self, plan: Plan, sight: Sight, codec: Codec) -> None:
-        self._plan, self._sight, self._codec = plan, sight, codec
+    def __init__(self, plan: Plan, sight: Sight, reader: Reader) -> None:
+        self._plan, self._sight = plan, sight
+        self._codec, self._hash = reader.codec, reader.key_hash
         self._units = 0
         self._heads: dict[Key, int] = {}
         self._new = False  # some session is to be created
@@ -125,10 +126,9 @@ class Call:
         self._seen_records += len(records)
         self._seen_writes += len(writes)
         self._units += 1
-        drafts = {draft.id: draft for commit in commits for draft in commit.drafts}
         places: dict[Key, int] = {}
         for key, rec in records:
-            places[key] = self._add_event(key, rec, drafts[rec.event.id])
+            places[key] = self._add_event(key, rec)
         for commit in commits:
             if commit.key in places:
                 self._add_visit(commit, places[commit.key])
@@ -145,9 +145,9 @@ class Call:
             return Reply(None)
         self._sort_heads()
         columns = self._h.columns()
-        if not self._new:  # only who is to be created needs a name and a first link
+        if not self._new:  # only who is to be created needs a name, a first link and a hash
             columns[1:4] = (), (), ()
-            columns[6] = ()
+            columns[6:8] = (), ()
         columns += [*self._n.columns(), self._units]
         for table in (self._v, self._w, self._e, self._p, self._s):
             columns += table.columns()
@@ -219,14 +219,15 @@ class Call:
             if live is None:
                 self._new = True
                 uid = self._plan.folds[key].head.uid
-                row: tuple[Any, ...] = (None, key.app, key.user, key.id, uid, 0, genesis(uid))
+                begin = (uid, 0, genesis(uid), self._hash(key))
+                row: tuple[Any, ...] = (None, key.app, key.user, key.id, *begin)
             else:
                 head = live.fold.head
-                row = (live.sid, key.app, key.user, key.id, head.uid, head.version, None)
+                row = (live.sid, key.app, key.user, key.id, head.uid, head.version, None, None)
             found = self._heads[key] = self._h.add(*row)
         return found
 
-    def _add_event(self, key: Key, rec: Record, draft: Prepared) -> int:
+    def _add_event(self, key: Key, rec: Record) -> int:
         e = rec.event
         salt, raw, place_of = rec.salt, rec.raw, None
         if self._codec.seals:  # the salt goes inside the seal
@@ -238,7 +239,7 @@ class Call:
             self._units,
             head,
             e.id,
-            draft.given,
+            rec.draft.given,
             e.type,
             e.actor,
             e.cause,
@@ -250,7 +251,7 @@ class Call:
             crc,
             salt,
             rec.digest,
-            draft.header,
+            rec.draft.header,
         )
         self._keys.append((key, e.seq))
         if e.type == PROCESSED and e.data is not None:

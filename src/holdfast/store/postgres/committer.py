@@ -26,6 +26,7 @@ BATCH_MAX: Final = 256
 BATCH_BYTES_MAX: Final = 8 * 2**20
 BATCH_SPLIT_MIN: Final = 16  # a batch up to this size is not worth a second flush
 WAITING_MAX: Final = 16_384
+SNAPSHOTS_EVERY: Final = 256  # batches
 _LOOKED_AT_MAX: Final = 4 * BATCH_MAX  # of the queue, for a batch
 
 
@@ -76,10 +77,14 @@ class Committer:
                 self._tasks[lane] = asyncio.get_running_loop().create_task(self._run(lane))
 
     async def _run(self, lane: Lane) -> None:
+        served = 0
         while True:
             batch = self._take()
             if batch:
                 await self._serve(lane, batch)
+                served += 1
+                if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
+                    await lane.write_snapshots()
                 continue
             self._bell.clear()
             await lane.write_snapshots()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from pathlib import Path
@@ -16,12 +17,14 @@ from holdfast.errors import (
     StoreForeign,
     StoreFull,
     StoreNewer,
+    StoreOlder,
     StoreReadOnly,
     StoreUnopened,
 )
 
 SCHEMA: Final = 3
-POOL_MAX: Final = 8
+POOL_MAX: Final = 8  # for reading
+DESK_MAX: Final = 4  # for what may wait for a row: claims, locks, deletions
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
 LOCK_SECONDS_MAX: Final = 10.0
@@ -44,6 +47,20 @@ _MIGRATING: Final = 0x484F4C44
 _META: Final = (
     "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = 'holdfast' AND c.relname = 'meta'"
+)
+# Told apart from every other server, also from one that a dump of this one was restored on.
+_HOME: Final = "SELECT system_identifier::text FROM pg_control_system()"
+_MARK: Final = (
+    "INSERT INTO holdfast.meta VALUES ($1, $2) "
+    "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+_EPOCH: Final = (
+    "CREATE OR REPLACE FUNCTION holdfast.epoch() RETURNS bigint "
+    "LANGUAGE sql IMMUTABLE AS $$ SELECT {}::bigint $$"
+)
+_OCCUPIED: Final = (
+    "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE n.nspname = 'holdfast'"
 )
 _RIGHTS: Final = (
     "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA holdfast and "
@@ -99,7 +116,9 @@ async def connect(url: str) -> Pool:
     pool = await open_pool(url, size=POOL_MAX)
     try:
         async with pool.acquire() as conn:
-            await bring_forward(conn, where(url))
+            ready = await _is_ready(conn)
+        if not ready:
+            await _prepare(url)
     except BaseException as error:
         await pool.close()
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
@@ -108,6 +127,16 @@ async def connect(url: str) -> Pool:
             raise translate(error, where(url)) from error
         raise
     return pool
+
+
+async def _prepare(url: str) -> None:
+    """Bring the schema forward, for as long as that takes: no limit of time on this connection."""
+    conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX, server_settings=_settings(0))
+    try:
+        await conn.execute("SET statement_timeout = 0")
+        await bring_forward(conn, where(url))
+    finally:
+        await conn.close()
 
 
 async def open_pool(url: str, *, size: int) -> Pool:
@@ -134,6 +163,8 @@ def _settings(lock_seconds: float) -> dict[str, str]:
         "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
         "lock_timeout": str(int(lock_seconds * 1_000)),
         "search_path": "pg_catalog",
+        # Whatever the role or the database defaults to: after a lock the newest rows are seen.
+        "default_transaction_isolation": "read committed",
     }
 
 
@@ -142,7 +173,7 @@ async def _as_it_is(conn: Connection) -> None:
 
 
 async def refuse_empty(url: str) -> None:
-    """Raise StoreUnopened if the server cannot be reached or has no schema of ours."""
+    """Raise StoreError where opening would make or change the schema: for doors that only look."""
     try:
         conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
         try:
@@ -150,15 +181,16 @@ async def refuse_empty(url: str) -> None:
         finally:
             await conn.close()
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        reason = f"{error or type(error).__name__}; check the URL, and that the server runs"
-        raise StoreUnopened(where(url), reason) from error
+        raise StoreUnopened(where(url), _reason(error)) from error
     if found == 0:
         raise StoreUnopened(where(url), "the database has no schema holdfast; check the URL")
+    if 0 < found < SCHEMA:
+        raise StoreOlder(where(url), found, SCHEMA)
 
 
 def where(url: str) -> str:
     """The URL without its password, wherever that stands, for people."""
-    url = re.sub(r"(?<=[?&]password=)[^&#]*", "…", url)
+    url = re.sub(r"(?<=password=)[^&#]*", "…", url)
     before, at, after = url.rpartition("@")
     if not at or "://" not in before:
         return url
@@ -167,32 +199,48 @@ def where(url: str) -> str:
 
 
 async def bring_forward(conn: Connection, place: str) -> None:
-    """Run the migrations that the database lacks, under a lock that all processes share."""
-    found = await _schema(conn)
-    if found == SCHEMA:
-        return
+    """Make the database what this release works on, under a lock that all processes share."""
     async with conn.transaction():
         await conn.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
         found = await _schema(conn)
-        if found == SCHEMA:
-            return  # another process was faster, and may be using it already
         if found > SCHEMA:
             raise StoreNewer(place, found, SCHEMA)
         if found < 0:
             raise StoreForeign(place)
-        if found == 0:
-            await conn.execute("CREATE SCHEMA holdfast")
+        if await _is_ready(conn):
+            return  # another process was faster, and may be using it already
+        await conn.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         for number in range(found + 1, SCHEMA + 1):
             await conn.execute(_sql(f"{number:04}.sql"))
+        await _move_house(conn)
         await conn.execute(_sql("functions.sql"))
+        for name, value in _marks(await conn.fetchval(_HOME)).items():
+            await conn.execute(_MARK, name, value)
         await conn.execute(
             "INSERT INTO holdfast.meta VALUES ('secret', $1) ON CONFLICT DO NOTHING", os.urandom(32)
         )
-        await conn.execute(
-            "INSERT INTO holdfast.meta VALUES ('schema', $1) "
-            "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-            str(SCHEMA).encode(),
-        )
+
+
+async def _is_ready(conn: Connection) -> bool:
+    """Whether schema and functions are those of this release, and this server is their home."""
+    if await _schema(conn) != SCHEMA:
+        return False
+    rows = await conn.fetch("SELECT name, value FROM holdfast.meta WHERE name <> 'secret'")
+    found = {name: bytes(value) for name, value in rows}
+    return found == _marks(await conn.fetchval(_HOME))
+
+
+def _marks(home: str) -> dict[str, bytes]:
+    functions = hashlib.sha256(_sql("functions.sql").encode()).digest()
+    return {"schema": str(SCHEMA).encode(), "functions": functions, "home": home.encode()}
+
+
+async def _move_house(conn: Connection) -> None:
+    """Raise the epoch if the database came here by a dump from another server."""
+    home = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'home'")
+    if home is not None and bytes(home).decode() != await conn.fetchval(_HOME):
+        epoch = await conn.fetchval("SELECT holdfast.epoch()")
+        await conn.execute(_EPOCH.format(epoch + 1))
 
 
 async def _schema(conn: Connection) -> int:
@@ -202,7 +250,8 @@ async def _schema(conn: Connection) -> int:
     if not await conn.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'"):
         return 0
     if not await conn.fetchval(_META):
-        return -1
+        # Empty: somebody made it for us. Anything in it is somebody else's.
+        return -1 if await conn.fetchval(_OCCUPIED) else 0
     try:
         found = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'")
     except asyncpg.UndefinedColumnError:
@@ -214,6 +263,8 @@ async def _schema(conn: Connection) -> int:
 def _reason(error: Exception) -> str:
     """Why no connection came about, and what to look at."""
     text = (str(error) or type(error).__name__).rstrip(".")
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        return f"{text}. {_RIGHTS}"
     if isinstance(error, OSError):
         return f"{text}. Is the server running, and are host and port in the URL right? Then retry"
     return text
@@ -234,9 +285,17 @@ def translate(error: BaseException, place: str) -> StoreError:
             | TimeoutError()
         ):
             return StoreBusy(place)
-        case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
+        case asyncpg.DiskFullError():
             return StoreFull(place)
-        case asyncpg.ReadOnlySQLTransactionError() | asyncpg.InsufficientPrivilegeError():
-            return StoreReadOnly(place)
+        case asyncpg.ReadOnlySQLTransactionError():
+            return StoreReadOnly(
+                place, "the server is a standby or read-only. Connect to the primary"
+            )
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreReadOnly(place, f"{error}. {_RIGHTS}")
+        case asyncpg.UndefinedFunctionError():
+            return StoreFailed(
+                place, f"{error}. A newer release may have changed the schema: upgrade"
+            )
         case _:
             return StoreFailed(place, f"{type(error).__name__}: {error}")

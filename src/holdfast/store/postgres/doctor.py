@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from holdfast.store.doctor import listed, plural, size
-from holdfast.store.postgres.connect import POOL_MAX, SCHEMA, Connection
+from holdfast.store.postgres.connect import DESK_MAX, POOL_MAX, SCHEMA, Connection
 from holdfast.store.protocol import Check
 
 OLDEST: Final = 14  # of the major versions that its makers still mend
@@ -20,6 +20,8 @@ DEAD_ROWS_MIN: Final = 10_000
 LAG_BYTES_MAX: Final = 256 * 2**20
 TRANSACTION_SECONDS_MAX: Final = 30.0
 TABLES_SECONDS_MAX: Final = 3_600
+AHEAD_SECONDS_MAX: Final = 60
+PROCESS_MAX: Final = POOL_MAX + DESK_MAX + 3  # two lanes and an ear
 CLOCK_SECONDS_MAX: Final = 1.0
 _ROUNDS: Final = 5
 
@@ -71,6 +73,9 @@ SELECT 'process ' || pid || ' of ' || coalesce(usename, '?') AS who,
 SELECT 'prepared transaction ' || gid,
        extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
  ORDER BY 2 DESC"""
+_AHEAD: Final = """
+SELECT count(*) FROM holdfast.sessions
+ WHERE deleted_us IS NULL AND updated_us > holdfast.now_us() + $1::bigint"""
 _SCHEMA: Final = "SELECT value FROM holdfast.meta WHERE name = 'schema'"
 _SEES: Final = "SELECT pg_has_role('pg_monitor', 'usage')"
 _HIDDEN: Final = "not shown to this user: GRANT pg_monitor shows it"
@@ -208,8 +213,8 @@ async def _room(conn: Connection) -> Check:
 
 def room(most: int, used: int, ours: int) -> Check:
     """Whether one more process of ours would find connections."""
-    found = f"{used} of {most} in use, {ours} by Holdfast; a process takes up to {POOL_MAX}"
-    if most - used >= POOL_MAX:
+    found = f"{used} of {most} in use, {ours} by Holdfast; a process takes up to {PROCESS_MAX}"
+    if most - used >= PROCESS_MAX:
         return Check("connections", found)
     advice = (
         "Raise max_connections and restart the server, put PgBouncer (session mode) in front of "
@@ -304,8 +309,23 @@ def clock(*, skew_seconds: float, doubt_seconds: float) -> Check:
     return Check("clock", found, "warning", advice)
 
 
+async def _ahead(conn: Connection) -> Check:
+    return ahead(await conn.fetchval(_AHEAD, AHEAD_SECONDS_MAX * 1_000_000))
+
+
+def ahead(count: int) -> Check:
+    """Sessions dated in the future: their input is due only then."""
+    if not count:
+        return Check("dates", "no session is ahead of the clock")
+    advice = (
+        "The server's clock was ahead and was set back. What came in since is due when the clock "
+        "has caught up; claim such sessions by acquire_lock if that is too late."
+    )
+    return Check("dates", f"{plural(count, 'session')} ahead of the clock", "warning", advice)
+
+
 # Everyone may ask these. The others answer wrongly, rather than not at all, to those who may not.
-_OPEN: Final[tuple[Asked, ...]] = (_schema, _tables, _dead_rows, _room, _clock)
+_OPEN: Final[tuple[Asked, ...]] = (_schema, _tables, _dead_rows, _room, _clock, _ahead)
 _MONITORED: Final[tuple[tuple[str, Asked], ...]] = (
     ("replication", _replication),
     ("wal size", _wal),

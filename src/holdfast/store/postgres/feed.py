@@ -9,12 +9,14 @@ halve the throughput. It is a hint; the reading is the truth.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
 import asyncpg
 
 from holdfast.model.keys import Key
+from holdfast.model.limits import INT_MAX
 from holdfast.store import cursor as cursors
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import rows
@@ -23,6 +25,7 @@ from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Change
 
 CHANNEL: Final = "holdfast"
+LISTEN_AGAIN_SECONDS: Final = 1.0
 # A hint need not be durable: without this the server would flush its log for every one of them,
 # and the next commit would wait for that flush.
 _NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')"
@@ -37,8 +40,12 @@ async def changes(
     one = (None, None) if key is None else (key.user, key.id)
     app = app if key is None else key.app
     found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit)
-    changes = tuple(_change(row, codec) for row in found)
-    return changes, changes[-1].position if changes else cursors.write_position(xid, pos)
+    changes = tuple(_change(row, codec) for row in found if row["pos"] is not None)
+    if len(changes) == limit:
+        return changes, changes[-1].position
+    # All below the horizon was looked at, whether it was asked for or not: never again.
+    seen = (found[0]["horizon"] - 1, INT_MAX)
+    return changes, cursors.write_position(*max(seen, (xid, pos)))
 
 
 def _change(row: Any, codec: Codec) -> Change:
@@ -54,8 +61,11 @@ class Hinting:
         self._pool, self._connect = pool, connect
         self._telling: asyncio.Task[None] | None = None
         self._more = False
+        self._heard: Callable[[], None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._listened_at = 0.0
         self._ear: Connection | None = None
-        self.heard = 0
+        self.hints = 0
 
     def tell(self) -> None:
         """Say that something was committed. Returns at once; many commits are told in one."""
@@ -63,31 +73,44 @@ class Hinting:
         if self._telling is None or self._telling.done():
             self._telling = asyncio.get_running_loop().create_task(self._tell())
 
-    def hears(self) -> bool:
-        return self._ear is not None and not self._ear.is_closed()
+    def listen(self, heard: Callable[[], None]) -> None:
+        """Hear from others, on a connection of its own, from about now on."""
+        self._heard = heard
+        self.listen_again()
 
-    async def listen(self, heard: Callable[[], None]) -> None:
-        """Hear from others on a connection of its own."""
-        if self.hears():
+    def listen_again(self) -> None:
+        """See to it that the ear is open, if anybody wants to hear; not too often."""
+        deaf = self._ear is None or self._ear.is_closed()
+        busy = self._listening is not None and not self._listening.done()
+        if self._heard is None or busy or not deaf:
             return
+        if time.monotonic() - self._listened_at >= LISTEN_AGAIN_SECONDS:
+            self._listened_at = time.monotonic()
+            self._listening = asyncio.get_running_loop().create_task(self._listen())
 
-        def ring(*_: object) -> None:
-            self.heard += 1
-            heard()
+    async def close(self) -> None:
+        for task in (self._telling, self._listening):
+            if task is self._listening and task is not None:
+                task.cancel()
+            if task is not None:
+                await asyncio.gather(task, return_exceptions=True)
+        if self._ear is not None:
+            self._ear.terminate()
 
+    async def _listen(self) -> None:
         try:
             self._ear = await self._connect()
-            await self._ear.add_listener(CHANNEL, ring)
+            await self._ear.add_listener(CHANNEL, self._ring)
             # Held for as long as the connection: by it, committers know that hints are heard.
             await self._ear.execute("SELECT pg_advisory_lock_shared(holdfast.listening())")
+            self._ring()  # what was committed before they knew
         except _FAILURES:
             self._ear = None  # polling goes on
 
-    async def close(self) -> None:
-        if self._telling is not None:
-            await asyncio.gather(self._telling, return_exceptions=True)
-        if self._ear is not None:
-            await self._ear.close()
+    def _ring(self, *_: object) -> None:
+        self.hints += 1
+        if self._heard is not None:
+            self._heard()
 
     async def _tell(self) -> None:
         while self._more:

@@ -1,30 +1,23 @@
--- The functions of the store, made anew as a whole whenever the schema is brought forward: a change
--- here goes with a new number.
-
-DO $$
-DECLARE
-    old regprocedure;
-BEGIN
-    FOR old IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'holdfast'::regnamespace LOOP
-        EXECUTE 'DROP FUNCTION ' || old;
-    END LOOP;
-END $$;
+-- The functions of the store, brought in whenever they differ from those that are there. An old
+-- process goes on with the functions it knows: one whose arguments change is added beside its old
+-- form, and no form that a running release may call is dropped.
 
 -- The advisory lock that whoever listens for hints shares.
-CREATE FUNCTION holdfast.listening() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 5210131961453309284 $$;
+CREATE OR REPLACE FUNCTION holdfast.listening() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 5210131961453309284 $$;
 
-CREATE FUNCTION holdfast.now_us() RETURNS bigint
+CREATE OR REPLACE FUNCTION holdfast.now_us() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- Lock scope names, in one order for everybody, until the transaction ends. A name that is not
--- there yet has no row to lock, so the lock is on the name's hash.
-CREATE FUNCTION holdfast.lock_names(n_app text[], n_owner text[], n_name text[])
+-- there yet has no row to lock, so the lock is on the name's hash: one of so many, because every lock
+-- takes a place in a table that all databases of the server share.
+CREATE OR REPLACE FUNCTION holdfast.lock_names(n_app text[], n_owner text[], n_name text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark bigint;
 BEGIN
     FOR mark IN
-        SELECT DISTINCT hashtextextended(app || chr(1) || owner || chr(1) || name, 7)
+        SELECT DISTINCT hashtextextended(app || chr(1) || owner || chr(1) || name, 7) & 1023 | 5210131961453300736
         FROM unnest(n_app, n_owner, n_name) AS n (app, owner, name) ORDER BY 1
     LOOP
         PERFORM pg_advisory_xact_lock(mark);
@@ -50,8 +43,9 @@ END $$;
 -- The feed orders events by transaction, so a session's events must not be written by an older
 -- transaction than those before them: a head that a younger one has moved is stale to this one,
 -- even at the version that was planned on. The next attempt is younger.
-CREATE FUNCTION holdfast.commit(
+CREATE OR REPLACE FUNCTION holdfast.commit(
     h_sid bigint[], h_app text[], h_owner text[], h_id text[], h_uid text[], h_base bigint[], h_link bytea[],
+    h_hash bytea[],
     n_app text[], n_owner text[], n_name text[], n_base bigint[],
     units integer,
     v_unit integer[], v_head integer[], v_fence bigint[], v_labels text[], v_pending integer[], v_since integer[],
@@ -77,7 +71,7 @@ DECLARE
     moved    boolean[];
     seqs     bigint[] := array_fill(0::bigint, ARRAY[cardinality(e_unit)]);
     doubt    boolean := false;
-    mine     xid8 := pg_current_xact_id();
+    mine     xid8 := holdfast.stamp(pg_current_xact_id());
     r        record;
     h        integer;
     new_sid  bigint;
@@ -98,7 +92,8 @@ BEGIN
             IF FOUND THEN
                 sids[i] := new_sid;
                 made[i] := true;
-                stale[i] := false;
+                -- Erased while this was on its way: not made again, and told on the next look.
+                stale[i] := EXISTS (SELECT FROM holdfast.erased WHERE key_hash = h_hash[i]);
                 at_link[i] := h_link[i];
             END IF;
         END LOOP;
@@ -190,9 +185,9 @@ BEGIN
     END LOOP;
 
     INSERT INTO holdfast.events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
-                                 flags, body, crc, salt, digest, link)
+                                 flags, body, crc, salt, digest, link, xid)
     SELECT sids[e_head[i]], seqs[i], e_id[i], e_type[i], e_actor[i], ats[i], e_cause[i], e_invocation[i],
-           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i], e_salt[i], e_digest[i], links[i]
+           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i], e_salt[i], e_digest[i], links[i], mine
     FROM generate_subscripts(e_unit, 1) i WHERE links[i] IS NOT NULL;
 
     IF cardinality(p_unit) > 0 THEN
@@ -255,7 +250,7 @@ END $$;
 
 -- The newest value of every name of one owner, as the rows from its base on. Skips from name to
 -- name along the index: the cost does not grow with the number of versions.
-CREATE FUNCTION holdfast.scopes_of(of_app text, of_owner text)
+CREATE OR REPLACE FUNCTION holdfast.scopes_of(of_app text, of_owner text)
 RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
                uid text, seq bigint)
 LANGUAGE sql STABLE AS $$
@@ -283,7 +278,7 @@ $$;
 -- Lease sessions that are due, the highest priority first, then the longest due. Locks without
 -- waiting and looks at each row again under its lock, so no session is given to two workers. The
 -- statements are planned for the app or for all, each on an index of its own.
-CREATE FUNCTION holdfast.claim(of_worker text, most integer, span_us bigint, of_app text)
+CREATE OR REPLACE FUNCTION holdfast.claim(of_worker text, most integer, span_us bigint, of_app text)
 RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint)
 LANGUAGE plpgsql AS $$
 DECLARE

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import asyncpg
+import msgspec
 
 from holdfast.errors import HoldfastError, StoreBusy, StoreFailed
 from holdfast.model.chain import SALT_BYTES
+from holdfast.model.head import CREATED
 from holdfast.model.ids import Entropy
 from holdfast.model.keys import Key
 from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
@@ -41,7 +43,16 @@ from holdfast.store.sqlite.cache import Cache, Live
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
+_AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once already
+
+
+class Unwritable(Exception):  # no error of the tree: it never leaves the lane
+    """One unit cannot be put into bytes; what was planned with it must be planned again."""
+
+    def __init__(self, unit: Unit, reason: Exception) -> None:
+        self.unit, self.reason = unit, reason
+        super().__init__("cannot be encoded or sealed")
 
 
 class Sent(NamedTuple):
@@ -83,14 +94,14 @@ class Lane:
             if live.damaged:
                 continue
             fold = live.fold
-            raw = bodies.snapshot_body(fold.fields, fold.versions)
             seq = fold.head.version
-            place = Place("snapshot", fold.head.uid, str(seq))
-            packed = self._reader.codec.pack(raw, place, bound=True)
             try:
+                raw = bodies.snapshot_body(fold.fields, fold.versions)
+                place = Place("snapshot", fold.head.uid, str(seq))
+                packed = self._reader.codec.pack(raw, place, bound=True)
                 conn = await self._line.connection()
                 await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
-            except (*BROKEN, asyncpg.PostgresError):
+            except Exception:  # a seal may fail with anything, and nobody waits for this
                 return
             live.snapshot_bytes, live.delta_bytes = len(raw), 0
 
@@ -106,6 +117,15 @@ class Lane:
         try:
             sent = await self._deliver(units, locked=locked, hurried=hurried)
             return self._settle(sent)  # only now is it durable: nobody is told before
+        except Unwritable as error:
+            self._fail([error.unit], error.reason)
+            return [unit for unit in units if unit is not error.unit]
+        except _AGAIN as error:
+            self._cache.clear()
+            return [unit for unit in units if not self._gives_up(unit, error)]
+        except asyncpg.ReadOnlySQLTransactionError as error:
+            self._line.drop()  # the server may have become a standby: look for the primary again
+            self._fail(units, error)
         except asyncpg.PostgresError as error:
             self._cache.clear()
             if len(units) > 1:
@@ -114,6 +134,13 @@ class Lane:
         except Exception as error:
             self._fail(units, error)
         return []
+
+    def _gives_up(self, unit: Unit, error: Exception) -> bool:
+        """Count one more try in vain."""
+        unit.tries += 1
+        if unit.tries > TRIES_MAX:
+            self._fail([unit], error)
+        return unit.tries > TRIES_MAX
 
     async def _deliver(self, units: list[Unit], *, locked: bool, hurried: bool) -> Sent:
         """Send over whatever connection there is, until there is an answer or no hope of one."""
@@ -165,12 +192,15 @@ class Lane:
 
     async def _lock(self, conn: Connection, unit: Unit) -> None:
         """Take the rows and names of a unit that others keep being faster to."""
-        keys = [(c.key.app, c.key.user, c.key.id) for c in unit.commits]
-        await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
+        await self._lock_rows(conn, [unit])
         if unit.names:
             columns = [list(column) for column in zip(*sorted(unit.names), strict=True)]
             await conn.execute("SELECT holdfast.lock_names($1, $2, $3)", *columns)
         self._forget(unit)
+
+    async def _lock_rows(self, conn: Connection, units: list[Unit]) -> None:
+        keys = [(c.key.app, c.key.user, c.key.id) for unit in units for c in unit.commits]
+        await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
 
     async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
         """Plan on what is known, and have it checked and written. Changes no unit."""
@@ -183,7 +213,7 @@ class Lane:
             lambda: self._entropy.take(SALT_BYTES),
             lease_now_us=max([unit.judged_us for unit in units]),
         )
-        call = Call(plan, sight, self._reader.codec)
+        call = Call(plan, sight, self._reader)
         refused: list[tuple[Unit, HoldfastError]] = []
         planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
         for unit in units:
@@ -192,8 +222,16 @@ class Lane:
             except HoldfastError as error:
                 refused.append((unit, error))
                 continue
-            planned.append((unit, call.take(unit.commits), answers))
-        return Sent(call, await call.send(conn), planned, refused)
+            try:
+                planned.append((unit, call.take(unit.commits), answers))
+            except Exception as error:  # a seal, which is not ours, may fail with anything
+                raise Unwritable(unit, error) from error
+        reply = await call.send(conn)
+        if any([unit.lost for unit in units]) and not call.recorded():
+            # Found recorded, which does not yet mean durable: the first answer may have been lost
+            # while the server waited for a standby. A lock waits as a commit does.
+            await self._lock_rows(conn, units)
+        return Sent(call, reply, planned, refused)
 
     def _settle(self, sent: Sent) -> list[Unit]:
         """Tell the callers what is durable now; the units that must be tried again."""
@@ -230,7 +268,7 @@ class Lane:
         reason = sent.reply.refused.get(place)
         told = sent.call.answers(answers, sent.reply) if reason is None else None
         if told is not None:
-            unit.tell(told)
+            unit.tell(tuple([_as_first(answer) for answer in told]) if unit.resent else told)
             return
         unit.tries += 1
         unit.fresh = unit.lost = True
@@ -251,3 +289,12 @@ class Lane:
             self._cache.forget(commit.key)
         for name in unit.names:
             self._cache.forget_scope(name)
+
+
+def _as_first(answer: Committed) -> Committed:
+    """Sent twice because the first answer was lost: to the caller it happened once, and now.
+
+    But for a creation, whose caller must know that not all was told again.
+    """
+    created = answer.events[0].type == CREATED
+    return answer if created else msgspec.structs.replace(answer, repeated=0)

@@ -30,6 +30,10 @@ WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM holdfast.erased WHERE key_hash = $1
 
+-- name: put_erased
+INSERT INTO holdfast.erased VALUES ($1, $2, $3, $4) ON CONFLICT (key_hash) DO UPDATE
+SET version = excluded.version, link = excluded.link, erased_us = excluded.erased_us
+
 -- name: recorded
 SELECT k.i, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.flags, e.body, e.crc, e.link, e.processed_us
@@ -57,15 +61,18 @@ ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
 
 -- name: put_snapshot
 INSERT INTO holdfast.snapshots (sid, seq, flags, body, crc) SELECT $1, $2, $3, $4, $5
-WHERE EXISTS (SELECT FROM holdfast.sessions WHERE sid = $1 AND deleted_us IS NULL FOR KEY SHARE)
+WHERE EXISTS (SELECT FROM holdfast.sessions WHERE sid = $1 AND deleted_us IS NULL FOR SHARE)
 ON CONFLICT (sid) DO UPDATE SET seq = excluded.seq, flags = excluded.flags, body = excluded.body,
     crc = excluded.crc
 WHERE excluded.seq > holdfast.snapshots.seq
 
 -- name: renew
-UPDATE holdfast.sessions SET lease_us = n.now_us + $5, runnable_us = n.now_us + $5
-FROM (SELECT holdfast.now_us() AS now_us) n
-WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND lease_us > n.now_us RETURNING lease_us
+-- The clock is read once the row is held: a lease may end while its holder waits for it.
+WITH held AS MATERIALIZED (
+    SELECT sid FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
+), n AS MATERIALIZED (SELECT held.sid, holdfast.now_us() AS now_us FROM held)
+UPDATE holdfast.sessions s SET lease_us = n.now_us + $5, runnable_us = n.now_us + $5
+FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.lease_us > n.now_us RETURNING s.lease_us
 
 -- name: release
 UPDATE holdfast.sessions SET lease_us = NULL, worker = NULL, runnable_us = least(pending_us, wake_us)
@@ -87,14 +94,19 @@ DELETE FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3
 RETURNING sid, version, link, holdfast.now_us() AS at_us
 
 -- name: feed
--- Only what lies below the horizon: no transaction that is still open can add behind it.
-SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause,
-       e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
-FROM holdfast.events e JOIN holdfast.sessions s USING (sid)
-WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < pg_snapshot_xmin(pg_current_snapshot())
-  AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
-  AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
-ORDER BY e.xid, e.pos LIMIT $6
+-- Only what lies below the horizon: no transaction that is still open can add behind it. The
+-- horizon comes along, as a row of its own if there is nothing else.
+WITH h AS MATERIALIZED (SELECT holdfast.stamp(pg_snapshot_xmin(pg_current_snapshot())) AS xid)
+SELECT h.xid::text::bigint AS horizon, e.* FROM h LEFT JOIN LATERAL (
+    SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type,
+           e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc,
+           e.link, e.processed_us
+    FROM holdfast.events e JOIN holdfast.sessions s USING (sid)
+    WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < h.xid
+      AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
+      AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
+    ORDER BY e.xid, e.pos LIMIT $6
+) e ON true ORDER BY e.x, e.pos
 
 -- name: audit_count
 SELECT count(*) FROM holdfast.sessions WHERE deleted_us IS NULL

@@ -31,12 +31,14 @@ from holdfast.store.postgres.committer import LANES, Committer
 from holdfast.store.postgres.connect import (
     BROKEN,
     CONNECT_SECONDS_MAX,
+    DESK_MAX,
     LOST_PAUSE_SECONDS,
     LOST_SECONDS_MAX,
     Connection,
     Line,
     Pool,
     connect,
+    open_pool,
     translate,
     where,
 )
@@ -62,13 +64,15 @@ _FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(self, pool: Pool, url: str, reader: Reader, ear: Callable[[], Any]) -> None:
+    def __init__(
+        self, pool: Pool, desk: Pool, url: str, reader: Reader, ear: Callable[[], Any]
+    ) -> None:
         self._pool, self._reader, self._place = pool, reader, where(url)
+        self._desk = desk
         self._hinting = feed.Hinting(pool, ear)
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         lines = [Line(url) for _ in range(LANES)]
         self._committer = Committer(lines, reader, self._hinting.tell)
-        self._asked = 0
         self._pid = os.getpid()
         self._open = True
 
@@ -78,13 +82,15 @@ class PostgresStore:
         pool = await connect(url)
         try:
             secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
+            # For what may wait for a row: readers do not wait behind it.
+            desk = await open_pool(url, size=DESK_MAX)
         except BaseException as error:
             await pool.close()
             if isinstance(error, _FAILURES):
                 raise translate(error, where(url)) from error
             raise
         ear = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
-        return cls(pool, url, Reader(Codec(seal), secret), ear)
+        return cls(pool, desk, url, Reader(Codec(seal), secret), ear)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -121,7 +127,7 @@ class PostgresStore:
             await _remove_rows(conn, row["sid"])
             erasure = Erasure(self._reader.key_hash(key), row["version"], row["link"], row["at_us"])
             await conn.execute(
-                "INSERT INTO holdfast.erased VALUES ($1, $2, $3, $4)",
+                SQL["put_erased"],
                 erasure.key_hash,
                 erasure.version,
                 erasure.link,
@@ -139,7 +145,9 @@ class PostgresStore:
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
         leases: tuple[Lease, ...] = await self._with(
-            lambda conn: work.claim(conn, worker, limit, lease_seconds, app), repeatable=False
+            lambda conn: work.claim(conn, worker, limit, lease_seconds, app),
+            repeatable=False,
+            pool=self._desk,
         )
         for lease in leases:
             self._note(lease)
@@ -147,17 +155,20 @@ class PostgresStore:
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         renewed: Lease = await self._with(
-            lambda conn: work.renew(conn, self._reader, lease, lease_seconds)
+            lambda conn: work.renew(conn, self._reader, lease, lease_seconds), pool=self._desk
         )
         return renewed
 
     async def release(self, lease: Lease) -> bool:
-        released: bool = await self._with(lambda conn: work.release(conn, lease), repeatable=False)
+        released: bool = await self._with(
+            lambda conn: work.release(conn, lease), repeatable=False, pool=self._desk
+        )
         return released
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         lease: Lease = await self._with(
-            lambda conn: work.acquire(conn, self._reader, key, worker, lease_seconds)
+            lambda conn: work.acquire(conn, self._reader, key, worker, lease_seconds),
+            pool=self._desk,
         )
         self._note(lease)
         return lease
@@ -225,19 +236,19 @@ class PostgresStore:
 
     async def listen(self, heard: Callable[[], None]) -> None:
         self._check()
-        await self._hinting.listen(heard)
+        self._hinting.listen(heard)
 
     def pulse(self) -> int:
         """Hints heard, and the time in coarse steps: a lost hint costs no more than a step."""
-        if not self._hinting.hears():
-            self._asked += 1  # deaf: only a read can tell
-        return self._asked + self._hinting.heard + int(time.monotonic() / POLL_SECONDS)
+        self._hinting.listen_again()
+        return self._hinting.hints + int(time.monotonic() / POLL_SECONDS)
 
     async def close(self) -> None:
         if self._open:
             self._open = False
             await self._committer.close()
             await self._hinting.close()
+            await self._desk.close()
             await self._pool.close()
 
     # --- private -------------------------------------------------------------------------------
@@ -248,13 +259,13 @@ class PostgresStore:
         if self._pid != os.getpid():
             raise StoreForked
 
-    async def _with(self, query: Any, *, repeatable: bool = True) -> Any:
+    async def _with(self, query: Any, *, repeatable: bool = True, pool: Pool | None = None) -> Any:
         """Ask on a connection of the pool; again, if the line broke and that does no harm."""
         deadline = time.monotonic() + LOST_SECONDS_MAX
         while True:
             self._check()
             try:
-                async with self._pool.acquire() as conn:
+                async with (pool or self._pool).acquire() as conn:
                     return await query(conn)
             except _FAILURES as error:
                 hopeless = not repeatable or not isinstance(error, BROKEN)
@@ -267,7 +278,7 @@ class PostgresStore:
             async with conn.transaction():
                 return await work(conn)
 
-        return await self._with(run, repeatable=False)
+        return await self._with(run, repeatable=False, pool=self._desk)
 
 
 async def _remove_rows(conn: Connection, sid: int) -> None:

@@ -30,6 +30,8 @@ class Unit:
         "judged_us",
         "lost",
         "names",
+        "resent",
+        "settled",
         "taken",
         "tries",
     )
@@ -42,8 +44,10 @@ class Unit:
         )
         self._gone: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
         self.failure: BaseException | None = None
+        self.settled = False  # the outcome is known
         self.taken = False
         self.fresh = False  # planned on what was read after it was asked for
+        self.resent = False  # an answer was lost: a repeat is our own doing
         self.lost = False  # it may have been recorded before: look its ids up
         self.judged_us = 0  # the server's time at which it refused the unit's fence
         self.tries = 0
@@ -57,7 +61,7 @@ class Unit:
 
     def know_ids(self) -> None:
         """From now on a repeat of these drafts is looked for, whoever chose their ids."""
-        self.lost = True
+        self.lost = self.resent = True
         self.commits = [_with_given_ids(commit) for commit in self.commits]
 
     # --- the answer ----------------------------------------------------------------------------
@@ -67,7 +71,7 @@ class Unit:
         try:
             return await self.answer
         except asyncio.CancelledError:
-            if self.taken and self._gone is None and not self.answered():
+            if self.taken and not self.settled:
                 self._gone = asyncio.get_running_loop().create_future()
             while self._gone is not None and not self._gone.done():
                 try:
@@ -75,9 +79,6 @@ class Unit:
                 except asyncio.CancelledError:
                     continue
             raise
-
-    def answered(self) -> bool:
-        return self.answer.done() and not self.answer.cancelled()
 
     def tell(self, answers: tuple[Committed, ...]) -> None:
         if not self.answer.done():
@@ -91,6 +92,7 @@ class Unit:
         self._release()
 
     def _release(self) -> None:
+        self.settled = True
         if self._gone is not None and not self._gone.done():
             self._gone.set_result(None)
 
