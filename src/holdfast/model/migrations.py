@@ -4,12 +4,12 @@ A registry holds pure functions, each from one version to another, finds the way
 a state was stored under to the one the code declares, and walks it on a copy. It writes nothing:
 what it returns becomes stored state only when the caller records it.
 
-The way is chosen by three rules, for PATCH never matters:
+The way is chosen by three rules. PATCH never matters in any of them.
 
-1. A migration takes its own version and every older minor of the same MAJOR, whose new fields its
-   function has to expect to be absent; likewise the code reads an older minor, with its defaults.
-2. Every step leads towards the wanted version: up to a newer one and never past it, or down to an
-   older one. So a way back that was registered for a rollback is no detour on the way forward.
+1. A migration takes state of its source version and of every older minor of that MAJOR; its
+   function has to expect that fields added since are absent. Likewise code reads an older minor.
+2. A way stays in its MAJOR or goes on towards the wanted one, never past it and never back. So
+   what was registered for a rollback is no detour on the way forward.
 3. Of all ways the one wins that leaves the fewest minor versions to defaults, then the one with
    the fewest steps. If several are equally good, the way is ambiguous and none is taken.
 
@@ -270,13 +270,14 @@ class MigrationRegistry:
     def _onward(self, stored: SchemaVersion, wanted: SchemaVersion) -> dict[int, list[Migration]]:
         """The steps that lead towards the wanted version, by the MAJOR they start from."""
         onward: dict[int, list[Migration]] = {}
-        for (source, target), step in self._steps.items():
-            if stored.line < wanted.line:
-                towards = source < target <= wanted.line
+        for step in self.migrations:  # sorted: the order of registration decides nothing
+            source, target = step.source.major, step.target.major
+            if stored.major <= wanted.major:
+                towards = source <= target <= wanted.major
             else:
-                towards = source > target and target[0] >= wanted.major
+                towards = source >= target >= wanted.major
             if towards:
-                onward.setdefault(source[0], []).append(step)
+                onward.setdefault(source, []).append(step)
         return onward
 
 
