@@ -38,6 +38,7 @@ QUERY_TYPES_MAX: Final = 100
 TAIL_KEPT: Final = 100  # events a session object holds on to, if not asked to load more
 PARTIALS_WAITING_MAX: Final = 1_024
 UPDATE_TRIES_MAX: Final = 256
+MIGRATION_PATHS_SHOWN_MAX: Final = 8  # of several equally good ways, those that an error names
 
 # A snapshot pays when the log since the last one outweighs it, and never below the floor: restore
 # then reads at most about twice the state, and writing costs at most about twice the log.

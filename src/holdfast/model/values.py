@@ -134,6 +134,12 @@ def settle(value: Any, where: str) -> Any:
     return _settle(value, where, 0, [])
 
 
+def settle_state(fields: Any, where: str) -> Any:
+    """The same for a whole state, which may be twice as deep as one value: the longest path that
+    an op may have, with the deepest value at its end."""
+    return _settle(fields, where, -VALUE_DEPTH_MAX, [])
+
+
 def _settle(value: Any, where: str, depth: int, open_: list[int]) -> Any:
     if value is None or value is True or value is False:
         return value
