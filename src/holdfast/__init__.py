@@ -15,11 +15,14 @@ from holdfast.errors import (
     ActorMissing,
     BackupRefused,
     CommitTooLarge,
+    EnvelopeNewer,
     EventTooLarge,
     ExtraMissing,
     FollowerBehind,
     HoldfastError,
+    IntegrityViolation,
     InvalidCursor,
+    InvalidEnvelope,
     InvalidEvent,
     InvalidInput,
     InvalidKey,
@@ -41,6 +44,7 @@ from holdfast.errors import (
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    StateError,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -54,8 +58,9 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from holdfast.model import ops
+from holdfast.model import envelope, ops
 from holdfast.model.due import deadline_at, runnable_at
+from holdfast.model.envelope import Envelope
 from holdfast.model.events import Draft, Event
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
@@ -78,6 +83,8 @@ __all__ = [
     "CommitTooLarge",
     "Diagnosis",
     "Draft",
+    "Envelope",
+    "EnvelopeNewer",
     "Erasure",
     "Event",
     "EventTooLarge",
@@ -87,7 +94,9 @@ __all__ = [
     "Head",
     "Holdfast",
     "HoldfastError",
+    "IntegrityViolation",
     "InvalidCursor",
+    "InvalidEnvelope",
     "InvalidEvent",
     "InvalidInput",
     "InvalidKey",
@@ -115,6 +124,7 @@ __all__ = [
     "SessionLocked",
     "SessionNotFound",
     "SessionNotLoaded",
+    "StateError",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -129,6 +139,7 @@ __all__ = [
     "StoreUnopened",
     "Timer",
     "deadline_at",
+    "envelope",
     "open",
     "open_sync",
     "ops",

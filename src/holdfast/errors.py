@@ -10,6 +10,8 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
     │   └── SessionCorrupt · FollowerBehind
+    ├── StateError          stored state and what is asked of it do not agree
+    │   └── IntegrityViolation · InvalidEnvelope · EnvelopeNewer
     └── StoreError          the store cannot serve
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreCorrupt · StoreOnNetwork
@@ -310,6 +312,51 @@ class FollowerBehind(SessionError):
         super().__init__(
             f"more than {waiting_max:,} partial events waited for this follower and it was cut "
             f"off. No recorded event is lost: go on with s.follow(after={after})."
+        )
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+
+class StateError(HoldfastError):
+    """Stored state and what is asked of it do not agree."""
+
+    code = "state.error"
+    status = 409
+    exit_code = 3
+
+
+class IntegrityViolation(StateError):
+    code = "integrity.violation"
+    status = 500
+
+    def __init__(self, what: str, expected: str, computed: str) -> None:
+        self.what, self.expected, self.computed = what, expected, computed
+        super().__init__(
+            f"{what} is damaged: its checksum should be {expected} and is {computed}. Use another "
+            "copy, or have it written again from its source."
+        )
+
+
+class InvalidEnvelope(StateError):
+    code = "envelope.invalid"
+    status = 400
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"these bytes are no envelope: {reason}. Pass the bytes of envelope.encode unchanged."
+        )
+
+
+class EnvelopeNewer(StateError):
+    code = "envelope.newer"
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            f"the envelope has format {found} and this release knows {known}. Upgrade holdfast to "
+            "read it."
         )
 
 

@@ -19,7 +19,7 @@ CLASSES = {
     for name, found in vars(errors).items()
     if inspect.isclass(found) and issubclass(found, errors.HoldfastError)
 }
-BRANCHES = {"HoldfastError", "InvalidInput", "SessionError", "StoreError"}
+BRANCHES = {"HoldfastError", "InvalidInput", "SessionError", "StateError", "StoreError"}
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
     "part": "app",
@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, Any] = {
     "missing": "name 'plan'",
     "op": "add",
     "expected": "a list",
+    "computed": "a dict",
     "actual": "a number",
     "seq": 3,
     "key": holdfast.Key("shop", "ada", "1"),
@@ -138,4 +139,4 @@ def test_branches_are_for_except() -> None:
     assert issubclass(errors.SessionNotFound, LookupError)
     for name, kind in CLASSES.items():
         if name not in BRANCHES:
-            assert issubclass(kind, (errors.InvalidInput, errors.SessionError, errors.StoreError))
+            assert issubclass(kind, tuple(CLASSES[b] for b in BRANCHES - {"HoldfastError"}))

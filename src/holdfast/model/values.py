@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -67,6 +68,9 @@ class FrozenList(list[Any]):
 
 
 EMPTY: Final = FrozenDict()
+_SCALARS: Final = frozenset((type(None), bool, int, float, str))
+_CONTAINERS: Final = frozenset((dict, list, FrozenDict, FrozenList))
+_NAMES: Final = frozenset((str,))
 OPEN: Final = frozenset((dict, list))  # the kinds that freeze turns into something else
 
 
@@ -129,12 +133,46 @@ def try_encode(value: Any) -> bytes | None:
         return None
 
 
-def settle(value: Any, where: str) -> Any:
+def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool:
+    """Whether a dict can be encoded as it is, but for lone surrogates, which encoders refuse.
+
+    Level by level, so that most of the work is done in C and depth costs no stack. False means
+    that `settle` must copy it or say what is wrong; InvalidValue, that it is endless or too large.
+    """
+    level = [value]
+    for _ in range(depth_max):
+        if not _CONTAINERS.issuperset(map(type, level)):
+            return False
+        values_max -= sum(map(len, level))
+        if values_max < 0:
+            raise InvalidValue(where, "contains itself, or more values than can be written")
+        dicts = [inner for inner in level if isinstance(inner, dict)]
+        if not _NAMES.issuperset(map(type, chain.from_iterable(dicts))):
+            return False
+        lists = chain.from_iterable([inner for inner in level if isinstance(inner, list)])
+        inside = [*lists, *chain.from_iterable([inner.values() for inner in dicts])]
+        level = [inner for inner in inside if type(inner) not in _SCALARS]
+        if not _are_exact(inside):
+            return False
+        if not level:
+            return True
+    return False
+
+
+def _are_exact(values: list[Any]) -> bool:
+    """Whether every number among the values is finite and within 64 bits."""
+    integers = [value for value in values if type(value) is int]
+    if integers and not (min(integers) >= INT_MIN and max(integers) <= INT_MAX):
+        return False
+    return all(map(math.isfinite, [value for value in values if type(value) is float]))
+
+
+def settle(value: Any, where: str, *, depth_max: int = VALUE_DEPTH_MAX) -> Any:
     """A plain copy of `value` fit to be stored; raises InvalidValue naming the exact place."""
-    return _settle(value, where, 0, [])
+    return _settle(value, where, depth_max, [])
 
 
-def _settle(value: Any, where: str, depth: int, open_: list[int]) -> Any:
+def _settle(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -150,24 +188,24 @@ def _settle(value: Any, where: str, depth: int, open_: list[int]) -> Any:
     if isinstance(value, (Mapping, list, tuple)):
         if id(value) in open_:
             raise InvalidValue(where, "contains itself")
-        if depth >= VALUE_DEPTH_MAX:
-            raise InvalidValue(where, f"is nested more than {VALUE_DEPTH_MAX} levels deep")
+        if len(open_) >= depth_max:
+            raise InvalidValue(where, f"is nested more than {depth_max} levels deep")
         open_.append(id(value))
-        plain = _settle_inside(value, where, depth + 1, open_)
+        plain = _settle_inside(value, where, depth_max, open_)
         open_.pop()
         return plain
     raise InvalidValue(where, f"is {type(value).__name__}, which JSON cannot hold")
 
 
-def _settle_inside(value: Any, where: str, depth: int, open_: list[int]) -> Any:
+def _settle_inside(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
     if not isinstance(value, Mapping):
-        return [_settle(v, f"{where}[{i}]", depth, open_) for i, v in enumerate(value)]
+        return [_settle(v, f"{where}[{i}]", depth_max, open_) for i, v in enumerate(value)]
     plain = {}
     for name, v in value.items():
         if not isinstance(name, str):
             raise InvalidValue(where, f"has the key {name!r}, which is not text")
         plain[_settle_text(name, f"a key of {where}")] = _settle(
-            v, f"{where}[{name!r}]", depth, open_
+            v, f"{where}[{name!r}]", depth_max, open_
         )
     return plain
 
