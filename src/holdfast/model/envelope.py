@@ -33,7 +33,9 @@ NUMBER: Final = 1  # of the format, the same for all three
 # How an envelope begins, in this format number and every later one: the checksum, then the number.
 # The first byte alone tells the three apart: 0x7b, 0x80 to 0x8f, 0x0a.
 _OPENINGS: Final[dict[str, re.Pattern[bytes]]] = {
-    "json": re.compile(rb'\{"checksum":"([0-9a-f]{64})","envelope":([1-9][0-9]{0,2}),'),
+    "json": re.compile(
+        rb'\{"checksum":"([0-9a-f]{64})","envelope":([1-9][0-9]?|1[01][0-9]|12[0-7]),'
+    ),
     "msgpack": re.compile(
         rb"[\x80-\x8f]\xa8checksum\xc4\x20(.{32})\xa8envelope([\x01-\x7f])", re.DOTALL
     ),
@@ -105,8 +107,11 @@ def decode(
     raw = bytes(raw)
     name = _recognised(raw) if format is None else _known(format)
     _verify(raw, name)
-    envelope = _read(raw, name)
-    return msgspec.structs.replace(envelope, fields=freeze(envelope.fields))
+    try:
+        envelope = _read(raw, name)
+        return msgspec.structs.replace(envelope, fields=freeze(envelope.fields))
+    except RecursionError as error:
+        raise InvalidEnvelope("values are nested too deep for the calls that are left") from error
 
 
 # --- the frame: opening and checksum --------------------------------------------------------------
@@ -196,7 +201,7 @@ def _read(raw: bytes, format: Format) -> Envelope:
         fields = _plain(envelope.fields)
     except InvalidValue as error:
         raise InvalidEnvelope(f"{error.where} {error.reason}") from None
-    except (msgspec.MsgspecError, RecursionError, TypeError, ValueError) as error:
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise InvalidEnvelope(f"they cannot be read as {format}: {error}") from error
     fault = _header_fault(
         envelope.schema_version, envelope.state_version, envelope.serialized_at_us

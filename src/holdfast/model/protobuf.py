@@ -19,6 +19,7 @@ from holdfast.model.limits import STATE_DEPTH_MAX
 _Field: Final[Any] = descriptor_pb2.FieldDescriptorProto
 _PACKAGE: Final = "holdfast.envelope"
 _KINDS: Final = {bool: "boolean", int: "integer", float: "real", str: "text"}
+_EMPTY: Final[dict[str, type]] = {"null": type(None), "list": list, "dict": dict}
 
 
 def write(envelope: Envelope) -> bytes:
@@ -75,7 +76,9 @@ def _gathered(row: Any) -> Any:
         if not left:
             raise InvalidEnvelope("there are values that no list or dict has counted")
         kind = item.WhichOneof("kind")
-        value = _value(kind, item)
+        if kind is None:
+            raise InvalidEnvelope("a value is of no known kind")
+        value = _EMPTY[kind]() if kind in _EMPTY else getattr(item, kind)
         if holder.__class__ is dict:
             holder[item.name] = value
         else:
@@ -89,20 +92,6 @@ def _gathered(row: Any) -> Any:
     if left or any(count for _, count in above):
         raise InvalidEnvelope("a list or dict has fewer values than it counts")
     return root[0]
-
-
-def _value(kind: str | None, item: Any) -> Any:
-    match kind:
-        case None:
-            raise InvalidEnvelope("a value is of no known kind")
-        case "null":
-            return None
-        case "list":
-            return []
-        case "dict":
-            return {}
-        case _:
-            return getattr(item, kind)
 
 
 def described() -> Any:

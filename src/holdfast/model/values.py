@@ -140,23 +140,30 @@ def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool
     that `settle` must copy it or say what is wrong; InvalidValue, that it is endless or too large.
     """
     level = [value]
+    shared = False
     for _ in range(depth_max):
-        if not _CONTAINERS.issuperset(map(type, level)):
+        if not shared and len(set(map(id, level))) < len(level):
+            shared = True
+            _count(value, where, depth_max, values_max, {})
+        inside = _inside(level)
+        if inside is None or not _are_exact(inside):
             return False
-        values_max -= sum(map(len, level))
-        if values_max < 0:
-            raise InvalidValue(where, "contains itself, or more values than can be written")
-        dicts = [inner for inner in level if isinstance(inner, dict)]
-        if not _NAMES.issuperset(map(type, chain.from_iterable(dicts))):
-            return False
-        lists = chain.from_iterable([inner for inner in level if isinstance(inner, list)])
-        inside = [*lists, *chain.from_iterable([inner.values() for inner in dicts])]
         level = [inner for inner in inside if type(inner) not in _SCALARS]
-        if not _are_exact(inside):
-            return False
         if not level:
             return True
     return False
+
+
+def _inside(level: list[Any]) -> list[Any] | None:
+    """What the lists and dicts of one level hold, or None if they, or their names, are others."""
+    if not _CONTAINERS.issuperset(map(type, level)):
+        return None
+    dicts = [inner for inner in level if isinstance(inner, dict)]
+    if not _NAMES.issuperset(map(type, chain.from_iterable(dicts))):
+        return None
+    lists = [inner for inner in level if isinstance(inner, list)]
+    named = chain.from_iterable([inner.values() for inner in dicts])
+    return [*chain.from_iterable(lists), *named]
 
 
 def _are_exact(values: list[Any]) -> bool:
@@ -165,6 +172,23 @@ def _are_exact(values: list[Any]) -> bool:
     if integers and not (min(integers) >= INT_MIN and max(integers) <= INT_MAX):
         return False
     return all(map(math.isfinite, [value for value in values if type(value) is float]))
+
+
+def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict[int, int]) -> int:
+    """How many values are written for this one, where a shared one is written each time.
+
+    Thirty lists, each holding the next one twice, are a billion values once they are written.
+    """
+    if not depth_left:
+        raise InvalidValue(where, "contains itself, or is nested too deep")
+    if id(value) not in known:
+        inside = [*(value.values() if isinstance(value, dict) else value)]
+        open_ = [inner for inner in inside if type(inner) in _CONTAINERS]
+        counts = [_count(inner, where, depth_left - 1, values_max, known) for inner in open_]
+        known[id(value)] = len(inside) + sum(counts)
+        if known[id(value)] > values_max:
+            raise InvalidValue(where, "has more values, counting shared ones, than can be written")
+    return known[id(value)]
 
 
 def settle(value: Any, where: str, *, depth_max: int = VALUE_DEPTH_MAX) -> Any:
