@@ -67,6 +67,7 @@ def encode(
     state_version: int,
     serialized_at_us: int,
     format: Format = "json",
+    bytes_max: int = ENVELOPE_BYTES_MAX,
 ) -> bytes:
     """The canonical bytes of a state in its envelope. Raises InvalidValue, InvalidInput."""
     codec = _codec(format)
@@ -76,7 +77,7 @@ def encode(
         schema_version=schema_version,
         state_version=state_version,
         serialized_at_us=serialized_at_us,
-        fields=_plain(fields),
+        fields=_plain(fields, bytes_max),
         checksum=_UNSEALED,
     )
     try:
@@ -84,8 +85,8 @@ def encode(
     except UnicodeEncodeError:
         settle(fields, "fields", depth_max=STATE_DEPTH_MAX)  # raises, and says where
         raise
-    if len(raw) > ENVELOPE_BYTES_MAX:
-        raise InvalidValue("fields", f"takes {len(raw):,} bytes, more than {ENVELOPE_BYTES_MAX:,}")
+    if len(raw) > bytes_max:
+        raise InvalidValue("fields", f"takes {len(raw):,} bytes, more than {bytes_max:,}")
     return _sealed(raw, format)
 
 
@@ -97,8 +98,8 @@ def decode(
 ) -> Envelope:
     """The envelope in these bytes; the format is told from the first of them if not given.
 
-    Raises InvalidEnvelope, IntegrityViolation or EnvelopeNewer, whatever the bytes are. Values may
-    take 80 times the memory of their bytes: where strangers send them, `bytes_max` bounds that.
+    Bytes that are not one raise InvalidEnvelope, IntegrityViolation or EnvelopeNewer, whatever they
+    are. Reading takes at worst 170 times their memory, which `bytes_max` bounds.
     """
     if not isinstance(raw, (bytes, bytearray, memoryview)):
         raise InvalidEnvelope(f"{type(raw).__name__} was given, not bytes")
@@ -183,12 +184,12 @@ def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any
     return None
 
 
-def _plain(fields: Any) -> dict[str, Any]:
+def _plain(fields: Any, bytes_max: int) -> dict[str, Any]:
     """The fields as they are if they can be written as they are, or else a plain copy."""
     if not isinstance(fields, Mapping):
         raise InvalidValue("fields", f"is {type(fields).__name__}, not a dict")
     # A value takes at least a byte, so more values than bytes cannot fit.
-    if is_plain(fields, "fields", depth_max=STATE_DEPTH_MAX, values_max=ENVELOPE_BYTES_MAX):
+    if is_plain(fields, "fields", depth_max=STATE_DEPTH_MAX, values_max=bytes_max):
         return fields  # type: ignore[return-value]  # plain, so a dict
     return settle(fields, "fields", depth_max=STATE_DEPTH_MAX)  # type: ignore[no-any-return]
 
@@ -198,7 +199,7 @@ def _read(raw: bytes, format: Format) -> Envelope:
     codec = _codec(format)
     try:
         envelope = codec.read(raw)
-        fields = _plain(envelope.fields)
+        fields = _plain(envelope.fields, len(raw))
     except InvalidValue as error:
         raise InvalidEnvelope(f"{error.where} {error.reason}") from None
     except (msgspec.MsgspecError, TypeError, ValueError) as error:

@@ -31,7 +31,7 @@ DRAFTS_PER_COMMIT_MAX: Final = 10_000
 COMMIT_BYTES_MAX: Final = 64 * 2**20
 SESSIONS_PER_COMMIT_MAX: Final = 1_000
 
-ENVELOPE_BYTES_MAX: Final = 64 * 2**20
+ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
 PAGE_MAX: Final = 1_000
 QUERY_LABELS_MAX: Final = 8
