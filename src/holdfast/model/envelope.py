@@ -82,7 +82,7 @@ def encode(
     )
     try:
         raw = codec.write(envelope)
-    except UnicodeEncodeError:
+    except ValueError:  # text with a lone surrogate
         settle(fields, "fields", depth_max=STATE_DEPTH_MAX)  # raises, and says where
         raise
     if len(raw) > bytes_max:
@@ -177,10 +177,11 @@ def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any
         and len(schema_version) <= NAME_CHARS_MAX
         and _SEMVER.fullmatch(schema_version)
     ):
-        return f"the schema version {schema_version!r} is no semantic version, such as 1.4.0"
+        shown = repr(schema_version[:80]) if isinstance(schema_version, str) else "given"
+        return f"the schema version {shown} is no semantic version, such as 1.4.0"
     for name, number in (("state_version", state_version), ("serialized_at_us", serialized_at_us)):
         if type(number) is not int or not 0 <= number <= INT_MAX:
-            return f"{name} is {number!r}, not an integer from 0 to {INT_MAX}"
+            return f"{name} is no integer from 0 to {INT_MAX}"
     return None
 
 
@@ -201,9 +202,10 @@ def _read(raw: bytes, format: Format) -> Envelope:
         envelope = codec.read(raw)
         fields = _plain(envelope.fields, len(raw))
     except InvalidValue as error:
-        raise InvalidEnvelope(f"{error.where} {error.reason}") from None
+        # What a stranger wrote is not repeated at any length.
+        raise InvalidEnvelope(f"{error.where:.200} {error.reason:.200}") from None
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise InvalidEnvelope(f"they cannot be read as {format}: {error}") from error
+        raise InvalidEnvelope(f"they cannot be read as {format}: {error!s:.200}") from error
     fault = _header_fault(
         envelope.schema_version, envelope.state_version, envelope.serialized_at_us
     )

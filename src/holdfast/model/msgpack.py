@@ -17,8 +17,8 @@ from holdfast.model.envelope import Envelope, members
 
 _pack: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
-# A map of 1,024 names or more begins with one of these. They may stand inside text and numbers too.
-_LARGE_MAP: Final = re.compile(rb"\xdf|\xde[\x04-\xff]")
+# A map of 256 names or more begins with one of these. They may stand inside text and numbers too.
+_LARGE_MAP: Final = re.compile(rb"\xdf|\xde[^\x00]")
 # By the first byte of a value: bytes that follow it; bytes of the length or count that follows it.
 _FIXED: Final = (
     {0xCA: 4, 0xCB: 8}

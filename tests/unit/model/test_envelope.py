@@ -196,6 +196,8 @@ def test_a_state_larger_than_an_envelope_is_refused() -> None:
         ),
         {"schema_version": "1.0." + "9" * 256},
         *({"state_version": v} for v in (-1, 2**63, True, 1.0, "1", None)),
+        pytest.param({"state_version": 10**5_000}, id="more digits than Python shows"),
+        pytest.param({"schema_version": 10**5_000}, id="more digits than Python shows, again"),
         *({"serialized_at_us": v} for v in (-1, 2**63, False, 0.5, None)),
     ],
     ids=str,
@@ -470,8 +472,8 @@ def test_size_is_bounded_before_anything_is_looked_at(format: Any) -> None:
 
 def test_large_maps_of_numbers_are_refused_before_they_become_dicts() -> None:
     """Numbers can be chosen so that a dict takes quadratic time for them; text cannot."""
-    for header in (b"\xde\x04\x00", b"\xdf\x00\x00\x04\x00", b"\xdf\xff\xff\xff\xff"):
-        names = b"".join(msgspec.msgpack.encode(n) + b"\xc0" for n in range(1024))
+    for header in (b"\xde\x01\x00", b"\xdf\x00\x00\x01\x00", b"\xdf\xff\xff\xff\xff"):
+        names = b"".join(msgspec.msgpack.encode(n) + b"\xc0" for n in range(256))
         assert reason(as_msgpack(header + names)) == "a name in a map is not text"
 
 
@@ -484,6 +486,28 @@ def test_a_look_for_names_passes_over_everything_else() -> None:
         check_names(msgspec.msgpack.encode({"a": kind, "b": {"c": kind}}))
         with pytest.raises(InvalidEnvelope):
             check_names(msgspec.msgpack.encode({"a": [kind, kind], "b": {"c": kind, 1: 2}}))
+
+
+def test_numbers_of_a_million_digits_are_refused() -> None:
+    """In the fields and in the header, without the time it takes to make numbers of them."""
+    digits = "9" * 1_000_000
+    assert reason(as_json('{"a":' + digits + "}"))
+    assert reason(as_json('{"a":' + digits + ".5}"))
+    header = written({}, "json").replace(b'"state_version":7', f'"state_version":{digits}'.encode())
+    assert reason(seal(header, "json"))
+
+
+def test_a_refusal_does_not_repeat_all_that_was_sent() -> None:
+    """Messages are short, whatever the bytes are."""
+    long = "x" * 1_000_000
+    raw = written({}, "json", schema_version="1.0.0")
+    for hostile in (
+        as_json(f'{{"{long}":{{"{long}":99999999999999999999}}}}'),
+        seal(raw.replace(b'"1.0.0"', f'"{long}"'.encode()), "json"),
+        as_msgpack(b"\x81\xdb" + len(long).to_bytes(4) + long.encode() + b"\x81\x01\x02"),
+        envelopes.write("protobuf", {}, (long, 1, 1)),
+    ):
+        assert len(reason(hostile)) < 500
 
 
 @pytest.mark.parametrize("other", ["text", None, 5, ["x"]], ids=str)
