@@ -173,7 +173,7 @@ def _sealed(raw: bytes, format: Format) -> bytes:
 
 def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any) -> str | None:
     if schema_version is not None and not (
-        isinstance(schema_version, str)
+        type(schema_version) is str
         and len(schema_version) <= NAME_CHARS_MAX
         and _SEMVER.fullmatch(schema_version)
     ):

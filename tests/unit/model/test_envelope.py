@@ -195,6 +195,8 @@ def test_a_state_larger_than_an_envelope_is_refused() -> None:
             for v in ("1.0.0\n", "1.0.0-01", "1.0.x", "\u0661.0.0", 1, b"1.0.0")
         ),
         {"schema_version": "1.0." + "9" * 256},
+        {"schema_version": collections.UserString("1.0.0")},
+        {"schema_version": type("Text", (str,), {})("1.0.0")},
         *({"state_version": v} for v in (-1, 2**63, True, 1.0, "1", None)),
         pytest.param({"state_version": 10**5_000}, id="more digits than Python shows"),
         pytest.param({"schema_version": 10**5_000}, id="more digits than Python shows, again"),
