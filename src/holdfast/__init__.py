@@ -19,12 +19,14 @@ from holdfast.errors import (
     CheckpointMigrationMissing,
     CheckpointSchemaIncompatible,
     CommitTooLarge,
+    EnvelopeNewer,
     EventTooLarge,
     ExtraMissing,
     FollowerBehind,
     HoldfastError,
     IntegrityViolation,
     InvalidCursor,
+    InvalidEnvelope,
     InvalidEvent,
     InvalidInput,
     InvalidKey,
@@ -71,8 +73,9 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from holdfast.model import ops
+from holdfast.model import envelope, ops
 from holdfast.model.due import deadline_at, runnable_at
+from holdfast.model.envelope import Envelope
 from holdfast.model.events import Draft, Event
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
@@ -101,6 +104,8 @@ __all__ = [
     "CommitTooLarge",
     "Diagnosis",
     "Draft",
+    "Envelope",
+    "EnvelopeNewer",
     "Erasure",
     "Event",
     "EventTooLarge",
@@ -112,6 +117,7 @@ __all__ = [
     "HoldfastError",
     "IntegrityViolation",
     "InvalidCursor",
+    "InvalidEnvelope",
     "InvalidEvent",
     "InvalidInput",
     "InvalidKey",
@@ -169,6 +175,7 @@ __all__ = [
     "StoreUnopened",
     "Timer",
     "deadline_at",
+    "envelope",
     "open",
     "open_sync",
     "ops",

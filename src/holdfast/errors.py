@@ -12,7 +12,7 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
-    │   ├── IntegrityViolation
+    │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer
     │   └── MigrationError
     │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
@@ -361,8 +361,30 @@ class IntegrityViolation(StateError):
     def __init__(self, what: str, expected: str, computed: str) -> None:
         self.what, self.expected, self.computed = what, expected, computed
         super().__init__(
-            f"{what} has the checksum {computed} and was recorded with {expected}: it is not what "
-            "was stored. Run hf.verify for the whole picture and restore it from a backup."
+            f"{what} is damaged: its checksum should be {expected} and is {computed}. Use another "
+            "copy, or have it written again from its source."
+        )
+
+
+class InvalidEnvelope(StateError):
+    code = "envelope.invalid"
+    status = 400
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"these bytes are no envelope: {reason}. Pass the bytes of envelope.encode unchanged."
+        )
+
+
+class EnvelopeNewer(StateError):
+    code = "envelope.newer"
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            f"the envelope has format {found} and this release knows {known}. Upgrade holdfast to "
+            "read it."
         )
 
 

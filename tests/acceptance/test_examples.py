@@ -1,4 +1,4 @@
-"""The demo, the README and the tutorial, run as a reader would run them."""
+"""The demo, the README and the pages of docs/, run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from google.protobuf import descriptor_pool, message_factory
+
+from holdfast import envelope
+from holdfast.model import protobuf
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -135,28 +139,37 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         assert (ran.returncode, ran.stderr) == (0, "")
 
 
-# --- the tutorial -------------------------------------------------------------------------------
+# --- the pages ----------------------------------------------------------------------------------
 
 
-def test_the_tutorial_prints_what_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("page", "left"),
+    [("docs/tutorial.md", "tutorial-backup.db"), ("docs/envelopes.md", None)],
+    ids=["tutorial", "envelopes"],
+)
+def test_a_page_prints_what_it_shows(
+    page: str,
+    left: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Its pieces run one after the other, and each prints the text below it."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     shown: list[tuple[int, str]] = []
     printed: list[tuple[int, str]] = []
-    for block in blocks("docs/tutorial.md"):
+    for block in blocks(page):
         if block.language == "python" and not block.title:
             # Padded, so that a traceback names the line of the page.
             padded = "\n" * (block.line - 1) + block.text
-            exec(compile(padded, "docs/tutorial.md", "exec"), names)
+            exec(compile(padded, page, "exec"), names)
             if out := capsys.readouterr().out:
                 printed.append((block.line, out))
         elif block.language == "text":
             shown.append((printed[-1][0], block.text))
     assert printed == shown
-    assert (tmp_path / "tutorial-backup.db").is_file()
+    assert left is None or (tmp_path / left).is_file()
 
 
 def test_the_chat_goes_on_after_a_restart(tmp_path: Path) -> None:
@@ -180,3 +193,19 @@ def test_the_chat_answers_first_what_a_dead_process_left_open(tmp_path: Path, mo
     assert again.returncode == 0
     last = python("-c", chat, cwd=tmp_path, stdin="and now?\n\n")
     assert last.stdout == "> That was message 3: and now?\n> "
+
+
+def test_the_row_of_values_is_read_as_the_page_says() -> None:
+    """The lines that other languages are to follow give the fields of a message."""
+    names: dict[str, Any] = {}
+    exec(titled("docs/envelopes.md", "take.py"), names)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(protobuf.described())
+    message = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("holdfast.envelope.Envelope")
+    )
+    fields = {"a": [1, [], {"b": None}, -0.5], "c": {"": {"d": "é"}}, "e": True}
+    raw = envelope.encode(
+        fields, schema_version=None, state_version=0, serialized_at_us=0, format="protobuf"
+    )
+    assert names["fields_of"](message.FromString(raw)) == fields

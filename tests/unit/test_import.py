@@ -18,6 +18,7 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     ).stdout.split()
     roots = {name.split(".")[0] for name in loaded}
     assert not roots & {"pytest", "hypothesis", "cryptography", "rich", "pydantic", "asyncpg"}
+    assert not [name for name in loaded if name.startswith("google.protobuf")]
     assert not [name for name in loaded if name.startswith("holdfast.testing")]
 
 

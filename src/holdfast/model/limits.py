@@ -23,6 +23,7 @@ WORKER_CHARS_MAX: Final = 320  # as an actor
 LEASE_SECONDS_MAX: Final = 86_400
 
 VALUE_DEPTH_MAX: Final = 96
+STATE_DEPTH_MAX: Final = 192  # a value as deep as values may be, at the end of the longest path
 INT_MIN: Final = -(2**63)
 INT_MAX: Final = 2**63 - 1
 
@@ -31,6 +32,8 @@ OPS_PER_EVENT_MAX: Final = 1_000
 DRAFTS_PER_COMMIT_MAX: Final = 10_000
 COMMIT_BYTES_MAX: Final = 64 * 2**20
 SESSIONS_PER_COMMIT_MAX: Final = 1_000
+
+ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
 PAGE_MAX: Final = 1_000
 QUERY_LABELS_MAX: Final = 8

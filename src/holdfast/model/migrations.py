@@ -42,9 +42,9 @@ from holdfast.errors import (
     Step,
 )
 from holdfast.model.canon import checksum
-from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX
+from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
 from holdfast.model.semver import SchemaVersion
-from holdfast.model.values import FrozenDict, freeze, round_trip, settle_state
+from holdfast.model.values import FrozenDict, freeze, round_trip, settle
 
 Fields: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[[Fields], Fields]
@@ -315,7 +315,7 @@ def _plain(fields: Any, where: str) -> Fields:
         raise InvalidValue(where, f"is {type(fields).__name__}, not a dict")
     if (trip := round_trip(fields, _decode)) is not None:
         return trip[1]
-    settled: Fields = settle_state(fields, where)
+    settled: Fields = settle(fields, where, depth_max=STATE_DEPTH_MAX)
     return settled
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -67,6 +68,9 @@ class FrozenList(list[Any]):
 
 
 EMPTY: Final = FrozenDict()
+_SCALARS: Final = frozenset((type(None), bool, int, float, str))
+_CONTAINERS: Final = frozenset((dict, list, FrozenDict, FrozenList))
+_NAMES: Final = frozenset((str,))
 OPEN: Final = frozenset((dict, list))  # the kinds that freeze turns into something else
 
 
@@ -129,18 +133,70 @@ def try_encode(value: Any) -> bytes | None:
         return None
 
 
-def settle(value: Any, where: str) -> Any:
+def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool:
+    """Whether a dict can be encoded as it is, but for lone surrogates, which encoders refuse.
+
+    Level by level, so that most of the work is done in C and depth costs no stack. False means
+    that `settle` must copy it or say what is wrong; InvalidValue, that it is endless or too large.
+    """
+    level = [value]
+    shared = False
+    for _ in range(depth_max):
+        if not shared and len(set(map(id, level))) < len(level):
+            shared = True
+            _count(value, where, depth_max, values_max, {})
+        inside = _inside(level)
+        if inside is None or not _are_exact(inside):
+            return False
+        level = [inner for inner in inside if type(inner) not in _SCALARS]
+        if not level:
+            return True
+    return False
+
+
+def _inside(level: list[Any]) -> list[Any] | None:
+    """What the lists and dicts of one level hold, or None if they, or their names, are others."""
+    if not _CONTAINERS.issuperset(map(type, level)):
+        return None
+    dicts = [inner for inner in level if isinstance(inner, dict)]
+    if not _NAMES.issuperset(map(type, chain.from_iterable(dicts))):
+        return None
+    lists = [inner for inner in level if isinstance(inner, list)]
+    named = chain.from_iterable([inner.values() for inner in dicts])
+    return [*chain.from_iterable(lists), *named]
+
+
+def _are_exact(values: list[Any]) -> bool:
+    """Whether every number among the values is finite and within 64 bits."""
+    integers = [value for value in values if type(value) is int]
+    if integers and not (min(integers) >= INT_MIN and max(integers) <= INT_MAX):
+        return False
+    return all(map(math.isfinite, [value for value in values if type(value) is float]))
+
+
+def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict[int, int]) -> int:
+    """How many values are written for this one, where a shared one is written each time.
+
+    Thirty lists, each holding the next one twice, are a billion values once they are written.
+    """
+    if not depth_left:
+        raise InvalidValue(where, "contains itself, or is nested too deep")
+    if id(value) not in known:
+        inside = [*(value.values() if isinstance(value, dict) else value)]
+        open_ = [inner for inner in inside if type(inner) in _CONTAINERS]
+        counts = [_count(inner, where, depth_left - 1, values_max, known) for inner in open_]
+        known[id(value)] = len(inside) + sum(counts)
+        if known[id(value)] > values_max:
+            raise InvalidValue(where, "has more values, counting shared ones, than can be written")
+    return known[id(value)]
+
+
+def settle(value: Any, where: str, *, depth_max: int = VALUE_DEPTH_MAX) -> Any:
     """A plain copy of `value` fit to be stored; raises InvalidValue naming the exact place."""
-    return _settle(value, where, 0, [])
+    return _settle(value, where, depth_max, [])
 
 
-def settle_state(fields: Any, where: str) -> Any:
-    """The same for a whole state, which may be twice as deep as one value: the longest path that
-    an op may have, with the deepest value at its end."""
-    return _settle(fields, where, -VALUE_DEPTH_MAX, [])
-
-
-def _settle(value: Any, where: str, depth: int, open_: list[int]) -> Any:
+def _settle(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
     if value is None or value is True or value is False:
         return value
     if isinstance(value, str):
@@ -156,24 +212,24 @@ def _settle(value: Any, where: str, depth: int, open_: list[int]) -> Any:
     if isinstance(value, (Mapping, list, tuple)):
         if id(value) in open_:
             raise InvalidValue(where, "contains itself")
-        if depth >= VALUE_DEPTH_MAX:
-            raise InvalidValue(where, f"is nested more than {VALUE_DEPTH_MAX} levels deep")
+        if len(open_) >= depth_max:
+            raise InvalidValue(where, f"is nested more than {depth_max} levels deep")
         open_.append(id(value))
-        plain = _settle_inside(value, where, depth + 1, open_)
+        plain = _settle_inside(value, where, depth_max, open_)
         open_.pop()
         return plain
     raise InvalidValue(where, f"is {type(value).__name__}, which JSON cannot hold")
 
 
-def _settle_inside(value: Any, where: str, depth: int, open_: list[int]) -> Any:
+def _settle_inside(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
     if not isinstance(value, Mapping):
-        return [_settle(v, f"{where}[{i}]", depth, open_) for i, v in enumerate(value)]
+        return [_settle(v, f"{where}[{i}]", depth_max, open_) for i, v in enumerate(value)]
     plain = {}
     for name, v in value.items():
         if not isinstance(name, str):
             raise InvalidValue(where, f"has the key {name!r}, which is not text")
         plain[_settle_text(name, f"a key of {where}")] = _settle(
-            v, f"{where}[{name!r}]", depth, open_
+            v, f"{where}[{name!r}]", depth_max, open_
         )
     return plain
 
