@@ -15,11 +15,14 @@ from holdfast.errors import (
     ActorMissing,
     BackupRefused,
     CommitTooLarge,
+    DiffMismatch,
     EventTooLarge,
     ExtraMissing,
     FollowerBehind,
     HoldfastError,
+    IntegrityViolation,
     InvalidCursor,
+    InvalidDiff,
     InvalidEvent,
     InvalidInput,
     InvalidKey,
@@ -27,6 +30,7 @@ from holdfast.errors import (
     InvalidQuery,
     InvalidURL,
     InvalidValue,
+    MergeConflict,
     NotPending,
     OpPathUnknown,
     OpTypeMismatch,
@@ -41,6 +45,7 @@ from holdfast.errors import (
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    StateError,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -60,6 +65,7 @@ from holdfast.model.events import Draft, Event
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
+from holdfast.model.values import ABSENT
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
 from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
@@ -67,16 +73,25 @@ from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Re
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.model.changes import Change, Kind
+    from holdfast.model.diff import Diff, diff
+    from holdfast.model.merge import Merged, Resolved, merge
+    from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
 __all__ = [
+    "ABSENT",
     "ActorMissing",
     "BackupRefused",
+    "Change",
     "Check",
     "CommitTooLarge",
+    "Conflict",
     "Diagnosis",
+    "Diff",
+    "DiffMismatch",
     "Draft",
     "Erasure",
     "Event",
@@ -87,7 +102,9 @@ __all__ = [
     "Head",
     "Holdfast",
     "HoldfastError",
+    "IntegrityViolation",
     "InvalidCursor",
+    "InvalidDiff",
     "InvalidEvent",
     "InvalidInput",
     "InvalidKey",
@@ -96,13 +113,20 @@ __all__ = [
     "InvalidURL",
     "InvalidValue",
     "Key",
+    "Kind",
+    "LastWriter",
     "Lease",
+    "MergeConflict",
+    "Merged",
     "NotPending",
     "OpPathUnknown",
     "OpTypeMismatch",
     "Page",
+    "Policy",
+    "Priority",
     "Report",
     "ReservedType",
+    "Resolved",
     "Seal",
     "Session",
     "SessionConflict",
@@ -115,6 +139,7 @@ __all__ = [
     "SessionLocked",
     "SessionNotFound",
     "SessionNotLoaded",
+    "StateError",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -129,12 +154,41 @@ __all__ = [
     "StoreUnopened",
     "Timer",
     "deadline_at",
+    "diff",
+    "escalate",
+    "merge",
     "open",
     "open_sync",
     "ops",
     "restore",
     "runnable_at",
 ]
+
+# Loaded when first asked for: most processes never compare or merge, and all of them start.
+_LATER = {
+    "Change": "changes",
+    "Conflict": "policy",
+    "Diff": "diff",
+    "Kind": "changes",
+    "LastWriter": "policy",
+    "Merged": "merge",
+    "Policy": "policy",
+    "Priority": "policy",
+    "Resolved": "merge",
+    "diff": "diff",
+    "escalate": "policy",
+    "merge": "merge",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    found: object = getattr(import_module(f"holdfast.model.{_LATER[name]}"), name)
+    globals()[name] = found
+    return found
 
 
 def open(url: str, *, seal: Seal | None = None) -> Holdfast:

@@ -5,11 +5,14 @@
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
-    │   └── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
+    │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
+    │   └── InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
     │   └── SessionCorrupt · FollowerBehind
+    ├── StateError          stored state and what is asked of it do not agree
+    │   └── DiffMismatch · MergeConflict · IntegrityViolation
     └── StoreError          the store cannot serve
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreCorrupt · StoreOnNetwork
@@ -192,6 +195,16 @@ class NotPending(InvalidInput):
         )
 
 
+class InvalidDiff(InvalidInput):
+    code = "diff.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"this is no diff: {reason}. Pass the bytes that Diff.to_bytes gave, unchanged."
+        )
+
+
 # --- the session --------------------------------------------------------------------------------
 
 
@@ -310,6 +323,53 @@ class FollowerBehind(SessionError):
         super().__init__(
             f"more than {waiting_max:,} partial events waited for this follower and it was cut "
             f"off. No recorded event is lost: go on with s.follow(after={after})."
+        )
+
+
+# --- state --------------------------------------------------------------------------------------
+
+
+class StateError(HoldfastError):
+    """Stored state and what is asked of it do not agree."""
+
+    code = "state.error"
+    status = 409
+    exit_code = 3
+
+
+class DiffMismatch(StateError):
+    code = "diff.mismatch"
+
+    def __init__(self, path: str, expected: str, actual: str) -> None:
+        self.path, self.expected, self.actual = path, expected, actual
+        super().__init__(
+            f"the diff expects {expected} at {path} and found {actual}; nothing was changed. "
+            "Apply it to the value it was made from, or merge the two."
+        )
+
+
+class MergeConflict(StateError):
+    code = "merge.conflict"
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self.paths = paths
+        named = ", ".join(paths[:5])
+        more = f" and {len(paths) - 5:,} more" if len(paths) > 5 else ""
+        super().__init__(
+            f"both sides changed {named}{more}. Decide these places and merge again, or give them "
+            "a policy."
+        )
+
+
+class IntegrityViolation(StateError):
+    code = "integrity.violation"
+    status = 500
+
+    def __init__(self, what: str, expected: str, computed: str) -> None:
+        self.what, self.expected, self.computed = what, expected, computed
+        super().__init__(
+            f"{what} is not what was written: its checksum says {expected} and its bytes amount "
+            f"to {computed}. Do not use it; fetch it again, or restore it from a backup."
         )
 
 

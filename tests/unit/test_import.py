@@ -19,6 +19,7 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     roots = {name.split(".")[0] for name in loaded}
     assert not roots & {"pytest", "hypothesis", "cryptography", "rich", "pydantic", "asyncpg"}
     assert not [name for name in loaded if name.startswith("holdfast.testing")]
+    assert not {"holdfast.model.diff", "holdfast.model.merge"} & set(loaded)
 
 
 def test_every_public_name_is_there() -> None:

@@ -23,6 +23,7 @@ encode: Final = msgspec.json.Encoder().encode
 # expression over the same bytes takes eight times as long.
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER: Final = b"0" * 19
+_decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -66,6 +67,19 @@ class FrozenList(list[Any]):
         return (FrozenList, (list(self),))
 
 
+class Absent:
+    """The kind of ABSENT, which stands where there is no value: None is one."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Final = Absent()
 EMPTY: Final = FrozenDict()
 OPEN: Final = frozenset((dict, list))  # the kinds that freeze turns into something else
 
@@ -127,6 +141,19 @@ def try_encode(value: Any) -> bytes | None:
         return encode(value)
     except UnicodeEncodeError:
         return None
+
+
+def admit(value: Any, where: str) -> Any:
+    """The read-only form of any value fit to be stored; raises InvalidValue naming the place.
+
+    What is read-only was admitted before and is handed back as it is.
+    """
+    if type(value) is FrozenDict or type(value) is FrozenList:
+        return value
+    if type(value) is not str and is_exact(value):
+        return value
+    trip = round_trip(value, _decode_any)
+    return freeze(settle(value, where) if trip is None else trip[1])
 
 
 def settle(value: Any, where: str) -> Any:

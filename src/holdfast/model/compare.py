@@ -1,0 +1,176 @@
+"""Compare: the walk over two values that finds what changed.
+
+Parts that are the same object are passed over, as folds share what did not change. In a wide dict
+or list the rest is encoded in runs and compared as bytes; only runs that differ are looked at item
+by item. That is many times as fast as looking at every item, and costs two encodings at most a few
+times on the way down.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any, Final
+
+from holdfast.model.align import RUN, UNFIT, Gap, gaps, places_apart
+from holdfast.model.canon import packed, same
+from holdfast.model.changes import Change, Kind
+from holdfast.model.limits import VALUE_DEPTH_MAX
+from holdfast.model.ops import Path, show
+from holdfast.model.values import ABSENT, FrozenList, admit, settle
+
+# How often on one way down a wide container may be encoded. Without a bound a value made for it,
+# wide at every level, would be encoded once for each level.
+SWEEPS: Final = 4
+_WIDE: Final = RUN
+_CONTAINERS: Final = (dict, list)
+
+
+def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
+    """The changes that take `a` to `b`: names in order, lists from front to back."""
+    found: list[Change] = []
+    _compare((), _opened(a), _opened(b), SWEEPS, found)
+    return tuple(found)
+
+
+def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
+    """Names that hold every difference of two dicts, and perhaps some others; in no order."""
+    if sweeps and len(a) > _WIDE:
+        names = list(a)
+        olds, news = list(a.values()), list(map(b.get, names, repeat(ABSENT)))
+        apart = [names[place] for place in _sparing(olds, news)]
+    else:
+        apart = [name for name, old in a.items() if old is not b.get(name, ABSENT)]
+    gone = len([name for name in apart if name not in b])
+    if len(b) > len(a) - gone:
+        apart += [name for name in b if name not in a]
+    return apart
+
+
+def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
+    """Indexes that hold every difference of two lists of one length, and perhaps some others."""
+    if sweeps and len(a) > _WIDE:
+        return places_apart(a, b)
+    return [index for index, old in enumerate(a) if old is not b[index]]
+
+
+def _sparing(olds: list[Any], news: list[Any]) -> list[int]:
+    """places_apart, but wide containers are left for their own turn instead of encoded twice."""
+    fat = [
+        place
+        for place, old in enumerate(olds)
+        if isinstance(old, _CONTAINERS) and len(old) > _WIDE and old is not news[place]
+    ]
+    for place in fat:
+        olds[place] = news[place] = None
+    return [*places_apart(olds, news), *fat]
+
+
+def _compare(path: Path, a: Any, b: Any, sweeps: int, found: list[Change]) -> None:
+    if a is b:
+        return
+    if len(path) < VALUE_DEPTH_MAX:  # a longer path would fit no operation
+        if isinstance(a, dict) and isinstance(b, dict):
+            _compare_dicts(path, a, b, sweeps, found)
+            return
+        if isinstance(a, list) and isinstance(b, list):
+            _compare_lists(path, a, b, sweeps, found)
+            return
+    old, new = _admitted(path, a), _admitted(path, b)
+    if not same(old, new):
+        found.append(Change(path, Kind.MODIFY, old, new))
+
+
+def _compare_dicts(
+    path: Path, a: dict[str, Any], b: dict[str, Any], sweeps: int, found: list[Change]
+) -> None:
+    names = names_apart(a, b, sweeps)
+    for name in names:
+        if type(name) is not str:
+            settle({name: None}, _where(path))
+    below = sweeps - (len(a) > _WIDE)
+    for name in sorted(names):
+        old, new, at = a.get(name, ABSENT), b.get(name, ABSENT), (*path, name)
+        if old is ABSENT:
+            found.append(Change(_named(at), Kind.ADD, None, _admitted(at, new)))
+        elif new is ABSENT:
+            found.append(Change(_named(at), Kind.DELETE, _admitted(at, old)))
+        else:
+            _compare(at, old, new, max(below, 0), found)
+
+
+def _compare_lists(
+    path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]
+) -> None:
+    below = max(sweeps - (len(a) > _WIDE), 0)
+    if len(a) != len(b):
+        _compare_runs(path, a, b, below, found)
+        return
+    mine: list[Change] = []
+    apart: list[int] = []
+    for index in items_apart(a, b, sweeps):
+        before = len(mine)
+        _compare((*path, index), a[index], b[index], below, mine)
+        if len(mine) > before:
+            apart.append(index)
+    if not _moved(a, b, apart):
+        found += mine
+        return
+    _compare_runs(path, a, b, below, found)
+
+
+def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
+    """Whether seeing items as moved keeps more of a list than seeing each index as changed."""
+    if len(apart) < 2:
+        return False
+    # Every item that is apart was admitted, so all of them can be encoded.
+    old = {packed(a[index]) for index in apart}
+    if not any([packed(b[index]) in old for index in apart]):
+        return False
+    return sum([gap.stop - gap.start for gap in gaps(a, b)]) < len(apart)
+
+
+def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]) -> None:
+    """Lists of which items were added or taken away: pairs are compared, the rest is a run."""
+    length = len(a)
+    for gap in _gaps(path, a, b):
+        pairs = min(gap.stop - gap.start, gap.new_stop - gap.new_start)
+        at = gap.new_start + pairs  # what stands before is as in b already
+        for more in range(pairs):
+            index = gap.new_start + more
+            _compare((*path, index), a[gap.start + more], b[index], sweeps, found)
+        where = (*path, at)
+        if old := _run(path, a, gap.start + pairs, gap.stop):
+            found.append(Change(where, Kind.DELETE, old, None, length))
+            length -= len(old)
+        if new := _run(path, b, at, gap.new_stop):
+            found.append(Change(where, Kind.ADD, None, new, length))
+            length += len(new)
+
+
+def _gaps(path: Path, a: list[Any], b: list[Any]) -> list[Gap]:
+    try:
+        return gaps(a, b)
+    except UNFIT:  # what cannot be encoded is named by its place, or settled
+        return gaps(_admitted(path, a), _admitted(path, b))
+
+
+def _run(path: Path, items: list[Any], start: int, stop: int) -> FrozenList:
+    return FrozenList([_admitted((*path, at), items[at]) for at in range(start, stop)])
+
+
+def _opened(value: Any) -> Any:
+    return value if isinstance(value, _CONTAINERS) else _admitted((), value)
+
+
+def _admitted(path: Path, value: Any) -> Any:
+    return admit(value, _where(path))
+
+
+def _named(path: Path) -> Path:
+    """The path, if its last name can be encoded."""
+    settle(path[-1], "a name")
+    return path
+
+
+def _where(path: Path) -> str:
+    return f"the value at {show(path)}" if path else "the value"
