@@ -18,7 +18,8 @@ import msgspec
 
 from holdfast.model.canon import packed, same
 
-RUN: Final = 64  # items that are encoded together: long enough to be cheap, short enough to search
+RUN: Final = 512  # items compared at once
+_PARTS: Final = 8  # into which a run that differs is divided
 _pack: Final = msgspec.msgpack.Encoder().encode  # in the order that names have: faster
 
 UNFIT: Final = (TypeError, ValueError, OverflowError, RecursionError)  # what an encoder raises
@@ -33,37 +34,49 @@ class Gap(NamedTuple):
     new_stop: int
 
 
-def alike(xs: Sequence[Any], ys: Sequence[Any]) -> bool:
+def alike(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> bool:
     """Whether two runs of one length are certainly the same, at the speed of an encoder.
 
     False may also mean that names stand in another order, or that a value is not fit to be stored.
+    `look` whether they are equal at all before encoding them: it pays where they may well not be.
     """
-    apart = sum(map(is_not, xs, ys))
-    if not apart:
-        return True
-    if apart < len(xs):
-        chosen = list(map(is_not, xs, ys))
-        xs, ys = list(compress(xs, chosen)), list(compress(ys, chosen))
+    if xs[0] is ys[0] or xs[-1] is ys[-1]:  # perhaps they share most: leave out what they do
+        apart = list(map(is_not, xs, ys))
+        xs, ys = list(compress(xs, apart)), list(compress(ys, apart))
     try:
-        return _pack(xs) == _pack(ys)
+        return (not look or bool(xs == ys)) and _pack(xs) == _pack(ys)
     except UNFIT:
         return False
 
 
-def places_apart(xs: Sequence[Any], ys: Sequence[Any]) -> list[int]:
+def places_apart(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> list[int]:
     """Indexes that hold every difference of two lists of one length, and perhaps some others."""
+    size = RUN
+    while size >= len(xs) and size > 1:  # a single run would be searched at once
+        size //= _PARTS
     found: list[int] = []
-    for start in range(0, len(xs), RUN):
-        x, y = xs[start : start + RUN], ys[start : start + RUN]
-        if not alike(x, y):
-            found += compress(range(start, start + RUN), map(is_not, x, y))
+    for at in range(0, len(xs), size):
+        _search(xs, ys, at, min(at + size, len(xs)), found, look=look or size < RUN)
     return found
+
+
+def _search(
+    xs: Sequence[Any], ys: Sequence[Any], start: int, stop: int, found: list[int], *, look: bool
+) -> None:
+    if alike(xs[start:stop], ys[start:stop], look=look):
+        return
+    if stop - start == 1:
+        found.append(start)
+        return
+    size = max((stop - start) // _PARTS, 1)
+    for at in range(start, stop, size):
+        _search(xs, ys, at, min(at + size, stop), found, look=True)
 
 
 def gaps(old: Sequence[Any], new: Sequence[Any]) -> list[Gap]:
     """Where two lists differ, from front to back."""
     head = _shared(old, new)
-    tail = _shared(old[head:][::-1], new[head:][::-1])
+    tail = _shared_tail(old[head:], new[head:])
     whole = Gap(head, len(old) - tail, head, len(new) - tail)
     if whole.start == whole.stop or whole.new_start == whole.new_stop:
         return [whole] if whole.start < whole.stop or whole.new_start < whole.new_stop else []
@@ -81,9 +94,22 @@ def _shared(xs: Sequence[Any], ys: Sequence[Any]) -> int:
     for start in range(0, most, RUN):
         x, y = xs[start : min(start + RUN, most)], ys[start : min(start + RUN, most)]
         if not alike(x, y):
-            for index, (p, q) in enumerate(zip(x, y, strict=True)):
-                if not same(p, q):
-                    return start + index
+            for place in places_apart(x, y):
+                if not same(x[place], y[place]):
+                    return start + place
+    return most
+
+
+def _shared_tail(xs: Sequence[Any], ys: Sequence[Any]) -> int:
+    """How many items both end with."""
+    most = min(len(xs), len(ys))
+    xs, ys = xs[len(xs) - most :], ys[len(ys) - most :]
+    for stop in range(most, 0, -RUN):
+        x, y = xs[max(stop - RUN, 0) : stop], ys[max(stop - RUN, 0) : stop]
+        if not alike(x, y):
+            for place in reversed(places_apart(x, y)):
+                if not same(x[place], y[place]):
+                    return most - stop + len(x) - 1 - place
     return most
 
 

@@ -18,7 +18,7 @@ from holdfast.model.values import ABSENT
 canonical: Final = msgspec.json.Encoder(order="deterministic").encode
 # Tells the same values apart as the canonical encoding does, without the cost of escaping text.
 packed: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-_DIRECT: Final = frozenset((str, int, bool, type(None)))
+SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def checksum(fields: Any) -> bytes:
@@ -33,7 +33,7 @@ def same(a: Any, b: Any) -> bool:
     kind = type(a)
     if kind is float:
         return type(b) is float and a == b and math.copysign(1.0, a) == math.copysign(1.0, b)
-    if kind in _DIRECT:
+    if kind in SCALARS:
         return kind is type(b) and bool(a == b)
     if a is ABSENT or b is ABSENT:
         return False

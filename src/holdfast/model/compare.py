@@ -1,9 +1,9 @@
 """Compare: the walk over two values that finds what changed.
 
-Parts that are the same object are passed over, as folds share what did not change. In a wide dict
-or list the rest is encoded in runs and compared as bytes; only runs that differ are looked at item
-by item. That is many times as fast as looking at every item, and costs two encodings at most a few
-times on the way down.
+Parts that are the same object are passed over, as folds share what did not change. Of the rest,
+runs of items that are not even equal are searched, and runs that are equal are encoded to see
+whether they are the same: both at the speed of C, and what was found to be the same is not looked
+at again.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from __future__ import annotations
 from itertools import repeat
 from typing import Any, Final
 
-from holdfast.model.align import RUN, UNFIT, Gap, gaps, places_apart
-from holdfast.model.canon import packed, same
+from holdfast.model.align import UNFIT, Gap, gaps, places_apart
+from holdfast.model.canon import SCALARS, packed, same
 from holdfast.model.changes import Change, Kind
 from holdfast.model.limits import VALUE_DEPTH_MAX
 from holdfast.model.ops import Path, show
 from holdfast.model.values import ABSENT, FrozenList, admit, settle
 
-# How often on one way down a wide container may be encoded. Without a bound a value made for it,
-# wide at every level, would be encoded once for each level.
-SWEEPS: Final = 4
-_WIDE: Final = RUN
-_CONTAINERS: Final = (dict, list)
+# So many levels down runs are encoded, and below everything is looked at one by one. Without a
+# bound a value made for it, with all its weight at the bottom, would be encoded at every level.
+SWEEPS: Final = 16
 
 
 def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
@@ -34,10 +32,13 @@ def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
 
 def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
     """Names that hold every difference of two dicts, and perhaps some others; in no order."""
-    if sweeps and len(a) > _WIDE:
+    if sweeps:
         names = list(a)
-        olds, news = list(a.values()), list(map(b.get, names, repeat(ABSENT)))
-        apart = [names[place] for place in _sparing(olds, news)]
+        if len(b) == len(names) and names == list(b):
+            news = list(b.values())
+        else:
+            news = list(map(b.get, names, repeat(ABSENT)))
+        apart = [names[place] for place in places_apart(list(a.values()), news, look=True)]
     else:
         apart = [name for name, old in a.items() if old is not b.get(name, ABSENT)]
     gone = len([name for name in apart if name not in b])
@@ -48,21 +49,9 @@ def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
 
 def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
     """Indexes that hold every difference of two lists of one length, and perhaps some others."""
-    if sweeps and len(a) > _WIDE:
+    if sweeps:
         return places_apart(a, b)
     return [index for index, old in enumerate(a) if old is not b[index]]
-
-
-def _sparing(olds: list[Any], news: list[Any]) -> list[int]:
-    """places_apart, but wide containers are left for their own turn instead of encoded twice."""
-    fat = [
-        place
-        for place, old in enumerate(olds)
-        if isinstance(old, _CONTAINERS) and len(old) > _WIDE and old is not news[place]
-    ]
-    for place in fat:
-        olds[place] = news[place] = None
-    return [*places_apart(olds, news), *fat]
 
 
 def _compare(path: Path, a: Any, b: Any, sweeps: int, found: list[Change]) -> None:
@@ -75,6 +64,8 @@ def _compare(path: Path, a: Any, b: Any, sweeps: int, found: list[Change]) -> No
         if isinstance(a, list) and isinstance(b, list):
             _compare_lists(path, a, b, sweeps, found)
             return
+    if type(a) in SCALARS and same(a, b):
+        return
     old, new = _admitted(path, a), _admitted(path, b)
     if not same(old, new):
         found.append(Change(path, Kind.MODIFY, old, new))
@@ -87,7 +78,7 @@ def _compare_dicts(
     for name in names:
         if type(name) is not str:
             settle({name: None}, _where(path))
-    below = sweeps - (len(a) > _WIDE)
+    below = max(sweeps - 1, 0)
     for name in sorted(names):
         old, new, at = a.get(name, ABSENT), b.get(name, ABSENT), (*path, name)
         if old is ABSENT:
@@ -95,13 +86,13 @@ def _compare_dicts(
         elif new is ABSENT:
             found.append(Change(_named(at), Kind.DELETE, _admitted(at, old)))
         else:
-            _compare(at, old, new, max(below, 0), found)
+            _compare(at, old, new, below, found)
 
 
 def _compare_lists(
     path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]
 ) -> None:
-    below = max(sweeps - (len(a) > _WIDE), 0)
+    below = max(sweeps - 1, 0)
     if len(a) != len(b):
         _compare_runs(path, a, b, below, found)
         return
@@ -159,7 +150,7 @@ def _run(path: Path, items: list[Any], start: int, stop: int) -> FrozenList:
 
 
 def _opened(value: Any) -> Any:
-    return value if isinstance(value, _CONTAINERS) else _admitted((), value)
+    return value if isinstance(value, (dict, list)) else _admitted((), value)
 
 
 def _admitted(path: Path, value: Any) -> Any:

@@ -150,10 +150,14 @@ def admit(value: Any, where: str) -> Any:
     """
     if type(value) is FrozenDict or type(value) is FrozenList:
         return value
-    if type(value) is not str and is_exact(value):
+    if is_exact(value) and (type(value) is not str or _is_text(value)):
         return value
     trip = round_trip(value, _decode_any)
     return freeze(settle(value, where) if trip is None else trip[1])
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or try_encode(text) is not None
 
 
 def settle(value: Any, where: str) -> Any:
