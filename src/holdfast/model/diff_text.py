@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SIGNS: Final = {Kind.ADD: "+", Kind.MODIFY: "~", Kind.DELETE: "-"}
 _COLOURS: Final = {Kind.ADD: "green", Kind.MODIFY: "yellow", Kind.DELETE: "red"}
-_CELL_CHARS_MAX: Final = 200
+_CELL_CHARS_MAX: Final = 120
 
 
 def lines(changes: Iterable[Change]) -> Iterator[str]:
