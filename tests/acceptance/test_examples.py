@@ -143,20 +143,29 @@ def test_the_tutorial_prints_what_it_shows(
 ) -> None:
     """Its pieces run one after the other, and each prints the text below it."""
     monkeypatch.chdir(tmp_path)
+    run_page("docs/tutorial.md", capsys)
+    assert (tmp_path / "tutorial-backup.db").is_file()
+
+
+def test_the_page_on_diffs_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same for docs/diff.md."""
+    run_page("docs/diff.md", capsys)
+
+
+def run_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     shown: list[tuple[int, str]] = []
     printed: list[tuple[int, str]] = []
-    for block in blocks("docs/tutorial.md"):
+    for block in blocks(page):
         if block.language == "python" and not block.title:
             # Padded, so that a traceback names the line of the page.
             padded = "\n" * (block.line - 1) + block.text
-            exec(compile(padded, "docs/tutorial.md", "exec"), names)
+            exec(compile(padded, page, "exec"), names)
             if out := capsys.readouterr().out:
                 printed.append((block.line, out))
         elif block.language == "text":
             shown.append((printed[-1][0], block.text))
     assert printed == shown
-    assert (tmp_path / "tutorial-backup.db").is_file()
 
 
 def test_the_chat_goes_on_after_a_restart(tmp_path: Path) -> None:

@@ -35,22 +35,27 @@ class Gap(NamedTuple):
 
 
 def alike(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> bool:
-    """Whether two runs of one length are certainly the same, at the speed of an encoder.
+    """Whether two runs of one length are the same, at the speed of an encoder.
 
-    False may also mean that names stand in another order, or that a value is not fit to be stored.
     `look` whether they are equal at all before encoding them: it pays where they may well not be.
+    A value that is not fit to be stored is the same as nothing else.
     """
     if xs[0] is ys[0] or xs[-1] is ys[-1]:  # perhaps they share most: leave out what they do
         apart = list(map(is_not, xs, ys))
         xs, ys = list(compress(xs, apart)), list(compress(ys, apart))
     try:
-        return (not look or bool(xs == ys)) and _pack(xs) == _pack(ys)
+        if look and xs != ys:
+            return False
+        if _pack(xs) == _pack(ys):
+            return True
+        # Equal and yet other bytes: names in another order, or a number of another kind.
+        return (look or bool(xs == ys)) and packed(xs) == packed(ys)
     except UNFIT:
         return False
 
 
 def places_apart(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> list[int]:
-    """Indexes that hold every difference of two lists of one length, and perhaps some others."""
+    """Where two lists of one length differ; also where one holds what is not fit to be stored."""
     size = RUN
     while size >= len(xs) and size > 1:  # a single run would be searched at once
         size //= _PARTS

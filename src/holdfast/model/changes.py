@@ -27,6 +27,8 @@ _TYPES: Final[dict[type, Type]] = {
     int: "int",
     float: "float",
     str: "text",
+    list: "list",
+    dict: "dict",
     FrozenList: "list",
     FrozenDict: "dict",
 }

@@ -31,7 +31,7 @@ def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
 
 
 def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
-    """Names that hold every difference of two dicts, and perhaps some others; in no order."""
+    """Names that hold every difference of two dicts, in no order; without sweeps, also others."""
     if sweeps:
         names = list(a)
         if len(b) == len(names) and names == list(b):
@@ -48,7 +48,7 @@ def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
 
 
 def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
-    """Indexes that hold every difference of two lists of one length, and perhaps some others."""
+    """Indexes of every difference of two lists of one length; without sweeps, also others."""
     if sweeps:
         return places_apart(a, b)
     return [index for index, old in enumerate(a) if old is not b[index]]

@@ -39,6 +39,8 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
     @classmethod
     def of(cls, before: Any, ops: Iterable[op.PlainOp]) -> Diff:
         """What the operations change in a state. Raises InvalidOp, or what applying them raises."""
+        if not isinstance(before, dict):
+            raise InvalidOp(f"operations change a state, which is a dict, not {op.kind(before)}")
         state = freeze(before)
         return diff(state, op.apply(state, [_settled(each) for each in ops]))
 

@@ -139,6 +139,15 @@ def test_a_number_of_another_kind_is_found_anywhere() -> None:
     ]
 
 
+def test_the_order_of_names_means_nothing() -> None:
+    """Not in thousands of items either, and a real change among them is found."""
+    a = {"m": [{"id": n, "tags": {"x": 1, "y": 2}} for n in range(1_500)]}
+    b = {"m": [{"tags": {"y": 2, "x": 1}, "id": n} for n in range(1_500)]}
+    assert not diff(a, b)
+    b["m"][900]["tags"]["x"] = 1.0  # type: ignore[index]  # a dict, as above
+    assert shown(a, b) == ["~ m[900].tags.x: 1 → 1.0"]
+
+
 def test_no_path_is_longer_than_an_operation_allows() -> None:
     """What differs further down is one change at the deepest place that can be named."""
     a: Any = 1
@@ -279,6 +288,12 @@ def test_a_reference_has_to_be_resolved_first() -> None:
     """A diff knows no event whose data it could look into."""
     with pytest.raises(InvalidOp):
         Diff.of({}, [ops.SetRef(("a",), ("text",))])  # type: ignore[list-item]
+
+
+def test_operations_change_nothing_but_a_state() -> None:
+    """A list or a number has no names."""
+    with pytest.raises(InvalidOp):
+        Diff.of([1], [ops.Set("a", 1)])
 
 
 def test_operations_become_what_they_change_in_the_end() -> None:
