@@ -181,14 +181,16 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> object:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
+if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 
-    found: object = getattr(import_module(f"holdfast.model.{_LATER[name]}"), name)
-    globals()[name] = found
-    return found
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = getattr(import_module(f"holdfast.model.{_LATER[name]}"), name)
+        globals()[name] = found
+        return found
 
 
 def open(url: str, *, seal: Seal | None = None) -> Holdfast:
