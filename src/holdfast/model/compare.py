@@ -93,31 +93,26 @@ def _compare_lists(
     path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]
 ) -> None:
     below = max(sweeps - 1, 0)
-    if len(a) != len(b):
+    # Decided before anything inside is compared: lists in lists would be compared twice each.
+    apart = items_apart(a, b, sweeps) if len(a) == len(b) else []
+    if len(a) != len(b) or (sweeps and _moved(a, b, apart)):
         _compare_runs(path, a, b, below, found)
         return
-    mine: list[Change] = []
-    apart: list[int] = []
-    for index in items_apart(a, b, sweeps):
-        before = len(mine)
-        _compare((*path, index), a[index], b[index], below, mine)
-        if len(mine) > before:
-            apart.append(index)
-    if not _moved(a, b, apart):
-        found += mine
-        return
-    _compare_runs(path, a, b, below, found)
+    for index in apart:
+        _compare((*path, index), a[index], b[index], below, found)
 
 
 def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
     """Whether seeing items as moved keeps more of a list than seeing each index as changed."""
     if len(apart) < 2:
         return False
-    # Every item that is apart was admitted, so all of them can be encoded.
-    old = {packed(a[index]) for index in apart}
-    if not any([packed(b[index]) in old for index in apart]):
+    try:
+        old = {packed(a[index]) for index in apart}
+        if not any([packed(b[index]) in old for index in apart]):
+            return False
+        return sum([gap.stop - gap.start for gap in gaps(a, b)]) < len(apart)
+    except UNFIT:  # comparing the items will say which
         return False
-    return sum([gap.stop - gap.start for gap in gaps(a, b)]) < len(apart)
 
 
 def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]) -> None:

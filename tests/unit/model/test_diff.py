@@ -139,6 +139,18 @@ def test_a_number_of_another_kind_is_found_anywhere() -> None:
     ]
 
 
+@pytest.mark.parametrize("depth", [10, 90])
+def test_lists_in_lists_cost_no_more_for_each_level(depth: int) -> None:
+    """Items that moved at every level are found without comparing any level twice."""
+    a: Any = [1]
+    b: Any = [2]
+    for level in range(depth):
+        a, b = [f"x{level}", f"y{level}", a], [f"y{level}", f"z{level}", b]
+    found = diff({"l": a}, {"l": b})
+    assert same(found.apply({"l": a}), {"l": b})
+    assert len(found.changes) <= 3 * depth + 1
+
+
 def test_the_order_of_names_means_nothing() -> None:
     """Not in thousands of items either, and a real change among them is found."""
     a = {"m": [{"id": n, "tags": {"x": 1, "y": 2}} for n in range(1_500)]}
