@@ -99,6 +99,8 @@ def _shared(xs: Sequence[Any], ys: Sequence[Any]) -> int:
     for start in range(0, most, RUN):
         x, y = xs[start : min(start + RUN, most)], ys[start : min(start + RUN, most)]
         if not alike(x, y):
+            if not same(x[0], y[0]):  # nothing more in common: no need to search the whole run
+                return start
             for place in places_apart(x, y):
                 if not same(x[place], y[place]):
                     return start + place
