@@ -19,6 +19,7 @@ from holdfast.errors import (
     CheckpointMigrationMissing,
     CheckpointSchemaIncompatible,
     CommitTooLarge,
+    DiffMismatch,
     EnvelopeNewer,
     EventTooLarge,
     ExtraMissing,
@@ -26,6 +27,7 @@ from holdfast.errors import (
     HoldfastError,
     IntegrityViolation,
     InvalidCursor,
+    InvalidDiff,
     InvalidEnvelope,
     InvalidEvent,
     InvalidInput,
@@ -35,6 +37,7 @@ from holdfast.errors import (
     InvalidSchema,
     InvalidURL,
     InvalidValue,
+    MergeConflict,
     MigrationAmbiguous,
     MigrationError,
     MigrationFailed,
@@ -82,6 +85,7 @@ from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
 from holdfast.model.semver import SchemaVersion
+from holdfast.model.values import ABSENT
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
 from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
@@ -89,20 +93,29 @@ from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Re
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.model.changes import Change, Kind
+    from holdfast.model.diff import Diff, diff
+    from holdfast.model.merge import Merged, Resolved, merge
+    from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
 __all__ = [
+    "ABSENT",
     "ActorMissing",
     "BackupRefused",
+    "Change",
     "Check",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
     "CheckpointMigrationMissing",
     "CheckpointSchemaIncompatible",
     "CommitTooLarge",
+    "Conflict",
     "Diagnosis",
+    "Diff",
+    "DiffMismatch",
     "Draft",
     "Envelope",
     "EnvelopeNewer",
@@ -117,6 +130,7 @@ __all__ = [
     "HoldfastError",
     "IntegrityViolation",
     "InvalidCursor",
+    "InvalidDiff",
     "InvalidEnvelope",
     "InvalidEvent",
     "InvalidInput",
@@ -127,7 +141,11 @@ __all__ = [
     "InvalidURL",
     "InvalidValue",
     "Key",
+    "Kind",
+    "LastWriter",
     "Lease",
+    "MergeConflict",
+    "Merged",
     "Migrated",
     "Migration",
     "MigrationAmbiguous",
@@ -139,8 +157,11 @@ __all__ = [
     "OpPathUnknown",
     "OpTypeMismatch",
     "Page",
+    "Policy",
+    "Priority",
     "Report",
     "ReservedType",
+    "Resolved",
     "SchemaIncompatible",
     "SchemaVersion",
     "Seal",
@@ -175,13 +196,44 @@ __all__ = [
     "StoreUnopened",
     "Timer",
     "deadline_at",
+    "diff",
     "envelope",
+    "escalate",
+    "merge",
     "open",
     "open_sync",
     "ops",
     "restore",
     "runnable_at",
 ]
+
+# Loaded when first asked for: most processes never compare or merge, and all of them start.
+_LATER = {
+    "Change": "changes",
+    "Conflict": "policy",
+    "Diff": "diff",
+    "Kind": "changes",
+    "LastWriter": "policy",
+    "Merged": "merge",
+    "Policy": "policy",
+    "Priority": "policy",
+    "Resolved": "merge",
+    "diff": "diff",
+    "escalate": "policy",
+    "merge": "merge",
+}
+
+
+if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = getattr(import_module(f"holdfast.model.{_LATER[name]}"), name)
+        globals()[name] = found
+        return found
 
 
 def open(url: str, *, seal: Seal | None = None) -> Holdfast:

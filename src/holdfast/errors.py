@@ -6,13 +6,13 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
     │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
-    │   └── InvalidSchema
+    │   └── InvalidSchema · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
-    │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer
+    │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   └── MigrationError
     │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
@@ -222,6 +222,16 @@ class InvalidSchema(InvalidInput):
         )
 
 
+class InvalidDiff(InvalidInput):
+    code = "diff.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"this is no diff: {reason}. Pass the bytes that Diff.to_bytes gave, unchanged."
+        )
+
+
 # --- the session --------------------------------------------------------------------------------
 
 
@@ -352,6 +362,30 @@ class StateError(HoldfastError):
     code = "state.error"
     status = 409
     exit_code = 3
+
+
+class DiffMismatch(StateError):
+    code = "diff.mismatch"
+
+    def __init__(self, path: str, expected: str, actual: str) -> None:
+        self.path, self.expected, self.actual = path, expected, actual
+        super().__init__(
+            f"the diff expects {expected} at {path} and found {actual}; nothing was changed. "
+            "Apply it to the value it was made from, or merge the two."
+        )
+
+
+class MergeConflict(StateError):
+    code = "merge.conflict"
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        self.places = places
+        named = ", ".join(places[:5])
+        more = f" and {len(places) - 5:,} more" if len(places) > 5 else ""
+        super().__init__(
+            f"both sides changed {named}{more}. Decide these places and merge again, or give them "
+            "a policy."
+        )
 
 
 class IntegrityViolation(StateError):

@@ -144,8 +144,12 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("page", "left"),
-    [("docs/tutorial.md", "tutorial-backup.db"), ("docs/envelopes.md", None)],
-    ids=["tutorial", "envelopes"],
+    [
+        ("docs/tutorial.md", "tutorial-backup.db"),
+        ("docs/envelopes.md", None),
+        ("docs/diff.md", None),
+    ],
+    ids=["tutorial", "envelopes", "diff"],
 )
 def test_a_page_prints_what_it_shows(
     page: str,

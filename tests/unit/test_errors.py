@@ -54,6 +54,7 @@ ARGUMENTS: dict[str, Any] = {
     "current": 2,
     "after": 5,
     "waiting_max": 8,
+    "places": ("plan.steps[0]", "owner"),
     "found": 2,
     "known": 1,
     "file_system": "nfs",

@@ -5,7 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 import holdfast
+import holdfast.model.diff
 
 
 def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
@@ -20,9 +23,17 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     assert not roots & {"pytest", "hypothesis", "cryptography", "rich", "pydantic", "asyncpg"}
     assert not [name for name in loaded if name.startswith("google.protobuf")]
     assert not [name for name in loaded if name.startswith("holdfast.testing")]
+    assert not {"holdfast.model.diff", "holdfast.model.merge"} & set(loaded)
 
 
 def test_every_public_name_is_there() -> None:
     """What __all__ promises can be had, and is sorted as a reader expects."""
     assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []
     assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
+    """Names that are loaded later do not make every name seem to exist."""
+    assert holdfast.diff is holdfast.model.diff.diff
+    with pytest.raises(AttributeError, match="has no attribute 'dif'"):
+        holdfast.dif  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose

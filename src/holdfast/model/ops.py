@@ -96,6 +96,7 @@ _VERB: Final = {Add: "add", Insert: "insert", Merge: "merge", Cut: "cut"}
 REFS: Final = frozenset((SetRef, AddRef, MergeRef))
 _OPS: Final = get_args(Op)
 _LONE: Final = re.compile("[\ud800-\udfff]").search  # a lone surrogate
+_UNCLEAR: Final = re.compile(r"^$|[\s.'\"\[\]]").search  # cannot be told from the marks of a path
 _MISSING: Final = object()
 
 
@@ -204,10 +205,15 @@ def inverse(fields: FrozenDict, op: PlainOp) -> tuple[PlainOp, ...]:
 
 
 def show(path: Sequence[str | int]) -> str:
-    """A path as people write it: plan.steps[0]."""
-    text = str(path[0]) if path else ""
-    for step in path[1:]:
-        text += f"[{step}]" if isinstance(step, int) else f".{step}"
+    """A path as people write it: plan.steps[0], and plan['a.b'] for a name that needs it."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _UNCLEAR(step) or not step.isprintable():
+            text += f"[{step!r}]"
+        else:
+            text += f".{step}" if text else step
     return text
 
 

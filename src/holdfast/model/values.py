@@ -24,6 +24,7 @@ encode: Final = msgspec.json.Encoder().encode
 # expression over the same bytes takes eight times as long.
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER: Final = b"0" * 19
+_decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
@@ -67,6 +68,19 @@ class FrozenList(list[Any]):
         return (FrozenList, (list(self),))
 
 
+class Absent:
+    """The kind of ABSENT, which stands where there is no value: None is one."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Final = Absent()
 EMPTY: Final = FrozenDict()
 _SCALARS: Final = frozenset((type(None), bool, int, float, str))
 _CONTAINERS: Final = frozenset((dict, list, FrozenDict, FrozenList))
@@ -189,6 +203,23 @@ def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict
         if known[id(value)] > values_max:
             raise InvalidValue(where, "has more values, counting shared ones, than can be written")
     return known[id(value)]
+
+
+def admit(value: Any, where: str) -> Any:
+    """The read-only form of any value fit to be stored; raises InvalidValue naming the place.
+
+    What is read-only was admitted before and is handed back as it is.
+    """
+    if type(value) is FrozenDict or type(value) is FrozenList:
+        return value
+    if is_exact(value) and (type(value) is not str or _is_text(value)):
+        return value
+    trip = round_trip(value, _decode_any)
+    return freeze(settle(value, where) if trip is None else trip[1])
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or try_encode(text) is not None
 
 
 def settle(value: Any, where: str, *, depth_max: int = VALUE_DEPTH_MAX) -> Any:

@@ -1,0 +1,67 @@
+"""Diff for people: plain lines, and a coloured table where rich is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from holdfast.model.changes import Change, Kind, brief
+from holdfast.model.ops import Path, show
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SIGNS: Final = {Kind.ADD: "+", Kind.MODIFY: "~", Kind.DELETE: "-"}
+_COLOURS: Final = {Kind.ADD: "green", Kind.MODIFY: "yellow", Kind.DELETE: "red"}
+_CELL_CHARS_MAX: Final = 120
+
+
+def lines(changes: Iterable[Change]) -> Iterator[str]:
+    """One line for each change: its sign, its place, and what became of what."""
+    for change in changes:
+        yield f"{_SIGNS[change.kind]} {place(change)}: {' → '.join(_values(change))}"
+
+
+def table(changes: Iterable[Change]) -> Table:
+    """The same with columns, as wide as the terminal allows."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    made.add_column("", no_wrap=True)
+    for column in ("path", "old", "new"):
+        made.add_column(column, overflow="fold")
+    for change in changes:
+        colour = _COLOURS[change.kind]
+        old = "" if change.kind is Kind.ADD else brief(_one(change, change.old), _CELL_CHARS_MAX)
+        new = "" if change.kind is Kind.DELETE else brief(_one(change, change.new), _CELL_CHARS_MAX)
+        cells = ((_SIGNS[change.kind], colour), (place(change), ""), (old, "red"), (new, "green"))
+        made.add_row(*(Text(text, style=style) for text, style in cells))
+    return made
+
+
+def place(change: Change) -> str:
+    """Where a change is; for a run of several items, as a slice."""
+    items = change.old if change.kind is Kind.DELETE else change.new
+    if change.length is None or len(items) == 1:
+        return show(change.path) or "the root"
+    start = change.path[-1]
+    assert isinstance(start, int)  # a run of items has its index
+    above: Path = change.path[:-1]
+    return f"{show(above)}[{start}:{start + len(items)}]"
+
+
+def _values(change: Change) -> list[str]:
+    both = {
+        Kind.ADD: (change.new,),
+        Kind.MODIFY: (change.old, change.new),
+        Kind.DELETE: (change.old,),
+    }
+    return [brief(_one(change, value)) for value in both[change.kind]]
+
+
+def _one(change: Change, value: object) -> object:
+    """A run of one item is shown as that item."""
+    if change.length is not None and isinstance(value, list) and len(value) == 1:
+        return value[0]
+    return value

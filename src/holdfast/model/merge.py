@@ -1,0 +1,206 @@
+"""Merge: one value out of two that went their own ways from a common base.
+
+A place that one side changed is that side's; a place that both changed alike is agreed. Dicts are
+merged name by name, lists of one length item by item, and what both sides only added to a list is
+put one behind the other. Everything else that both changed is a conflict, for a policy to decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from holdfast.errors import InvalidInput, MergeConflict
+from holdfast.model.canon import same
+from holdfast.model.compare import SWEEPS, items_apart, names_apart
+from holdfast.model.diff import diff
+from holdfast.model.limits import VALUE_DEPTH_MAX
+from holdfast.model.ops import Path, PlainOp, show
+from holdfast.model.policy import Conflict, Policy, escalate
+from holdfast.model.values import ABSENT, EMPTY, FrozenDict, FrozenList, admit
+
+Side: TypeAlias = Literal["a", "b", "neither"]
+_NO_ITEMS: Final = FrozenList()
+_put: Final[Any] = dict.__setitem__  # into a copy that nobody else has seen yet
+
+
+class Resolved(msgspec.Struct, frozen=True, gc=False):
+    """A conflict that a policy decided: which side won. `neither`: the policy made a value."""
+
+    conflict: Conflict
+    side: Side
+    policy: Policy
+
+    @property
+    def path(self) -> Path:
+        return self.conflict.path
+
+
+class Merged(msgspec.Struct, frozen=True, gc=False):
+    """The merged value, read-only. Where a conflict is left, it is as the base was."""
+
+    value: Any
+    base: Any
+    conflicts: tuple[Conflict, ...] = ()
+    resolved: tuple[Resolved, ...] = ()
+
+    def settled(self) -> Any:
+        """The value, if nothing is left to decide. Raises MergeConflict."""
+        if self.conflicts:
+            raise MergeConflict(tuple([show(each.path) or "the root" for each in self.conflicts]))
+        return self.value
+
+    def ops(self, start: Any = ABSENT) -> tuple[PlainOp, ...]:
+        """Operations that take `start`, by default the base, to the merged value.
+
+        Raises MergeConflict if something is left to decide: from a side, its own change would be
+        taken back in silence.
+        """
+        return diff(self.base if start is ABSENT else start, self.settled()).ops()
+
+
+def merge(
+    base: Any,
+    a: Any,
+    b: Any,
+    *,
+    policy: Policy = escalate,
+    policies: Mapping[str | Path, Policy] | None = None,
+) -> Merged:
+    """Merge what `a` and `b` made of `base`. `policy` decides conflicts; for those at or below a
+    path in `policies` the policy of the longest such path does. A lone name may be given as text.
+    """
+    base, a, b = (admit(each, "the value") for each in (base, a, b))
+    walk = _Walk(_Policies(policy, policies or {}))
+    value = walk.merged((), base, a, b, SWEEPS)
+    return Merged(value, base, tuple(walk.conflicts), tuple(walk.resolved))
+
+
+class _Policies:
+    """Which policy decides at a path."""
+
+    def __init__(self, policy: Policy, policies: Mapping[str | Path, Policy]) -> None:
+        self._by_path = {_path(prefix): chosen for prefix, chosen in policies.items()}
+        self._by_path.setdefault((), policy)
+        self._longest = max(map(len, self._by_path))
+        for chosen in (policy, *self._by_path.values()):
+            if not callable(chosen):
+                raise InvalidInput(
+                    f"{chosen!r} is no policy. Use LastWriter, Priority, escalate or a function "
+                    "of a conflict."
+                )
+
+    def at(self, path: Path) -> Policy:
+        for length in range(min(self._longest, len(path)), 0, -1):
+            if path[:length] in self._by_path:
+                return self._by_path[path[:length]]
+        return self._by_path[()]
+
+
+class _Walk:
+    """One merge under way: what it could not decide, and what its policies did."""
+
+    def __init__(self, policies: _Policies) -> None:
+        self._policies = policies
+        self.conflicts: list[Conflict] = []
+        self.resolved: list[Resolved] = []
+
+    def merged(self, path: Path, base: Any, a: Any, b: Any, sweeps: int) -> Any:
+        """The value at a path that both sides may have changed; ABSENT if there is none."""
+        if b is base or a is b:
+            return a
+        if a is base:
+            return b
+        if len(path) < VALUE_DEPTH_MAX:
+            start: Any = EMPTY if base is ABSENT else base
+            if type(a) is type(b) is type(start) is FrozenDict:
+                return self._dict(path, start, a, b, sweeps)
+            if type(a) is type(b) is type(base) is FrozenList and len(a) == len(b) == len(base):
+                return self._list(path, base, a, b, sweeps)
+        if same(a, b) or same(base, b):
+            return a
+        if same(base, a):
+            return b
+        grown = _grown(base, a, b)
+        return self._decided(Conflict(path, base, a, b)) if grown is None else grown
+
+    def _dict(
+        self, path: Path, base: FrozenDict, a: FrozenDict, b: FrozenDict, sweeps: int
+    ) -> FrozenDict:
+        from_a, from_b = set(names_apart(base, a, sweeps)), set(names_apart(base, b, sweeps))
+        made = FrozenDict(base)
+        for name in sorted(from_a | from_b):
+            old, mine, other = (each.get(name, ABSENT) for each in (base, a, b))
+            if name not in from_b:
+                value = mine
+            elif name not in from_a:
+                value = other
+            else:
+                value = self.merged((*path, name), old, mine, other, max(sweeps - 1, 0))
+            if value is ABSENT:
+                dict.pop(made, name, None)
+            else:
+                _put(made, name, value)
+        return made
+
+    def _list(
+        self, path: Path, base: FrozenList, a: FrozenList, b: FrozenList, sweeps: int
+    ) -> FrozenList:
+        from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
+        made = list(base)
+        for index in sorted(from_a | from_b):
+            if index not in from_b:
+                made[index] = a[index]
+            elif index not in from_a:
+                made[index] = b[index]
+            else:
+                at, below = (*path, index), max(sweeps - 1, 0)
+                made[index] = self.merged(at, base[index], a[index], b[index], below)
+        return FrozenList(made)
+
+    def _decided(self, conflict: Conflict) -> Any:
+        policy = self._policies.at(conflict.path)
+        value = policy(conflict)
+        if value is conflict:
+            self.conflicts.append(conflict)
+            return conflict.base
+        if value is ABSENT:
+            _check_removable(conflict)
+        else:
+            value = admit(value, f"what the policy made of {show(conflict.path) or 'the root'}")
+        side: Side = "a" if same(value, conflict.a) else "b"
+        if side == "b" and not same(value, conflict.b):
+            side = "neither"
+        self.resolved.append(Resolved(conflict, side, policy))
+        return value
+
+
+def _grown(base: Any, a: Any, b: Any) -> FrozenList | None:
+    """Both tails behind the base, if both sides only added to it."""
+    start = _NO_ITEMS if base is ABSENT else base
+    if not (type(a) is type(b) is type(start) is FrozenList):
+        return None
+    length = len(start)
+    if not (same(a[:length], start) and same(b[:length], start)):
+        return None
+    return FrozenList((*a, *b[length:]))
+
+
+def _check_removable(conflict: Conflict) -> None:
+    if not conflict.path or isinstance(conflict.path[-1], int):
+        raise InvalidInput(
+            f"a policy takes {show(conflict.path) or 'the root'} out, and only names of a dict can "
+            "be taken out. Return a value there."
+        )
+
+
+def _path(prefix: object) -> Path:
+    path = (prefix,) if isinstance(prefix, str) else prefix
+    if not isinstance(path, tuple) or not all([type(step) in (str, int) for step in path]):
+        raise InvalidInput(
+            f"{prefix!r} is no path. Use a name, or a tuple of names and indexes, as in "
+            "('plan', 'steps', 0)."
+        )
+    return path
