@@ -25,12 +25,14 @@ from holdfast.errors import (
     InvalidKey,
     InvalidOp,
     InvalidQuery,
+    InvalidSchema,
     InvalidURL,
     InvalidValue,
     NotPending,
     OpPathUnknown,
     OpTypeMismatch,
     ReservedType,
+    SchemaViolation,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
@@ -54,24 +56,28 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from holdfast.model import ops
+from holdfast.model import ops, reducers
 from holdfast.model.due import deadline_at, runnable_at
 from holdfast.model.events import Draft, Event
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
+from holdfast.model.types import TTL, Ref, UnknownVariant
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
 from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Any
 
+    from holdfast.model.state import Record, State
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
 __all__ = [
+    "TTL",
     "ActorMissing",
     "BackupRefused",
     "Check",
@@ -93,6 +99,7 @@ __all__ = [
     "InvalidKey",
     "InvalidOp",
     "InvalidQuery",
+    "InvalidSchema",
     "InvalidURL",
     "InvalidValue",
     "Key",
@@ -101,8 +108,11 @@ __all__ = [
     "OpPathUnknown",
     "OpTypeMismatch",
     "Page",
+    "Record",
+    "Ref",
     "Report",
     "ReservedType",
+    "SchemaViolation",
     "Seal",
     "Session",
     "SessionConflict",
@@ -115,6 +125,7 @@ __all__ = [
     "SessionLocked",
     "SessionNotFound",
     "SessionNotLoaded",
+    "State",
     "StoreBusy",
     "StoreClosed",
     "StoreCorrupt",
@@ -128,10 +139,12 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnopened",
     "Timer",
+    "UnknownVariant",
     "deadline_at",
     "open",
     "open_sync",
     "ops",
+    "reducers",
     "restore",
     "runnable_at",
 ]
@@ -163,3 +176,17 @@ def restore(
     from holdfast.store.open import restore_store
 
     restore_store(backup, url, replace=replace, progress=progress)
+
+
+def __getattr__(name: str) -> Any:
+    """State and Record stand on pydantic, which is imported when they are first asked for."""
+    if name not in ("Record", "State"):
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    try:
+        from holdfast.model import state
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pydantic"):
+            raise
+        raise ExtraMissing("pydantic", "state") from error
+    found = globals()[name] = getattr(state, name)
+    return found

@@ -5,7 +5,8 @@
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
-    │   └── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
+    │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
+    │   └── InvalidSchema · SchemaViolation
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
@@ -189,6 +190,28 @@ class NotPending(InvalidInput):
         super().__init__(
             f"event {seq} is not pending: it is no user.* event of this session, or it was "
             "processed already. Read the session again and process what is pending."
+        )
+
+
+class InvalidSchema(InvalidInput):
+    code = "schema.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the schema is not valid: {reason}. Correct the class that declares the state."
+        )
+
+
+class SchemaViolation(InvalidInput):
+    code = "state.schema_violation"
+    status = 422
+
+    def __init__(self, field: str, expected: str, actual: str) -> None:
+        self.field, self.expected, self.actual = field, expected, actual
+        super().__init__(
+            f"{field} must be {expected}; found {actual}. Give a value that fits, or change the "
+            "class that declares the state."
         )
 
 

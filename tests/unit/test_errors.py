@@ -23,6 +23,7 @@ BRANCHES = {"HoldfastError", "InvalidInput", "SessionError", "StoreError"}
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
     "part": "app",
+    "field": "plan.steps[0]",
     "reason": "is empty",
     "url": "x://",
     "where": "data",
