@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Mapping
+from datetime import datetime
 from enum import Enum, Flag
 from itertools import combinations
 from typing import Annotated, Any, Final, ForwardRef, Literal, TypeVar, Union, get_args, get_origin
@@ -33,6 +34,11 @@ from holdfast.model.reducers import Reducer
 from holdfast.model.types import Ref
 
 _LITERALS: Final = (str, int, bool, type(None))
+# Names that pydantic has for types that are ours anyway; by name, because it is not imported here.
+_PYDANTIC: Final = {
+    ("pydantic.types", "JsonValue"): Any,
+    ("pydantic.types", "AwareDatetime"): datetime,
+}
 
 
 class Undefined(Exception):
@@ -61,12 +67,12 @@ def form_of(annotation: Any, where: str) -> Form:
 
 def _named(annotation: Any) -> Any:
     """What a NewType or a type alias stands for; None if it is neither."""
+    name = (getattr(annotation, "__module__", ""), getattr(annotation, "__name__", ""))
+    if name in _PYDANTIC:
+        return _PYDANTIC[name]
     if (of := getattr(annotation, "__supertype__", None)) is not None:
         return of
-    if not hasattr(annotation, "__value__") or isinstance(annotation, type):
-        return None
-    is_json = (annotation.__module__, annotation.__name__) == ("pydantic.types", "JsonValue")
-    return Any if is_json else annotation.__value__
+    return None if isinstance(annotation, type) else getattr(annotation, "__value__", None)
 
 
 def _single(annotation: Any, where: str) -> Form:

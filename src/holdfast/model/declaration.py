@@ -35,8 +35,11 @@ _UNWANTED: Final = ("alias_generator", "use_enum_values", "arbitrary_types_allow
 _SEMVER: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}").fullmatch
 
 
-def check_declaration(cls: type[Any]) -> None:
-    """Refuse a class that could not keep its promises; else note the form of each field."""
+def check_declaration(cls: type[Any]) -> bool:
+    """Refuse a class that could not keep its promises; else note the form of each field.
+
+    False if an annotation names something that is not defined yet, or itself.
+    """
     fields = cls.__pydantic_fields__
     _check_class(cls)
     forms: dict[str, Form] = {}
@@ -47,13 +50,14 @@ def check_declaration(cls: type[Any]) -> None:
             forms[name] = form_of(fields[name].annotation, f"{cls.__name__}.{name}")
         for name, field in fields.items():
             _check_field(cls, name, field, forms[name])
-    except Undefined:
+    except (Undefined, RecursionError):
         del cls.__fields_of__
-        return
+        return False
     except InvalidSchema:
         del cls.__fields_of__
         raise
     cls.__fields_of__ = {name: forms[name] for name in fields}
+    return True
 
 
 def _check_class(cls: type[Any]) -> None:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
-from pydantic import BaseModel, GetCoreSchemaHandler, ValidationError
+from pydantic import BaseModel, GetCoreSchemaHandler, PydanticUserError, ValidationError
 from pydantic_core import CoreSchema
 
-from holdfast.errors import SchemaViolation
+from holdfast.errors import InvalidSchema, SchemaViolation
 from holdfast.model import validation
 from holdfast.model.declaration import CONFIG, check_declaration
 from holdfast.model.forms import ABSENT, Form, Misfit, RecordForm
@@ -40,6 +40,8 @@ class Record(BaseModel):
             except ValidationError as error:
                 cls = type(self)
                 raise validation.violation(error, RecordForm(cls), cls.__name__) from error
+            except PydanticUserError as error:
+                raise _unfinished(type(self)) from error
 
         # Without this mark pydantic would call __init__ for every nested record.
         __init__.__pydantic_base_init__ = True
@@ -48,8 +50,11 @@ class Record(BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        check_declaration(cls)
-        return validation.exact(handler(source), handler)
+        known = check_declaration(cls)
+        schema = handler(source)  # raises, for pydantic to try again, if a name is not defined yet
+        if not known:
+            raise InvalidSchema(f"{cls.__name__} has an alias that names itself; use a Record")
+        return validation.exact(schema, handler)
 
 
 class State(Record):
@@ -107,3 +112,9 @@ def decoded(record: type[Record], fields: Mapping[str, Any]) -> Any:
         )
     except ValidationError as error:
         raise validation.violation(error, RecordForm(record), record.__name__) from error
+    except PydanticUserError as error:
+        raise _unfinished(record) from error
+
+
+def _unfinished(record: type[Record]) -> InvalidSchema:
+    return InvalidSchema(f"{record.__name__} names a type that is not defined")

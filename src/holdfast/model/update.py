@@ -122,11 +122,12 @@ def _checked_whole(
 
 
 def _is_whole(state_type: type[State], name: str) -> bool:
-    decorators = state_type.__pydantic_decorators__
-    return bool(decorators.model_validators) or any(
-        name in validator.info.fields or "*" in validator.info.fields
-        for validator in decorators.field_validators.values()
-    )
+    """Whether the verdict on an update of this field rests on more than the field."""
+    declared = state_type.__pydantic_decorators__
+    if declared.model_validators or declared.root_validators:
+        return True
+    named = [*declared.field_validators.values(), *declared.validators.values()]
+    return any(name in one.info.fields or "*" in one.info.fields for one in named)
 
 
 def _slot(state_type: type[State], name: Any) -> Slot:
