@@ -138,25 +138,35 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
 # --- the tutorial -------------------------------------------------------------------------------
 
 
-def test_the_tutorial_prints_what_it_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its pieces run one after the other, and each prints the text below it."""
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
+def run_page(page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the pieces of a page one after the other: each prints the text below it."""
+    names: dict[str, Any] = {"__name__": page}
     shown: list[tuple[int, str]] = []
     printed: list[tuple[int, str]] = []
-    for block in blocks("docs/tutorial.md"):
+    for block in blocks(page):
         if block.language == "python" and not block.title:
             # Padded, so that a traceback names the line of the page.
             padded = "\n" * (block.line - 1) + block.text
-            exec(compile(padded, "docs/tutorial.md", "exec"), names)
+            exec(compile(padded, page, "exec"), names)
             if out := capsys.readouterr().out:
                 printed.append((block.line, out))
         elif block.language == "text":
             shown.append((printed[-1][0], block.text))
     assert printed == shown
+
+
+def test_the_tutorial_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its pieces run one after the other, and each prints the text below it."""
+    monkeypatch.chdir(tmp_path)
+    run_page("docs/tutorial.md", capsys)
     assert (tmp_path / "tutorial-backup.db").is_file()
+
+
+def test_the_page_on_typed_state_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    """Declared, stored, updated, refused, read by another edition: as the page says."""
+    run_page("docs/state.md", capsys)
 
 
 def test_the_chat_goes_on_after_a_restart(tmp_path: Path) -> None:

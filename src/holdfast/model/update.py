@@ -126,8 +126,9 @@ def _is_whole(state_type: type[State], name: str) -> bool:
     declared = state_type.__pydantic_decorators__
     if declared.model_validators or declared.root_validators:
         return True
-    named = [*declared.field_validators.values(), *declared.validators.values()]
-    return any(name in one.info.fields or "*" in one.info.fields for one in named)
+    named = [validator.info.fields for validator in declared.field_validators.values()]
+    named += [validator.info.fields for validator in declared.validators.values()]
+    return any(name in fields or "*" in fields for fields in named)
 
 
 def _slot(state_type: type[State], name: Any) -> Slot:

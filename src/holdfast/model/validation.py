@@ -202,7 +202,7 @@ _BOUNDS: Final = {"greater_than_equal": INT_MIN, "less_than_equal": INT_MAX}
 
 def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
     """Pydantic's first complaint, about the user's field, in the words of its type."""
-    first = error.errors(include_url=False)[0]
+    first = _first(error.errors(include_url=False))
     way, found = _placed(form, first["loc"])
     kind, words = first["type"], found.words if found is not None else "nothing"
     actual = described(first.get("input"))
@@ -218,6 +218,16 @@ def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
     made = SchemaViolation(show(way) if way else name, words, actual)
     made.__cause__ = error
     return made
+
+
+def _first(errors: list[Any]) -> Any:
+    """The first complaint, but not about a member of a union that a literal field rules out."""
+    ruled_out = {found["loc"][:-1] for found in errors if found["type"] == "literal_error"}
+    for found in errors:
+        loc = found["loc"]
+        if not any(loc[:length] in ruled_out for length in range(len(loc))):
+            return found
+    return errors[0]
 
 
 def _by_size(found: Any) -> bool:
