@@ -8,13 +8,15 @@ import math
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
-from typing import Any
+from itertools import combinations
+from typing import Any, Literal, Union
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from pydantic import create_model
 
-from holdfast import TTL, Record, Ref, SchemaViolation, State
+from holdfast import TTL, InvalidSchema, Record, Ref, SchemaViolation, State
 from holdfast.model import ops
 from holdfast.model.canon import canonical
 from holdfast.model.forms import duration_text
@@ -248,6 +250,49 @@ def test_minus_zero_is_zero() -> None:
     """Equal floats are equal bytes."""
     made = Everything(**{**SAMPLE, "float_": -0.0})
     assert math.copysign(1, encode_fields(made)["float_"]) == 1
+
+
+MEMBERS: dict[Any, list[Any]] = {
+    int: [0, 5, -(2**63)],
+    float: [0.0, 5.0, 1e300],
+    bool: [True, False],
+    str: ["", "5", "true", "2026-01-02", "PT1H", "a"],
+    bytes: [b"", b"abc"],
+    datetime: [SAMPLE["datetime_"]],
+    date: [SAMPLE["date_"]],
+    timedelta: [timedelta(), timedelta(days=-1)],
+    TTL: [TTL(hours=1)],
+    uuid.UUID: [uuid.UUID(int=7)],
+    Decimal: [Decimal("5"), Decimal("1.10")],
+    Role: list(Role),
+    Level: list(Level),
+    Literal["a", 5]: ["a", 5],
+    Point: [Point(x=1)],
+    Said: [Said(text="")],
+    Called: [Called(tool="")],
+    Ref[bytes]: [SAMPLE["ref"]],
+    list[int]: [[], [1]],
+    tuple[str, ...]: [(), ("a",)],
+    set[int]: [set(), {1}],
+    dict[str, int]: [{}, {"x": 1}],
+    Any: [5, "a", [1.5], {"x": None}, None],
+}
+
+
+@pytest.mark.parametrize(("one", "other"), list(combinations(MEMBERS, 2)), ids=str)
+def test_a_union_that_is_admitted_tells_its_members_apart(one: Any, other: Any) -> None:
+    """In either order, every value of either member comes back as it was, or none is taken."""
+    for pair in ((one, other), (other, one)):
+        try:
+            made: Any = create_model("Made", __base__=State, field=(Union[pair], ...))  # noqa: UP007
+        except InvalidSchema:
+            continue
+        for value in [*MEMBERS[one], *MEMBERS[other]]:
+            state = made(field=value)
+            back = decode_fields(made, encode_fields(state))
+            assert same_kind(back, state)
+            assert back == state
+            assert same_kind(state.field, value)
 
 
 wrong: st.SearchStrategy[Any] = st.one_of(

@@ -94,7 +94,8 @@ def _single(annotation: Any, where: str) -> Form:
 
 
 def _enum(of: type[Enum], where: str) -> Form:
-    if issubclass(of, Flag) or not all(type(member.value) in (str, int) for member in of):
+    values = [type(member.value) in (str, int) for member in of]
+    if issubclass(of, Flag) or not values or not all(values):
         raise InvalidSchema(f"{where} is the enum {of.__name__}, whose values are not str or int")
     for member in of:
         _check_literal(member.value, where)
@@ -155,12 +156,25 @@ def _key(form: Form, where: str) -> Form:
 
 def _union(members: tuple[Form, ...], where: str) -> Form:
     for one, other in combinations(members, 2):
-        if one.kinds & other.kinds and not _told_apart(one, other):
+        if _alike(one, other) and not _told_apart(one, other):
             raise InvalidSchema(
                 f"{where} is {one.words} or {other.words}, which look alike when stored; use one "
                 "of them, or records that a literal field tells apart"
             )
     return UnionForm(members)
+
+
+def _alike(one: Form, other: Form) -> bool:
+    """Whether the two may become the same kind of JSON value.
+
+    A float beside an int is told by its kind, but an enum or a literal of numbers takes 1.0 for 1.
+    """
+    named = (EnumForm, LiteralForm)
+    numbers = one.kinds | other.kinds >= {"int", "float"}
+    floats = "float" in (one.words, other.words)
+    return bool(one.kinds & other.kinds) or (
+        numbers and floats and (isinstance(one, named) or isinstance(other, named))
+    )
 
 
 def _told_apart(one: Form, other: Form) -> bool:

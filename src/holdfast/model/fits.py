@@ -29,7 +29,7 @@ def check_reducers(metadata: Iterable[Any], form: Form, where: str, *, allowed: 
     """Refuse two reducers on a field, one that does not fit it, and one in a nested record."""
     metadata = list(metadata)
     for item in metadata:
-        if item in FACTORIES:
+        if any(item is factory for factory in FACTORIES):
             raise InvalidSchema(f"{where} has {item.__name__} without its argument; call it")
     found = [item for item in metadata if isinstance(item, Reducer)]
     if not found:

@@ -66,8 +66,8 @@ class Form:
 class Scalar(Form):
     """One value without parts."""
 
-    def __init__(self, words: str, kind: str, write: Callable[[Any], Any]) -> None:
-        self.words, self.kinds, self._write = words, frozenset((kind,)), write
+    def __init__(self, words: str, kinds: str, write: Callable[[Any], Any]) -> None:
+        self.words, self.kinds, self._write = words, frozenset(kinds.split()), write
 
     def encode(self, value: Any) -> Any:
         plain = self._write(value)
@@ -96,7 +96,7 @@ class EnumForm(Form):
         self.kinds = frozenset("str" if type(m.value) is str else "int" for m in of)
 
     def encode(self, value: Any) -> Any:
-        if type(value) is self.of or (type(value) is UnknownVariant and value.of is self.of):
+        if type(value) is self.of or is_unknown(value, self.of):
             return value.value
         raise Misfit(self.words, value)
 
@@ -281,6 +281,13 @@ def fields_of(record: type[Any]) -> Mapping[str, Form]:
     return found
 
 
+def is_unknown(value: Any, of: type[Enum]) -> bool:
+    """Whether this is a variant that only newer code knows. What is known has its member."""
+    if type(value) is not UnknownVariant or value.of is not of:
+        return False
+    return all(value.value != member.value for member in of)
+
+
 def plain_json(value: Any) -> Any:
     """A plain copy of a value that JSON holds without loss; raises Misfit."""
     if (trip := round_trip(value, _decode)) is not None:
@@ -387,5 +394,6 @@ SCALARS: Final[Mapping[Any, Scalar]] = {
     timedelta: Scalar("timedelta", "str", _exactly(timedelta, duration_text)),
     TTL: Scalar("TTL", "str", _exactly(TTL, duration_text)),
     UUID: Scalar("UUID", "str", _exactly(UUID, str)),
-    Decimal: Scalar("finite Decimal", "str", _decimal),
+    # Written as text; a number that other code wrote is read as well, so none may stand beside it.
+    Decimal: Scalar("finite Decimal", "str int float", _decimal),
 }

@@ -89,12 +89,19 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import PydanticCustomError
         from pydantic_core import core_schema as core
 
-        text = core.typed_dict_field(core.str_schema(strict=True))
-        stored = core.typed_dict_schema({"uri": text, "sha256": text}, extra_behavior="ignore")
+        def read(value: Any) -> Any:
+            try:
+                return value if isinstance(value, Ref) else Ref(value["uri"], value["sha256"])
+            except (TypeError, KeyError, SchemaViolation) as error:
+                raise PydanticCustomError("ref_type", "a reference") from error
+
+        text = core.typed_dict_field(core.str_schema())
+        form = core.typed_dict_schema({"uri": text, "sha256": text})
         return core.json_or_python_schema(
-            json_schema=core.no_info_after_validator_function(_referred, stored),
+            json_schema=core.no_info_plain_validator_function(read, json_schema_input_schema=form),
             python_schema=core.is_instance_schema(Ref),
         )
 
@@ -108,7 +115,3 @@ class UnknownVariant(msgspec.Struct, frozen=True):
 
     value: str | int
     of: type[Enum]
-
-
-def _referred(stored: dict[str, str]) -> Ref[Any]:
-    return Ref(stored["uri"], stored["sha256"])

@@ -8,6 +8,7 @@ and types. Imported only where typed state is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from holdfast.model.forms import (
     Step,
     UnionForm,
     exact_float,
+    is_unknown,
     plain_json,
     utc,
 )
@@ -34,6 +36,7 @@ from holdfast.model.values import described
 
 # The context in which stored fields are read: only there an unknown variant is kept.
 STORED: Final = object()
+_INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}").fullmatch
 _OURS: Final = "holdfast"  # marks a rule that is exact already
 _NESTED: Final = (
     "schema",
@@ -75,6 +78,8 @@ def _exact(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> Any:
 def _inside(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> None:
     if rule["type"] == "model":
         return
+    if rule["type"] == "dict" and (named := _enum(rule.get("keys_schema"), handler)) is not None:
+        rule["keys_schema"] = _exact_enum(named, names=True)
     for key in _NESTED:
         if isinstance(rule.get(key), dict):
             rule[key] = _exact(rule[key], handler, seen)
@@ -92,6 +97,15 @@ def _inside(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> None:
             else _exact(c, handler, seen)
             for c in choices
         ]
+
+
+def _enum(rule: Any, handler: GetCoreSchemaHandler) -> Any:
+    """The rule of an enum, wherever it stands; None if this is another."""
+    if rule is not None and rule["type"] == "definition-ref":
+        rule = handler.resolve_ref_schema(rule)
+    if rule is None or rule["type"] != "enum":
+        return None
+    return {name: value for name, value in rule.items() if name != "ref"}
 
 
 # --- the rules ------------------------------------------------------------------------------------
@@ -116,11 +130,12 @@ def _exact_default(rule: Any) -> Any:
 
 def _exact_float(rule: Any) -> Any:
     def same(value: Any) -> Any:
-        # What is no number at all is for pydantic to refuse, in its own words.
+        # An integer stays one here: in a union pydantic must see that it is not quite a float.
+        # What is no number at all is for pydantic to refuse.
         made = exact_float(value)
         if made is MISFIT and type(value) is int:
             raise PydanticCustomError("float_exact", "a number that a float holds exactly")
-        return value if made is MISFIT else made
+        return made if type(value) is float and made is not MISFIT else value
 
     return _either(rule, core.no_info_before_validator_function(same, rule), "float")
 
@@ -136,22 +151,25 @@ def _exact_datetime(rule: Any) -> Any:
     return _either(rule, core.no_info_after_validator_function(in_utc, rule), "datetime")
 
 
-def _exact_enum(rule: Any) -> Any:
+def _exact_enum(rule: Any, *, names: bool = False) -> Any:
+    """A member, or what newer code wrote of the same kind; as a name in a dict it is text."""
     of = rule["cls"]
+    kinds = {type(member.value) for member in of}
 
     def keep(value: Any, info: core.ValidationInfo[Any]) -> Any:
-        kept = type(value) in (str, int) and info.context is STORED
-        if kept:
-            return UnknownVariant(value, of)
-        if type(value) is UnknownVariant and value.of is of:  # read before, and passed on
+        if is_unknown(value, of):  # read before, and passed on
             return value
+        if names and kinds == {int} and type(value) is str and _INTEGER(value):
+            value = int(value)
+        if type(value) in kinds and info.context is STORED:
+            return UnknownVariant(value, of)
         raise PydanticCustomError("enum", "a member")
 
-    def either(first: Any) -> Any:
-        other = core.with_info_plain_validator_function(keep)
-        return core.union_schema([first, other], mode="left_to_right")
+    def either() -> Any:
+        other = core.with_info_plain_validator_function(keep, json_schema_input_schema=rule)
+        return core.union_schema([dict(rule), other], mode="left_to_right")
 
-    return _either(either(rule), either(dict(rule)), "enum")
+    return _either(either(), either(), "enum")
 
 
 def _exact_any(rule: Any) -> Any:

@@ -185,7 +185,10 @@ def described(value: object) -> str:
     """A value in the words of errors: its type, and as much of it as helps to find it."""
     if value is None:
         return "None"
-    text = _short(value)
+    try:
+        text = _short(value)
+    except Exception:  # an integer too long to print, an object that cannot show itself
+        return type(value).__name__
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:59] + '…'}"
 
 

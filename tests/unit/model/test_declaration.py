@@ -7,6 +7,7 @@ import enum
 import typing
 from collections.abc import Callable
 from datetime import date, time
+from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypedDict
 
 import pytest
@@ -26,7 +27,7 @@ from typing_extensions import TypeAliasType
 from holdfast import InvalidSchema, Record, State
 from holdfast.model import reducers as r
 from holdfast.model.state import encode_fields
-from tests.support.declared import Called, Message, Node, Point, Role, Said
+from tests.support.declared import Called, Level, Message, Node, Point, Role, Said
 
 
 @dataclasses.dataclass
@@ -109,6 +110,9 @@ def declared(type_: Any, default: Any = ...) -> type[State]:
         AwareDatetime | str,
         Role | str,
         Role | Literal["x"],
+        float | Literal[1],
+        Level | float,
+        Decimal | int,
         list[int] | set[int],
         list[int] | tuple[int, ...],
         Point | Node,

@@ -9,13 +9,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from holdfast import TTL, Record, Ref, SchemaViolation, State, UnknownVariant
 from holdfast.model.canon import canonical
 from holdfast.model.state import decode_fields, encode_fields
 from holdfast.model.values import freeze
-from tests.support.declared import Called, Level, Message, Node, Point, Role, Said
+from tests.support.declared import Called, Everything, Level, Message, Node, Point, Role, Said
 
 IST = timezone(timedelta(hours=5, minutes=30))
 
@@ -118,6 +118,48 @@ def test_the_cause_of_a_violation_is_kept() -> None:
         Point(x="1")  # type: ignore[arg-type]
     assert isinstance(caught.value.__cause__, ValidationError)
     assert caught.value.status == 422
+
+
+class Mute:
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+@pytest.mark.parametrize("value", [10**6_000, Mute(), [Mute()]], ids=["long", "mute", "inside"])
+def test_what_cannot_be_shown_is_a_violation_all_the_same(value: Any) -> None:
+    """An integer too long to print, an object that fails to show itself."""
+    with pytest.raises(SchemaViolation) as caught:
+        Point(x=value)
+    assert caught.value.actual.startswith(type(value).__name__)
+
+
+def test_a_schema_for_other_tools_can_be_had() -> None:
+    """What pydantic offers about its models still works: a description for a model or an API."""
+    described = Everything.model_json_schema()
+    assert described["properties"].keys() == Everything.model_fields.keys()
+    assert "['user', 'agent']" in str(described["properties"]["role"])
+
+
+def test_defaults_may_be_validated() -> None:
+    """Also when a stored state is read, where everything else is JSON."""
+
+    class Made(State):
+        model_config = ConfigDict(validate_default=True)
+
+        ref: Ref[bytes] = Ref.to("urn:x", b"")
+        at: datetime = datetime(2026, 1, 2, tzinfo=IST)
+        ttl: TTL = TTL(hours=1)
+        role: Role = Role.USER
+        any_: Any = None
+        score: float = 0
+
+    assert decode_fields(Made, {}) == Made() == decode_fields(Made, encode_fields(Made()))
+
+
+def test_read_only_values_of_a_session_may_be_given() -> None:
+    """What state and events hand out goes into a typed state as lists and dicts do."""
+    given = freeze({"messages": [{"id": "1", "text": ""}], "title": None})
+    assert Chat(**given) == Chat(messages=[Message(id="1", text="")])
 
 
 def test_a_long_value_is_shortened_in_a_message() -> None:
@@ -255,19 +297,40 @@ def test_unknown_variants_are_kept_wherever_enums_are() -> None:
 
     class Made(State):
         keys: dict[Role, int]
+        levels: dict[Level, int]
         set_: set[Role]
         level: Level | None
         row: tuple[Role, Level]
 
-    fields = {"keys": {"judge": 1}, "set_": ["judge", "user"], "level": 9, "row": ["jury", 7]}
-    assert canonical(encode_fields(decode_fields(Made, fields))) == canonical(fields)
+    fields = {
+        "keys": {"judge": 1},
+        "levels": {"1": 1, "9": 1},
+        "set_": ["judge", "user"],
+        "level": 9,
+        "row": ["jury", 7],
+    }
+    read = decode_fields(Made, fields)
+    assert canonical(encode_fields(read)) == canonical(fields)
+    assert set(read.levels) == {Level.LOW, UnknownVariant(9, Level)}
+
+
+def test_a_variant_of_another_kind_is_a_violation() -> None:
+    """A text is no variant that newer code could have added to an enum of numbers."""
+
+    class Made(State):
+        level: Level = Level.LOW
+        levels: dict[Level, int] = {}
+
+    for fields in ({"level": "high"}, {"level": 1.5}, {"levels": {"high": 1}}):
+        with pytest.raises(SchemaViolation):
+            decode_fields(Made, fields)
 
 
 def test_a_caller_may_pass_on_an_unknown_variant_but_not_make_one_up() -> None:
     """What decoding gave may be put into another record; a raw value may not."""
     known = UnknownVariant("judge", Role)
     assert Message(id="1", text="", role=known).role == known  # type: ignore[arg-type]
-    for wrong in ("judge", UnknownVariant(9, Level)):
+    for wrong in ("judge", UnknownVariant(9, Level), UnknownVariant("user", Role)):
         with pytest.raises(SchemaViolation):
             Message(id="1", text="", role=wrong)  # type: ignore[arg-type]
     with pytest.raises(ValidationError):
