@@ -65,8 +65,8 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the lock
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS \
-		.venv-lock/bin/uv pip compile pyproject.toml --extra cli --extra postgres --extra protobuf --group dev \
-		--universal --python-version 3.11 --generate-hashes --upgrade --quiet \
+		.venv-lock/bin/uv pip compile pyproject.toml --extra cli --extra postgres --extra protobuf \
+		--extra state --group dev --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
 		--no-config --no-header --no-emit-index-url --no-emit-find-links -o $(LOCK)
 	@if grep -nE '://|^-|(^|[ =])/' $(LOCK); then \
 		echo 'the lock names an index, an option or a path: remove it'; exit 1; fi

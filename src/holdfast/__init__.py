@@ -47,6 +47,7 @@ from holdfast.errors import (
     OpTypeMismatch,
     ReservedType,
     SchemaIncompatible,
+    SchemaViolation,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
@@ -76,7 +77,7 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from holdfast.model import envelope, ops
+from holdfast.model import envelope, ops, reducers
 from holdfast.model.due import deadline_at, runnable_at
 from holdfast.model.envelope import Envelope
 from holdfast.model.events import Draft, Event
@@ -85,6 +86,7 @@ from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
 from holdfast.model.semver import SchemaVersion
+from holdfast.model.types import TTL, Ref, UnknownVariant
 from holdfast.model.values import ABSENT
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
@@ -97,12 +99,14 @@ if TYPE_CHECKING:
     from holdfast.model.diff import Diff, diff
     from holdfast.model.merge import Merged, Resolved, merge
     from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
+    from holdfast.model.state import Record, State
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
 __all__ = [
     "ABSENT",
+    "TTL",
     "ActorMissing",
     "BackupRefused",
     "Change",
@@ -159,11 +163,14 @@ __all__ = [
     "Page",
     "Policy",
     "Priority",
+    "Record",
+    "Ref",
     "Report",
     "ReservedType",
     "Resolved",
     "SchemaIncompatible",
     "SchemaVersion",
+    "SchemaViolation",
     "Seal",
     "Session",
     "SessionConflict",
@@ -180,6 +187,7 @@ __all__ = [
     "SessionNotFound",
     "SessionNotLoaded",
     "SessionSchemaIncompatible",
+    "State",
     "StateError",
     "StoreBusy",
     "StoreClosed",
@@ -195,6 +203,7 @@ __all__ = [
     "StoreReadOnly",
     "StoreUnopened",
     "Timer",
+    "UnknownVariant",
     "deadline_at",
     "diff",
     "envelope",
@@ -203,12 +212,15 @@ __all__ = [
     "open",
     "open_sync",
     "ops",
+    "reducers",
     "restore",
     "runnable_at",
 ]
 
 # Loaded when first asked for: most processes never compare or merge, and all of them start.
 _LATER = {
+    "Record": "state",
+    "State": "state",
     "Change": "changes",
     "Conflict": "policy",
     "Diff": "diff",
@@ -231,8 +243,13 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module
 
-        found = getattr(import_module(f"holdfast.model.{_LATER[name]}"), name)
-        globals()[name] = found
+        try:
+            module = import_module(f"holdfast.model.{_LATER[name]}")
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith("pydantic"):
+                raise
+            raise ExtraMissing("pydantic", "state") from error
+        found = globals()[name] = getattr(module, name)
         return found
 
 

@@ -6,7 +6,7 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
     │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
-    │   └── InvalidSchema · InvalidDiff
+    │   └── InvalidSchema · SchemaViolation · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
@@ -217,8 +217,8 @@ class InvalidSchema(InvalidInput):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"the schema is not valid: {reason}. Name versions as MAJOR.MINOR.PATCH, as in "
-            "'1.2.0', and migrations between two that differ in more than PATCH."
+            f"the schema is not valid: {reason}. Correct the class that declares the state, or the "
+            "version: MAJOR.MINOR.PATCH, as in '1.2.0'."
         )
 
 
@@ -229,6 +229,18 @@ class InvalidDiff(InvalidInput):
         self.reason = reason
         super().__init__(
             f"this is no diff: {reason}. Pass the bytes that Diff.to_bytes gave, unchanged."
+        )
+
+
+class SchemaViolation(InvalidInput):
+    code = "state.schema_violation"
+    status = 422
+
+    def __init__(self, field: str, expected: str, actual: str) -> None:
+        self.field, self.expected, self.actual = field, expected, actual
+        super().__init__(
+            f"{field} must be {expected}; found {actual}. Give a value that fits, or change the "
+            "class that declares the state."
         )
 
 

@@ -148,8 +148,9 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/tutorial.md", "tutorial-backup.db"),
         ("docs/envelopes.md", None),
         ("docs/diff.md", None),
+        ("docs/state.md", None),
     ],
-    ids=["tutorial", "envelopes", "diff"],
+    ids=["tutorial", "envelopes", "diff", "state"],
 )
 def test_a_page_prints_what_it_shows(
     page: str,
@@ -160,7 +161,7 @@ def test_a_page_prints_what_it_shows(
 ) -> None:
     """Its pieces run one after the other, and each prints the text below it."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {}
+    names: dict[str, Any] = {"__name__": page}
     shown: list[tuple[int, str]] = []
     printed: list[tuple[int, str]] = []
     for block in blocks(page):

@@ -30,6 +30,7 @@ BRANCHES = {
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
     "part": "app",
+    "field": "plan.steps[0]",
     "reason": "is empty",
     "advice": "give it to somebody",
     "url": "x://",

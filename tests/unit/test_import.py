@@ -26,6 +26,21 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     assert not {"holdfast.model.diff", "holdfast.model.merge"} & set(loaded)
 
 
+def test_typed_state_without_its_extra_names_the_extra() -> None:
+    """Everything else works; State alone says what to install, each time it is asked for."""
+    program = (
+        "import sys; sys.modules['pydantic'] = None\n"
+        "import holdfast; holdfast.Ref.to('urn:x', b''); holdfast.reducers.append\n"
+        "for name in ('State', 'Record', 'State'):\n"
+        "    try:\n        getattr(holdfast, name)\n"
+        "    except holdfast.ExtraMissing as error:\n        print(error.package, error.extra)\n"
+        "    else:\n        print('found')\n"
+        "print(hasattr(holdfast, 'Stat'))\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("pydantic state\n" * 3 + "False\n", "")
+
+
 def test_every_public_name_is_there() -> None:
     """What __all__ promises can be had, and is sorted as a reader expects."""
     assert [name for name in holdfast.__all__ if not hasattr(holdfast, name)] == []

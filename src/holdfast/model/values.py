@@ -8,6 +8,7 @@ aliased, and what an encoder would change in silence (NaN, bytes, sets, integer 
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 from typing import Any, Final, NoReturn, TypeVar
@@ -271,6 +272,22 @@ def _settle_text(text: str, where: str) -> str:
     except UnicodeEncodeError:
         raise InvalidValue(where, "holds a lone surrogate, which UTF-8 cannot encode") from None
     return str.__str__(text) if type(text) is str else "".join(text)
+
+
+def described(value: object) -> str:
+    """A value in the words of errors: its type, and as much of it as helps to find it."""
+    if value is None:
+        return "None"
+    try:
+        text = _short(value)
+    except Exception:  # an integer too long to print, an object that cannot show itself
+        return type(value).__name__
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:59] + '…'}"
+
+
+_reprs: Final = reprlib.Repr()  # never long, whatever the value
+_reprs.maxother = _reprs.maxstring = 60
+_short: Final = _reprs.repr
 
 
 class Reads(Mapping[str, Any]):

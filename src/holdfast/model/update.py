@@ -1,0 +1,156 @@
+"""Updates: from a partial update of typed state to the operations that record it.
+
+Each value is checked against what its field's reducer takes, written in its form, and compiled.
+Neither the state nor the field that is updated is validated or copied: adding one message costs
+the same whatever the session holds. The exceptions are declared by the user. A field with
+constraints or validators of its own is checked as it will be; a class with a model validator, or a
+@field_validator on an updated field, has its whole state checked as it will be, and then every
+field is guarded, because the verdict rests on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from pydantic import Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+from holdfast.errors import SchemaViolation
+from holdfast.model import validation
+from holdfast.model.fits import reducer_of
+from holdfast.model.forms import Form, RecordForm, fields_of
+from holdfast.model.ops import PlainOp, Set
+from holdfast.model.reducers import MISSING, LastWriteWins, Reducer
+from holdfast.model.state import Record, State, decode_fields, decoded, encode_fields, encoded
+from holdfast.model.values import described
+
+_EMPTY: Final[tuple[Any, ...]] = ([], {})
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """An update as operations, and the fields whose versions must still be what was read."""
+
+    ops: tuple[PlainOp, ...]
+    guards: tuple[str, ...] = ()
+
+
+class Slot:
+    """A field as an updater sees it: what its reducer takes, and what is checked afterwards."""
+
+    def __init__(self, state_type: type[State], name: str) -> None:
+        field = state_type.__pydantic_fields__[name]
+        self.name, self.of, self.field = name, state_type, field
+        self.reducer: Reducer = reducer_of(field.metadata)
+        rules = tuple(item for item in field.metadata if not isinstance(item, Reducer))
+        replaces = isinstance(self.reducer, LastWriteWins)
+        taken = list[field.annotation] if self.reducer.nests else field.annotation  # type: ignore[name-defined]  # a type at run time
+        self.takes = _single(self, taken, rules if replaces else ())
+        self.becomes = _single(self, field.annotation, rules) if rules and not replaces else None
+        self.form: Form = fields_of(self.takes)[name]
+
+    def plain(self, value: Any) -> Any:
+        """The plain form of a value that the reducer takes; raises SchemaViolation."""
+        try:
+            made = self.takes.__pydantic_validator__.validate_python({self.name: value})
+        except ValidationError as error:
+            raise validation.violation(error, RecordForm(self.takes), self.name) from error
+        return encoded(self.form, made.__dict__[self.name], self.name)
+
+    def held(self, fields: Mapping[str, Any]) -> tuple[Any, tuple[PlainOp, ...]]:
+        """What the field holds. A default that was never stored is stored first, if it matters."""
+        if self.name in fields:
+            return fields[self.name], ()
+        if isinstance(self.reducer, LastWriteWins) or self.field.is_required():
+            return MISSING, ()
+        if self.field.default_factory_takes_validated_data:
+            default = encode_fields(decode_fields(self.of, fields))[self.name]
+        else:
+            value = self.field.get_default(call_default_factory=True)
+            default = encoded(fields_of(self.of)[self.name], value, self.name)
+        return (MISSING, ()) if default in _EMPTY else (default, (Set((self.name,), default),))
+
+
+def plan_update(
+    state_type: type[State], fields: Mapping[str, Any], update: Mapping[str, Any]
+) -> Planned:
+    """The operations and guards that apply a partial update to a session's fields.
+
+    Every name and value is checked before anything is computed. Raises SchemaViolation.
+    """
+    if not isinstance(update, Mapping):
+        raise SchemaViolation("update", "a dict of fields", described(update))
+    slots = [_slot(state_type, name) for name in update]
+    plain = [slot.plain(value) for slot, value in zip(slots, update.values(), strict=True)]
+    ops: list[PlainOp] = []
+    guards: dict[str, None] = {}
+    for at, slot in enumerate(slots):
+        old, before = slot.held(fields)
+        compiled = slot.reducer.ops(slot.name, old, plain[at])
+        ops += [*before, *compiled.ops]
+        if compiled.guarded or before or slot.becomes is not None:
+            guards[slot.name] = None
+        if slot.becomes is not None:
+            decoded(slot.becomes, {slot.name: slot.reducer.fold(old, plain[at], slot.name)})
+    if any(_is_whole(state_type, slot.name) for slot in slots):
+        return _checked_whole(state_type, fields, slots, plain, ops)
+    return Planned(tuple(ops), tuple(guards))
+
+
+def _checked_whole(
+    state_type: type[State],
+    fields: Mapping[str, Any],
+    slots: list[Slot],
+    plain: list[Any],
+    ops: list[PlainOp],
+) -> Planned:
+    """The plan, if the state that it leads to passes the validators of its class."""
+    after = dict(fields)
+    for slot, value in zip(slots, plain, strict=True):
+        after[slot.name] = slot.reducer.fold(slot.held(fields)[0], value, slot.name)
+    state = decode_fields(state_type, after)
+    replaced = {slot.name for slot in slots if isinstance(slot.reducer, LastWriteWins)}
+    # A validator may have changed a value that is replaced as a whole: that one is stored.
+    settled: list[PlainOp] = [
+        Set(op.path, encoded(fields_of(state_type)[op.path[0]], getattr(state, op.path[0])))
+        if type(op) is Set and op.path[0] in replaced and isinstance(op.path[0], str)
+        else op
+        for op in ops
+    ]
+    return Planned(tuple(settled), tuple(state_type.__pydantic_fields__))
+
+
+def _is_whole(state_type: type[State], name: str) -> bool:
+    """Whether the verdict on an update of this field rests on more than the field."""
+    declared = state_type.__pydantic_decorators__
+    if declared.model_validators or declared.root_validators:
+        return True
+    named = [validator.info.fields for validator in declared.field_validators.values()]
+    named += [validator.info.fields for validator in declared.validators.values()]
+    return any(name in fields or "*" in fields for fields in named)
+
+
+def _slot(state_type: type[State], name: Any) -> Slot:
+    slots: dict[str, Slot] | None = state_type.__dict__.get("__slots_of__")
+    if slots is None:
+        fields_of(state_type)  # complete, or refused
+        slots = {}
+        state_type.__slots_of__ = slots  # type: ignore[attr-defined]  # a cache of this module
+    found = slots.get(name) if isinstance(name, str) else None
+    if found is None:
+        if name not in state_type.__pydantic_fields__:
+            words = f"a field of {state_type.__name__}"
+            raise SchemaViolation(str(name), words, "a name that it does not declare")
+        found = slots[name] = Slot(state_type, name)
+    return found
+
+
+def _single(slot: Slot, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:
+    """A record with this one field, to check values of the annotation by."""
+    info: FieldInfo = Field(discriminator=slot.field.discriminator)
+    info.metadata = list(rules)
+    made: type[Record] = create_model(  # type: ignore[call-overload]  # a name known at run time
+        f"{slot.of.__name__}.{slot.name}", __base__=Record, **{slot.name: (annotation, info)}
+    )
+    return made

@@ -1,0 +1,55 @@
+"""Types as a type checker sees them, through the package's public names."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mypy import api
+
+PROGRAM = """
+from typing import Annotated
+
+import holdfast
+from holdfast import TTL, Ref, reducers
+
+
+class Message(holdfast.Record):
+    text: str
+    tokens: int = 0
+
+
+class Chat(holdfast.State):
+    messages: Annotated[list[Message], reducers.append] = []
+    ttl: TTL = TTL(hours=1)
+    log: Ref[bytes] | None = None
+
+
+chat = Chat(messages=[Message(text="hi")])
+reveal_type(chat.messages[0].text)
+reveal_type(chat.ttl)
+reveal_type(chat.log)
+reveal_type(Chat.schema_version)
+chat.messages[0].tokens + 1
+Message(text=1)  # wrong
+Chat(nothing=1)  # wrong
+chat.title  # wrong
+"""
+
+
+def test_fields_of_a_state_are_typed(tmp_path: Path) -> None:
+    """Reading, constructing and misusing: a checker says what is wrong and nothing else."""
+    source = tmp_path / "program.py"
+    source.write_text(PROGRAM)
+    root = str(Path(__file__).parents[2] / "pyproject.toml")
+    said, failed, _ = api.run(["--config-file", root, "--cache-dir", str(tmp_path), str(source)])
+    assert failed == "", failed
+    revealed = re.findall(r'Revealed type is "(.+)"', said)
+    assert [name.replace("builtins.", "") for name in revealed] == [
+        "str",
+        "holdfast.model.types.TTL",
+        "holdfast.model.types.Ref[bytes] | None",
+        "str",
+    ]
+    wrong = {n for n, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
+    assert {int(n) for n in re.findall(r"program\.py:(\d+): error:", said)} == wrong, said
