@@ -298,7 +298,7 @@ class SessionConflict(SessionError):
     code = "session.conflict"
     retryable = True
 
-    def __init__(self, key: object, what: str, expected: int, actual: int) -> None:
+    def __init__(self, key: object, what: str, expected: object, actual: object) -> None:
         self.key, self.what, self.expected, self.actual = key, what, expected, actual
         super().__init__(
             f"{what} of {key} is at version {actual}, not {expected}: another writer was first. "

@@ -153,6 +153,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     expect: int | None = None  # the session's version; 0 with session.created: make it
     fence: int | None = None  # the fence its runner holds
     guards: Mapping[str, int] = {}  # names in state, and the version each must still have
+    schema: str | msgspec.UnsetType | None = msgspec.UNSET  # of the state it was made for
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode

@@ -32,6 +32,7 @@ TIMER_SET: Final = "session.timer_set"
 TIMER_CLEARED: Final = "session.timer_cleared"
 PROCESSED: Final = "session.processed"
 PRIORITIZED: Final = "session.prioritized"
+MIGRATED: Final = "state.migrated"
 INPUT: Final = "user."
 
 TimerKind: TypeAlias = Literal["wake", "deadline"]
@@ -62,6 +63,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     pending_us: int | None = None  # since when they wait: the first came, or others were processed
     timers: Mapping[str, Timer] = EMPTY
     priority: int = 0  # the higher is claimed first
+    schema_version: str | None = None  # of typed state; None: never typed
     # Not folded, and no part of the log: who may run it.
     fence: int = 0  # the number of the last lease
     lease_us: int | None = None  # until when it is leased
@@ -85,11 +87,13 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
     """The head after one more event. Total: whatever the event, there is a next head."""
     labels, timers = head.labels, head.timers
     pending, pending_us, priority = head.pending, head.pending_us, head.priority
+    schema_version = head.schema_version
     if type.startswith(INPUT):
         pending, pending_us = pending + 1, at_us if pending_us is None else pending_us
     elif type.startswith("session.") and data:  # none: the body of this fact is damaged
         if type in (CREATED, LABELED):
             labels = _labeled(labels, data.get("labels", EMPTY))
+            schema_version = data.get("schema_version", schema_version)
         elif type == TIMER_SET:
             timer = Timer(data["at_us"], data["kind"])
             timers = FrozenDict({**timers, data["name"]: timer})
@@ -100,6 +104,8 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
             pending_us = at_us if pending else None
         elif type == PRIORITIZED:
             priority = data["priority"]
+    elif type == MIGRATED and data:
+        schema_version = data["to"]
     return Head(
         head.key,
         head.uid,
@@ -112,6 +118,7 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
         pending_us,
         timers,
         priority,
+        schema_version,
         head.fence,
         head.lease_us,
         head.worker,
@@ -128,9 +135,13 @@ def _labeled(labels: FrozenDict, changes: Mapping[str, str | None]) -> FrozenDic
 # --- the data of the reserved events, checked ---------------------------------------------------
 
 
-def created_data(key: Key, labels: Mapping[str, str]) -> dict[str, Any]:
+def created_data(
+    key: Key, labels: Mapping[str, str], schema_version: str | None = None
+) -> dict[str, Any]:
     """What the first event says: whose it is, so that a stored row cannot change hands unseen."""
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    if schema_version is not None:
+        data["schema_version"] = schema_version
     return {**data, **labeled_data(labels)} if labels else data
 
 

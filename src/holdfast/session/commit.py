@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidEvent, StoreError
+from msgspec import UNSET, structs
+
+from holdfast.errors import InvalidEvent, InvalidInput, StoreError
+from holdfast.model import ops
 from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.head import (
     LABELED,
@@ -16,6 +19,8 @@ from holdfast.model.head import (
     prioritized_data,
     processed_data,
 )
+from holdfast.model.keys import Key
+from holdfast.model.values import FrozenDict
 from holdfast.session.session import Session, check_expect
 
 if TYPE_CHECKING:
@@ -30,15 +35,18 @@ class CommitBuilder:
 
     def __init__(self, hf: Holdfast) -> None:
         self._hf = hf
-        self._sessions: list[Session] = []
+        self._sessions: list[Session[Any]] = []
         self._drafts: list[Prepared] = []
         self._expect: dict[int, int] = {}
+        self._applied: dict[Session[Any], tuple[FrozenDict, Draft | None]] = {}
+        self._guards: dict[Key, dict[str, int]] = {}
+        self._schemas: dict[Key, str | None] = {}
         self._done = False
         self.events: tuple[Event, ...] = ()
 
     def append(
         self,
-        session: Session,
+        session: Session[Any],
         type: str,
         data: Mapping[str, Any] | None = None,
         *,
@@ -49,25 +57,60 @@ class CommitBuilder:
         draft = Draft(type=type, data={} if data is None else data, **more)
         self._add(session, draft, expect=expect)
 
+    def apply(
+        self,
+        session: Session[Any],
+        update: Mapping[str, Any],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+        **more: Any,
+    ) -> None:
+        """As Session.apply, on what the session knows of its state, within this commit.
+
+        It is not tried again: if another writer was faster, the commit raises SessionConflict.
+        """
+        typed, head = session._typed, session.head
+        if typed is None:
+            raise InvalidInput("apply needs typed state. Open the session with a state_type.")
+        fields, raising = self._applied.get(session, (session._fields, typed.raising(head)))
+        planned = typed.plan(fields, update)
+        self._applied[session] = (ops.apply(fields, planned.ops), None)
+        if raising is not None:
+            self._add(session, structs.replace(raising, actor=actor), fact=True)
+        draft = Draft(
+            type="state.updated" if type is None else type,
+            data={} if data is None else data,
+            actor=actor,
+            ops=planned.ops,
+            **more,
+        )
+        self._add(session, draft, fact=type is None)
+        self._guards.setdefault(session.key, {}).update(session._guards(planned.guards))
+        self._schemas[session.key] = head.schema_version
+
     def label(
-        self, session: Session, labels: Mapping[str, str | None], *, actor: str | None = None
+        self, session: Session[Any], labels: Mapping[str, str | None], *, actor: str | None = None
     ) -> None:
         """As Session.label, within this commit."""
         self._add(session, Draft(type=LABELED, data=labeled_data(labels), actor=actor), fact=True)
 
-    def set_priority(self, session: Session, priority: int, *, actor: str | None = None) -> None:
+    def set_priority(
+        self, session: Session[Any], priority: int, *, actor: str | None = None
+    ) -> None:
         """As Session.set_priority, within this commit."""
         data = prioritized_data(priority)
         self._add(session, Draft(type=PRIORITIZED, data=data, actor=actor), fact=True)
 
     def mark_processed(
-        self, session: Session, seqs: Iterable[int], *, actor: str | None = None
+        self, session: Session[Any], seqs: Iterable[int], *, actor: str | None = None
     ) -> None:
         """As Session.mark_processed: the answer and "this was answered", all or nothing."""
         self._add(session, Draft(type=PROCESSED, data=processed_data(seqs), actor=actor), fact=True)
 
     def _add(
-        self, session: Session, draft: Draft, *, expect: int | None = None, fact: bool = False
+        self, session: Session[Any], draft: Draft, *, expect: int | None = None, fact: bool = False
     ) -> None:
         if self._done:
             raise InvalidEvent("this commit is over; begin another with hf.commit()")
@@ -115,7 +158,7 @@ class CommitBuilder:
                 session._absorb(answer, tuple(mine))
         self.events = tuple(events[place] for place in range(len(self._drafts)))
 
-    def _of(self, session: Session) -> list[Prepared]:
+    def _of(self, session: Session[Any]) -> list[Prepared]:
         pairs = zip(self._sessions, self._drafts, strict=True)
         return [draft for owner, draft in pairs if owner is session]
 
@@ -132,4 +175,6 @@ class CommitBuilder:
             tuple(self._drafts[place] for place in places),
             expects.pop() if expects else None,
             fences.pop() if fences else None,
+            self._guards.get(sessions[0].key, {}),
+            self._schemas.get(sessions[0].key, UNSET),
         )

@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from msgspec import structs
+from msgspec import UNSET, UnsetType, structs
 
 from holdfast.errors import (
     InvalidEvent,
     InvalidInput,
     InvalidQuery,
     SessionConflict,
+    SessionCorrupt,
     SessionNotLoaded,
     StoreError,
 )
+from holdfast.model import envelope as envelopes
 from holdfast.model import head as facts
 from holdfast.model import ops as op
 from holdfast.model.events import Commit, Draft, Event, Prepared
@@ -38,19 +40,31 @@ from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
     from holdfast.session.sessions import Holdfast
+    from holdfast.session.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
+MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 
 
-class Session:
+S = TypeVar("S", covariant=True)
+
+
+class Session(Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
+    `S` is what its state is: a State class that was given, or else a mapping.
     """
 
     def __init__(
-        self, hf: Holdfast, key: Key, *, actor: str | None = None, lease: Lease | None = None
+        self,
+        hf: Holdfast,
+        key: Key,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+        typed: Typed[Any] | None = None,
     ) -> None:
         self._hf = hf
         self.key = key
@@ -64,6 +78,7 @@ class Session:
         self._temp: FrozenDict = EMPTY
         self._events: deque[Event] = deque(maxlen=TAIL_KEPT)
         self._state: FrozenDict | None = None
+        self._typed = typed
 
     def __repr__(self) -> str:
         version = "not loaded" if self._head is None else f"version {self._head.version}"
@@ -88,8 +103,21 @@ class Session:
         return self.head.labels
 
     @property
-    def state(self) -> Mapping[str, Any]:
-        """Session fields, app:, user: and temp: names in one read-only dict.
+    def state(self) -> S:
+        """The session's own fields as its State class, if one was given; else `values`.
+
+        Raises SchemaViolation if what is stored does not fit the class.
+        """
+        if self._typed is None:
+            return self.values  # type: ignore[return-value]  # S is a mapping then
+        if self._head is None:
+            raise SessionNotLoaded("the state")
+        view: S = self._typed.view(self._fields)
+        return view
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """Session fields, app:, user: and temp: names in one read-only dict of plain values.
 
         The session's own fields are those of `version`; app: and user: names are as last loaded
         or written here (refresh reads them anew).
@@ -108,12 +136,27 @@ class Session:
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def refresh(self, *, tail: int = 20) -> Session:
-        """Load the newest head, state and tail into this object. Raises SessionNotFound."""
+    async def refresh(self, *, tail: int = 20) -> Session[S]:
+        """Load the newest head, state and tail into this object. Raises SessionNotFound.
+
+        Typed state of another MAJOR is migrated, which is recorded. Raises MigrationError then.
+        """
         check_limit(tail, least=0)
-        loaded = await self._hf._store_now().load(self.key, tail=tail)
-        self._take(loaded)
+        await self._load(tail=tail)
         return self
+
+    def envelope(self, *, format: envelopes.Format = "json") -> bytes:
+        """The session's own fields on their way to another system: see holdfast.envelope."""
+        head = self.head
+        if self._scopes is None:
+            raise SessionNotLoaded("the state")
+        return envelopes.encode(
+            self._fields,
+            schema_version=head.schema_version,
+            state_version=head.version,
+            serialized_at_us=self._hf._now_us(),
+            format=format,
+        )
 
     async def read(
         self,
@@ -216,17 +259,44 @@ class Session:
         through all names notices new session fields, not new app: or user: names.
         """
         await self.refresh()  # "nothing to do" must be decided on the newest state too
-        with suppress(SessionConflict):
-            return await self._try_update(change, actor)
-        # In this process those who met a conflict go one by one, so that each round has a winner.
-        async with self._hf._updating(self.key.app):
-            for _ in range(UPDATE_TRIES_MAX):
-                await self.refresh()
-                with suppress(SessionConflict):
-                    return await self._try_update(change, actor)
-                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+        return await self._persist(lambda: self._try_update(change, actor))
+
+    async def apply(
+        self,
+        update: Mapping[str, Any],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] = _NONE,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Event | None:
+        """Update typed state through the reducers of its fields, as one event; None: no change.
+
+        Values are checked before anything is written (SchemaViolation). Where a reducer looks at
+        what the field holds and another writer was faster, it is done again on the newest state.
+        With a `type` the event is yours, with its data; else it is a state.updated.
+        """
+        if self._typed is None:
+            raise InvalidInput(
+                "apply needs typed state. Open the session with get(key, state_type=MyState)."
+            )
+        draft = Draft(
+            type="state.updated" if type is None else type,
+            data=data,
+            actor=actor or self.actor,
+            id=id,
+            cause=cause,
+            invocation_id=invocation_id,
+            correlation_id=correlation_id,
+            wake_id=wake_id,
+        )
+        if self._head is None:
             await self.refresh()
-            return await self._try_update(change, actor)
+        return await self._persist(lambda: self._try_apply(update, draft, reserved=type is None))
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: hf.list(label=…)."""
@@ -252,10 +322,61 @@ class Session:
 
     # --- private -------------------------------------------------------------------------------
 
+    async def _persist(self, attempt: Callable[[], Awaitable[Event | None]]) -> Event | None:
+        """Try until no other writer was faster; SessionConflict after too many tries."""
+        with suppress(SessionConflict):
+            return await attempt()
+        # In this process those who met a conflict go one by one, so that each round has a winner.
+        async with self._hf._updating(self.key.app):
+            for _ in range(UPDATE_TRIES_MAX):
+                await self.refresh()
+                with suppress(SessionConflict):
+                    return await attempt()
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+            await self.refresh()
+            return await attempt()
+
+    async def _try_apply(
+        self, update: Mapping[str, Any], draft: Draft, *, reserved: bool
+    ) -> Event | None:
+        assert self._typed is not None
+        planned = self._typed.plan(self._fields, update)
+        if not planned.ops and reserved:
+            return None
+        draft = structs.replace(draft, ops=planned.ops)
+        drafts = [self._hf._prepare(draft, None, reserved=reserved)]
+        raising = self._typed.raising(self.head)
+        if raising is not None:
+            drafts.insert(0, self._hf._prepare(raising, draft.actor, reserved=True))
+        guards, schema = self._guards(planned.guards), self.head.schema_version
+        return (await self._commit(tuple(drafts), None, guards, schema))[-1]
+
+    async def _load(self, *, tail: int, since_us: int | None = None) -> None:
+        store = self._hf._store_now()
+        for _ in range(UPDATE_TRIES_MAX):
+            self._take(await store.load(self.key, tail=tail, since_us=since_us))
+            with suppress(SessionConflict):  # somebody wrote, or migrated it, meanwhile
+                return await self._migrate()
+        await self._migrate()
+
+    async def _migrate(self) -> None:
+        """Bring typed state to the version of its class, if it has to be; recorded as an event."""
+        if self._typed is None:
+            return
+        draft = self._typed.migration(self.head, self._fields)
+        if draft is None:
+            return
+        # Integrity first: what is migrated must be what the log amounts to.
+        report = await self._hf._store_now().verify(self.key)
+        if not report.ok:
+            raise SessionCorrupt(self.key, report.findings[0].problem)
+        prepared = self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
+        await self._commit((prepared,), self.version)
+
     async def _try_update(
         self, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], actor: str | None
     ) -> Event | None:
-        reads = Reads(self.state)
+        reads = Reads(self.values)
         changes = change(reads)
         if not changes:
             return None
@@ -271,12 +392,16 @@ class Session:
         return (await self._commit((prepared,), None))[0]
 
     async def _commit(
-        self, drafts: tuple[Prepared, ...], expect: int | None, guards: Mapping[str, int] = _NONE
+        self,
+        drafts: tuple[Prepared, ...],
+        expect: int | None,
+        guards: Mapping[str, int] = _NONE,
+        schema: str | UnsetType | None = UNSET,
     ) -> tuple[Event, ...]:
         check_expect(expect)
         self._check_temp(drafts)
         fence = None if self.lease is None else self.lease.fence
-        commits = (Commit(self.key, drafts, expect, fence, guards),)
+        commits = (Commit(self.key, drafts, expect, fence, guards, schema),)
         try:
             (committed,) = await self._hf._committing(commits)
         except StoreError as error:

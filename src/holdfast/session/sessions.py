@@ -12,10 +12,11 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mappi
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 from holdfast.errors import (
     CommitTooLarge,
+    ExtraMissing,
     InvalidInput,
     InvalidKey,
     InvalidQuery,
@@ -36,6 +37,7 @@ from holdfast.model.limits import (
     DRAFTS_PER_COMMIT_MAX,
     SESSIONS_PER_COMMIT_MAX,
 )
+from holdfast.model.migrations import MigrationRegistry
 from holdfast.model.values import EMPTY
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.follow import Hub
@@ -61,6 +63,11 @@ from holdfast.store.protocol import (
 from holdfast.store.select import check_limit
 from holdfast.store.work import Work, check_lease_seconds, check_worker
 
+if TYPE_CHECKING:
+    from holdfast.model.state import State
+    from holdfast.session.typed import Typed
+
+S = TypeVar("S", bound="State")
 AnyKey: TypeAlias = Key | tuple[str, str, str]
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -108,26 +115,60 @@ class Holdfast:
 
     # --- sessions ------------------------------------------------------------------------------
 
+    @overload
+    async def create(
+        self,
+        app: str,
+        user: str,
+        *,
+        state: S,
+        id: str | None = None,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        migrations: MigrationRegistry | None = None,
+    ) -> Session[S]: ...
+
+    @overload
     async def create(
         self,
         app: str,
         user: str,
         *,
         id: str | None = None,
-        state: Mapping[str, Any] = _NONE,
+        state: Mapping[str, Any] = ...,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+    ) -> Session[Mapping[str, Any]]: ...
+
+    async def create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | State = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
-    ) -> Session:
+        migrations: MigrationRegistry | None = None,
+    ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
-        An actor given here is bound to the returned session; else the user counts as creator.
+        The state is a dict, or an object of a State class: the session is typed then. An actor
+        given here is bound to the returned session; else the user counts as creator.
         """
         self._store_now()
         key = Key(app, user, self._new_id() if id is None else id)
         bound, actor = actor, actor or f"user:{key.user}"
-        draft = Draft(type=CREATED, data=created_data(key, labels or EMPTY), set=state or EMPTY)
+        typed, version = None, None
+        if not isinstance(state, Mapping):
+            from holdfast.session.typed import Typed, encoded
+
+            fields, version = encoded(state)
+            typed, state = Typed(type(state), migrations), fields
+        data = created_data(key, labels or EMPTY, version)
+        draft = Draft(type=CREATED, data=data, set=state or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
-        session = Session(self, key, actor=bound)
+        session: Session[Any] = Session(self, key, actor=bound, typed=typed)
         session._check_temp((prepared,))
         (committed,) = await self._committing((Commit(key, (prepared,), 0),))
         self._hub.touch(key, committed.head.version)
@@ -136,6 +177,19 @@ class Holdfast:
             await session.refresh()
         return session
 
+    @overload
+    async def get(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[S]: ...
+
+    @overload
     async def get(
         self,
         key: AnyKey,
@@ -143,26 +197,81 @@ class Holdfast:
         tail: int = 20,
         since: datetime | None = None,
         actor: str | None = None,
-    ) -> Session:
+    ) -> Session[Mapping[str, Any]]: ...
+
+    async def get(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[Any] | None = None,
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[Any]:
         """The session with its state and its last `tail` events (at or after `since`).
 
-        `actor` is bound to it. Raises SessionNotFound.
+        With a `state_type` its state is of that class; stored state of another MAJOR is brought
+        there by `migrations`, which is recorded, or MigrationError is raised. `actor` is bound to
+        it. Raises SessionNotFound.
         """
-        store = self._store_now()
-        session = Session(self, _key(key), actor=actor)
+        self._store_now()
+        typed = _typed(state_type, migrations)
+        session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
         since_us = None if since is None else to_us(since)
-        check_limit(tail, least=0)
-        session._take(await store.load(session.key, tail=tail, since_us=since_us))
+        await session._load(tail=check_limit(tail, least=0), since_us=since_us)
         return session
 
+    @overload
+    async def find(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        actor: str | None = None,
+    ) -> Session[S] | None: ...
+
+    @overload
     async def find(
         self, key: AnyKey, *, tail: int = 20, actor: str | None = None
-    ) -> Session | None:
+    ) -> Session[Mapping[str, Any]] | None: ...
+
+    async def find(self, key: AnyKey, **how: Any) -> Session[Any] | None:
         """Like get, and None if there is no such session (any more)."""
         try:
-            return await self.get(key, tail=tail, actor=actor)
+            found: Session[Any] = await self.get(key, **how)
         except (SessionNotFound, SessionDeleted, SessionErased):
             return None
+        return found
+
+    @overload
+    async def get_or_create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str,
+        state: S,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        tail: int = 20,
+        migrations: MigrationRegistry | None = None,
+    ) -> Session[S]: ...
+
+    @overload
+    async def get_or_create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str,
+        state: Mapping[str, Any] = ...,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        tail: int = 20,
+    ) -> Session[Mapping[str, Any]]: ...
 
     async def get_or_create(
         self,
@@ -170,24 +279,57 @@ class Holdfast:
         user: str,
         *,
         id: str,
-        state: Mapping[str, Any] = _NONE,
+        state: Mapping[str, Any] | State = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         tail: int = 20,
-    ) -> Session:
-        """The session of this key, created with the given state if it is not there yet."""
+        migrations: MigrationRegistry | None = None,
+    ) -> Session[Any]:
+        """The session of this key, created with the given state if it is not there yet.
+
+        With an object of a State class as state, it is typed in either case.
+        """
+        how: dict[str, Any] = {"tail": tail, "actor": actor}
+        if not isinstance(state, Mapping):
+            how |= {"state_type": type(state), "migrations": migrations}
         key = Key(app, user, id)
-        found = await self.find(key, tail=tail, actor=actor)
+        found: Session[Any] | None = await self.find(key, **how)
         if found is not None:
             return found
+        given: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
+        if not isinstance(state, Mapping):
+            given["migrations"] = migrations
         try:
-            return await self.create(app, user, id=id, state=state, labels=labels, actor=actor)
+            made: Session[Any] = await self.create(app, user, id=id, **given)
         except SessionExists:  # another was faster, which is as good
-            return await self.get(key, tail=tail, actor=actor)
+            made = await self.get(key, **how)
+        return made
 
+    @overload
+    def session(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> Session[S]: ...
+
+    @overload
     def session(
         self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
-    ) -> Session:
+    ) -> Session[Mapping[str, Any]]: ...
+
+    def session(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[Any] | None = None,
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> Session[Any]:
         """A handle, without I/O. Its appends need no load; refresh() reads what there is.
 
         With a `lease` of this session, whatever it writes is refused once the lease is not held.
@@ -195,7 +337,8 @@ class Holdfast:
         self._store_now()
         if lease is not None and lease.key != _key(key):
             raise InvalidQuery(f"the lease is of {lease.key}, not of {_key(key)}")
-        return Session(self, _key(key), actor=actor, lease=lease)
+        typed = _typed(state_type, migrations)
+        return Session(self, _key(key), actor=actor, lease=lease, typed=typed)
 
     async def list(
         self,
@@ -357,6 +500,20 @@ class Holdfast:
 
     def _now_us(self) -> int:
         return time.time_ns() // 1_000
+
+
+def _typed(state_type: type[Any] | None, migrations: MigrationRegistry | None) -> Typed[Any] | None:
+    if state_type is None:
+        if migrations is not None:
+            raise InvalidInput("migrations are of typed state. Give a state_type with them.")
+        return None
+    try:
+        from holdfast.session.typed import Typed
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pydantic"):
+            raise
+        raise ExtraMissing("pydantic", "state") from error
+    return Typed(state_type, migrations)
 
 
 def _key(key: AnyKey) -> Key:

@@ -129,7 +129,13 @@ class Plan:
         """The common case on the hot path: one new event, no conditions, no scopes. Else None."""
         draft = commit.drafts[0]
         conditions = commit.expect is not None or commit.fence is not None or commit.guards
-        if conditions or draft.given or draft.scoped or draft.type == PROCESSED:
+        if (
+            conditions
+            or commit.schema is not msgspec.UNSET
+            or draft.given
+            or draft.scoped
+            or draft.type == PROCESSED
+        ):
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
@@ -189,6 +195,8 @@ class Plan:
             raise SessionConflict(key, "the session", expect, fold.head.version)
         if commit.fence is not None and not admits(fold.head, commit.fence, self._lease_now_us):
             raise SessionFenced(key, commit.fence, fold.head.fence)
+        if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
+            raise SessionConflict(key, "the schema", commit.schema, fold.head.schema_version)
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)
             if actual != version:

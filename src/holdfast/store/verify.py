@@ -31,6 +31,7 @@ _FOLDED: Final = (
     "pending_us",
     "timers",
     "priority",
+    "schema_version",
 )  # the lease and its fence are no part of the log
 Snapshot: TypeAlias = tuple[int, Fold | None]  # its seq, and the fold if it can be read
 

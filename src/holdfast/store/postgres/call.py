@@ -285,7 +285,7 @@ class Call:
             wake_us,
             due_us,
             None if after.priority == before.priority else after.priority,
-            None,
+            None if after.schema_version == before.schema_version else after.schema_version,
         )
         self._left.append((self._units, commit.key, fold))
 

@@ -15,8 +15,8 @@ from holdfast.store.protocol import Page, Query
 
 _COLUMNS: Final = (
     "s.sid, s.app, s.owner, s.id, s.uid, s.version, s.link, s.created_us, s.updated_us, "
-    "s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority, s.fence, "
-    "s.lease_us, s.worker"
+    "s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority, s.schema_version, "
+    "s.fence, s.lease_us, s.worker"
 )
 _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
 

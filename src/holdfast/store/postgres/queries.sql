@@ -4,7 +4,7 @@ WITH s AS (SELECT * FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id 
      n AS (SELECT n.* FROM holdfast.snapshots n JOIN s USING (sid))
 SELECT 0 AS kind, s.sid, s.version AS seq, s.uid AS id, s.labels::text AS type, s.timers::text AS actor,
        s.created_us AS at_us, s.worker AS cause, s.lease_us::text AS invocation_id,
-       s.priority::text AS correlation_id, NULL::text AS wake_id, s.pending AS flags, NULL::bytea AS body, s.fence AS crc, s.link, s.pending_us AS processed_us,
+       s.priority::text AS correlation_id, s.schema_version AS wake_id, s.pending AS flags, NULL::bytea AS body, s.fence AS crc, s.link, s.pending_us AS processed_us,
        s.updated_us AS more, s.deleted_us AS last
 FROM s
 UNION ALL

@@ -46,6 +46,7 @@ def head_from(key: Key, row: Any) -> Head:
         row["processed_us"],
         FrozenDict(timers) if timers else EMPTY,
         int(row["correlation_id"]),
+        row["wake_id"],
         row["crc"],
         None if row["invocation_id"] is None else int(row["invocation_id"]),
         row["cause"],

@@ -177,6 +177,7 @@ class Batch:
             and before.timers is after.timers
             and before.pending_us == after.pending_us
             and before.priority == after.priority
+            and before.schema_version == after.schema_version
         ):
             return
         self._conn.execute(SQL["set_cold"], (*rows.head_cold(after), sid))

@@ -31,7 +31,7 @@ from holdfast.errors import (
 )
 
 APPLICATION_ID: Final = 0x48464153  # "HFAS"
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
 

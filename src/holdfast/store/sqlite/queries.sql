@@ -62,8 +62,8 @@ WHERE app = ? AND user = ? AND name = ? AND version >= ? ORDER BY version
 
 -- name: add_session
 INSERT INTO sessions (app, user, id, uid, version, link, created_us, updated_us, pending,
-                      labels, timers, pending_us, runnable_us, deadline_us, priority)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+                      labels, timers, pending_us, runnable_us, deadline_us, priority, schema_version)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: add_event
 INSERT INTO events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
@@ -81,7 +81,8 @@ UPDATE events SET processed_us = ? WHERE sid = ? AND seq = ?
 UPDATE sessions SET version = ?, link = ?, updated_us = ?, pending = ? WHERE sid = ?
 
 -- name: set_cold
-UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ?, priority = ?
+UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ?, priority = ?,
+    schema_version = ?
 WHERE sid = ?
 
 -- name: due_priority

@@ -26,7 +26,7 @@ EVENT_COLUMNS: Final = (
 )
 HEAD_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, labels, pending, "
-    "pending_us, timers, priority, fence, lease_us, worker, deleted_us"
+    "pending_us, timers, priority, schema_version, fence, lease_us, worker, deleted_us"
 )
 
 _is_uuid: Final = re.compile(
@@ -146,6 +146,7 @@ def _head_from(row: tuple[Any, ...]) -> Head:
         since,
         timers,
         priority,
+        schema_version,
         fence,
         lease_us,
         worker,
@@ -163,6 +164,7 @@ def _head_from(row: tuple[Any, ...]) -> Head:
         since,
         EMPTY if timers is None else FrozenDict(_timers(timers)),
         priority,
+        schema_version,
         fence,
         lease_us,
         worker,
@@ -208,7 +210,7 @@ def head_cold(head: Head) -> tuple[Any, ...]:
     labels = msgspec.json.encode(head.labels).decode() if head.labels else None
     timers = msgspec.json.encode(head.timers).decode() if head.timers else None
     due = (runnable_us(head), deadline_us(head))
-    return (labels, timers, head.pending_us, *due, head.priority)
+    return (labels, timers, head.pending_us, *due, head.priority, head.schema_version)
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:

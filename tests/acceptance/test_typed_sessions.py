@@ -1,0 +1,336 @@
+"""Typed sessions, as their owners use them: on every store, over migrations and other writers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Annotated, Any, ClassVar
+
+import pytest
+
+import holdfast
+from holdfast import MigrationRegistry, Record, State, errors, reducers
+from holdfast.model.canon import checksum
+
+KEY = ("shop", "ada", "a")
+
+
+class Mood(Enum):
+    CALM = "calm"
+    TENSE = "tense"
+
+
+class Message(Record):
+    role: str
+    text: str
+    at: datetime | None = None
+
+
+class Chat(State):
+    schema_version: ClassVar[str] = "1.0.0"
+    plan: str = ""
+    mood: Mood = Mood.CALM
+    patience: timedelta = timedelta(minutes=5)
+    secret: bytes = b""
+    messages: Annotated[list[Message], reducers.append] = []
+    recent: Annotated[list[str], reducers.bounded_append(3)] = []
+    tags: Annotated[dict[str, int], reducers.merge] = {}
+    steps: Annotated[list[dict[str, Any]], reducers.merge_by_key("id")] = []
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path_factory.mktemp('typed')}/a.db"
+    found: str = request.getfixturevalue("postgres_url")
+    return found
+
+
+@pytest.fixture
+async def hf(url: str) -> AsyncIterator[holdfast.Holdfast]:
+    async with holdfast.open(url) as opened:
+        yield opened
+
+
+async def chat(hf: holdfast.Holdfast, **fields: Any) -> holdfast.Session[Chat]:
+    return await hf.create(*KEY[:2], id=KEY[2], state=Chat(**fields), actor="agent:a")
+
+
+# --- creating, reading, applying -----------------------------------------------------------------
+
+
+async def test_state_comes_back_as_it_was_given(hf: holdfast.Holdfast) -> None:
+    """Every field of its type, through the store and back; the head knows the version."""
+    at = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+    given = Chat(
+        plan="p",
+        mood=Mood.TENSE,
+        patience=timedelta(microseconds=-1),
+        secret=b"\x00\xff",
+        messages=[Message(role="user", text="hi", at=at)],
+    )
+    made = await hf.create(*KEY[:2], id=KEY[2], state=given)
+    assert made.state == given
+    found = await hf.get(KEY, state_type=Chat)
+    assert found.state == given
+    assert type(found.state) is Chat
+    assert found.head.schema_version == "1.0.0"
+    assert (await hf.list(app="shop")).items[0].schema_version == "1.0.0"
+    assert (await hf.verify()).ok
+
+
+async def test_an_update_goes_through_the_reducers(hf: holdfast.Holdfast) -> None:
+    """Appended, bounded, merged and replaced, in one event; what was said is stored once."""
+    session = await chat(hf, messages=[Message(role="user", text="1")])
+    event = await session.apply(
+        {
+            "plan": "new",
+            "messages": [Message(role="agent", text="2")],
+            "recent": ["a", "b", "c", "d"],
+            "tags": {"x": 1},
+            "steps": [{"id": 1, "done": False}],
+        }
+    )
+    assert event is not None
+    assert (event.type, event.actor) == ("state.updated", "agent:a")
+    added = [op for op in event.ops if op.path == ("messages",)]
+    assert added == [holdfast.ops.Add(("messages",), [{"role": "agent", "text": "2", "at": None}])]
+    await session.apply({"steps": [{"id": 1, "done": True}], "tags": {"y": 2}})
+    for seen in (session.state, (await hf.get(KEY, state_type=Chat)).state):
+        assert seen.plan == "new"
+        assert [m.text for m in seen.messages] == ["1", "2"]
+        assert seen.recent == ["b", "c", "d"]
+        assert seen.tags == {"x": 1, "y": 2}
+        assert seen.steps == [{"id": 1, "done": True}]
+
+
+async def test_an_update_may_be_an_event_of_ones_own(hf: holdfast.Holdfast) -> None:
+    """With its type, data and id; the id is recorded once."""
+    session = await chat(hf)
+    for _ in range(2):
+        event = await session.apply(
+            {"plan": "x"}, type="agent.planned", data={"why": "because"}, id="once"
+        )
+        assert event is not None
+        assert (event.type, event.seq, event.data) == ("agent.planned", 2, {"why": "because"})
+    assert session.version == 2
+
+
+@pytest.mark.parametrize(
+    ("update", "field"),
+    [
+        ({"plan": 5}, "plan"),
+        ({"plam": "x"}, "plam"),
+        ({"messages": [{"role": "user"}]}, "messages[0].text"),
+        ({"messages": "hi"}, "messages"),
+        ({"plan": "fine", "mood": "furious"}, "mood"),
+        ({"patience": 5}, "patience"),
+    ],
+)
+async def test_a_wrong_type_is_refused_before_anything_is_written(
+    hf: holdfast.Holdfast, update: dict[str, Any], field: str
+) -> None:
+    """SchemaViolation names the field; the session is at the version it was at."""
+    session = await chat(hf)
+    with pytest.raises(errors.SchemaViolation) as info:
+        await session.apply(update)
+    assert info.value.field == field
+    assert (await hf.get(KEY)).version == 1
+
+
+async def test_nothing_to_change_is_no_event(hf: holdfast.Holdfast) -> None:
+    """An empty update, or one that adds nothing."""
+    session = await chat(hf)
+    assert await session.apply({}) is None
+    assert await session.apply({"messages": []}) is None
+    assert session.version == 1
+
+
+async def test_untyped_sessions_stay_as_they_are(hf: holdfast.Holdfast) -> None:
+    """No schema version, a mapping as state, and apply says what it needs."""
+    session = await hf.create(*KEY[:2], id=KEY[2], state={"n": 1}, actor="x")
+    assert session.state == {"n": 1}
+    assert session.head.schema_version is None
+    with pytest.raises(errors.InvalidInput, match="state_type"):
+        await session.apply({"n": 2})
+
+
+async def test_an_untyped_session_is_taken_over_by_its_first_typed_update(
+    hf: holdfast.Holdfast,
+) -> None:
+    """What it holds must fit; from then on the version is known. Other names are left alone."""
+    plain = await hf.create(*KEY[:2], id=KEY[2], state={"plan": "p", "extra": 1}, actor="x")
+    typed = await hf.get(KEY, state_type=Chat, actor="x")
+    assert typed.state.plan == "p"
+    await typed.apply({"plan": "q"})
+    assert typed.head.schema_version == "1.0.0"
+    await plain.refresh()
+    assert plain.state == {"plan": "q", "extra": 1}
+    assert [event.type for event in plain.events][1:] == ["state.migrated", "state.updated"]
+
+
+async def test_racing_updates_that_look_at_the_field_all_count(hf: holdfast.Holdfast) -> None:
+    """Bounded and keyed lists under ten writers: nothing is lost, nothing is there twice."""
+    await chat(hf)
+    many = [await hf.get(KEY, state_type=Chat, actor=f"w:{n}") for n in range(10)]
+    await asyncio.gather(
+        *(s.apply({"steps": [{"id": n, "by": n}], "recent": [str(n)]}) for n, s in enumerate(many))
+    )
+    state = (await hf.get(KEY, state_type=Chat)).state
+    assert sorted(step["id"] for step in state.steps) == list(range(10))
+    assert len(state.recent) == 3
+
+
+async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfast) -> None:
+    """All or none, each planned on top of the one before it."""
+    one = await chat(hf)
+    two = await hf.create("shop", "ada", id="b", state=Chat(), actor="agent:a")
+    async with hf.commit() as c:
+        c.apply(one, {"recent": ["a", "b", "c"]})
+        c.apply(one, {"recent": ["d"]})
+        c.apply(two, {"plan": "two"}, type="agent.planned")
+    assert (one.state.recent, two.state.plan) == (["b", "c", "d"], "two")
+    stale = await hf.get(KEY, state_type=Chat, actor="x")
+    await one.apply({"recent": ["e"]})
+    c = hf.commit()
+    c.apply(stale, {"recent": ["f"]})
+    c.apply(two, {"plan": "three"})
+    with pytest.raises(errors.SessionConflict):
+        await c.__aexit__(None, None, None)
+    assert (await hf.get(two.key, state_type=Chat)).state.plan == "two"
+
+
+async def test_state_goes_out_in_an_envelope(hf: holdfast.Holdfast) -> None:
+    """With the version of its class and of the session."""
+    session = await chat(hf, plan="p")
+    found = holdfast.envelope.decode(session.envelope(format="msgpack"))
+    assert (found.schema_version, found.state_version) == ("1.0.0", 1)
+    assert found.fields["plan"] == "p"
+
+
+# --- the class changes ---------------------------------------------------------------------------
+
+
+class Mood2(Enum):
+    CALM = "calm"
+    TENSE = "tense"
+    ELATED = "elated"
+
+
+class Wide(State):
+    """The next minor of Chat: a field with a default, and one more mood."""
+
+    schema_version: ClassVar[str] = "1.1.0"
+    plan: str = ""
+    mood: Mood2 = Mood2.CALM
+    messages: Annotated[list[Message], reducers.append] = []
+    owner: str = "nobody"
+
+
+async def test_old_and_new_code_run_side_by_side_over_a_minor_change(
+    hf: holdfast.Holdfast,
+) -> None:
+    """New fields and variants survive old writers; old state has the new defaults."""
+    old = await chat(hf, plan="p")
+    new = await hf.get(KEY, state_type=Wide, actor="agent:b")
+    assert new.state.owner == "nobody"
+    await new.apply({"owner": "ada", "mood": Mood2.ELATED})
+    assert new.head.schema_version == "1.1.0"
+    await old.refresh()
+    assert isinstance(old.state.mood, holdfast.UnknownVariant)
+    assert old.state.mood.value == "elated"
+    await old.apply({"messages": [Message(role="user", text="hi")], "plan": "q"})
+    assert old.head.schema_version == "1.1.0"
+    await new.refresh()
+    assert (new.state.owner, new.state.mood, new.state.plan) == ("ada", Mood2.ELATED, "q")
+    types = [event.type for event in new.events]
+    assert types.count("state.migrated") == 1
+
+
+class Renamed(State):
+    """The next major: plan is called goal now, and messages are texts."""
+
+    schema_version: ClassVar[str] = "2.0.0"
+    goal: str
+    messages: Annotated[list[str], reducers.append] = []
+
+
+MIGRATIONS = MigrationRegistry("chat")
+
+
+@MIGRATIONS.migration("1.1.0", "2.0.0")
+def rename(fields: dict[str, Any]) -> dict[str, Any]:
+    fields["goal"] = fields.pop("plan")
+    fields["messages"] = [message["text"] for message in fields["messages"]]
+    return {name: fields[name] for name in ("goal", "messages")}
+
+
+async def test_a_major_change_is_migrated_on_load_and_recorded(hf: holdfast.Holdfast) -> None:
+    """Once, as an event with the way that was taken and both checksums; the log verifies."""
+    await chat(hf, plan="p", messages=[Message(role="user", text="hi")])
+    for _ in range(2):
+        session = await hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
+        assert (session.state.goal, session.state.messages) == ("p", ["hi"])
+    event = session.events[-1]
+    assert event.type == "state.migrated"
+    assert event.data is not None
+    assert (event.data["from"], event.data["to"]) == ("1.0.0", "2.0.0")
+    assert event.data["steps"] == [["1.1.0", "2.0.0"]]
+    assert event.data["checksum_after"] == checksum(session.values).hex()
+    assert session.version == 2
+    assert set(session.values) == {"goal", "messages"}
+    assert (await hf.verify()).ok
+
+
+async def test_old_code_that_wakes_up_after_a_major_change_writes_nothing(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Its update was made for another shape: it is told so, and state is as it was."""
+    old = await chat(hf, plan="p")
+    await hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
+    with pytest.raises(errors.SessionSchemaIncompatible):
+        await old.apply({"plan": "late"})
+    assert (await hf.get(KEY)).values == {"goal": "p", "messages": []}
+
+
+async def test_many_loads_at_once_migrate_once(hf: holdfast.Holdfast) -> None:
+    """Whoever is first records it, the others find it done."""
+    await chat(hf, plan="p")
+    many = await asyncio.gather(
+        *(hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS) for _ in range(8))
+    )
+    assert {session.state.goal for session in many} == {"p"}
+    assert (await hf.get(KEY)).version == 2
+
+
+@pytest.mark.parametrize("kind", ["missing", "failed", "invalid"])
+async def test_a_migration_that_cannot_be_made_changes_nothing(
+    hf: holdfast.Holdfast, kind: str
+) -> None:
+    """Missing, failing, or leading to state that does not fit the class."""
+    await chat(hf)
+    registry = MigrationRegistry()
+    if kind == "failed":
+        registry.register("1.0.0", "2.0.0", lambda fields: fields["nothing"])
+    if kind == "invalid":
+        registry.register("1.0.0", "2.0.0", lambda fields: {"goal": 5})
+    error = {
+        "missing": errors.SessionMigrationMissing,
+        "failed": errors.SessionMigrationFailed,
+        "invalid": errors.SchemaViolation,
+    }[kind]
+    with pytest.raises(error):
+        await hf.get(KEY, state_type=Renamed, migrations=registry)
+    assert (await hf.get(KEY)).version == 1
+
+
+def test_without_await_too(tmp_path: Any) -> None:
+    """The sync façade hands typed state through."""
+    with holdfast.open_sync(f"sqlite:///{tmp_path}/a.db") as hf:
+        session = hf.create(*KEY[:2], id=KEY[2], state=Chat(plan="p"), actor="x")
+        session.apply({"plan": "q"})
+        assert hf.get(KEY, state_type=Chat).state.plan == "q"
