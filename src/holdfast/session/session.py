@@ -25,7 +25,6 @@ from holdfast.errors import (
     SessionNotLoaded,
     StoreError,
 )
-from holdfast.model import envelope as envelopes
 from holdfast.model import head as facts
 from holdfast.model import ops as op
 from holdfast.model.events import Commit, Draft, Event, Prepared
@@ -39,6 +38,7 @@ from holdfast.store.protocol import Committed, Loaded, scope_fields
 from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
+    from holdfast.model.envelope import Format
     from holdfast.session.sessions import Holdfast
     from holdfast.session.typed import Typed
 
@@ -145,8 +145,10 @@ class Session(Generic[S]):
         await self._load(tail=tail)
         return self
 
-    def envelope(self, *, format: envelopes.Format = "json") -> bytes:
+    def envelope(self, *, format: Format = "json") -> bytes:
         """The session's own fields on their way to another system: see holdfast.envelope."""
+        from holdfast.model import envelope as envelopes
+
         head = self.head
         if self._scopes is None:
             raise SessionNotLoaded("the state")
