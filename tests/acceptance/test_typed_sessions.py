@@ -307,6 +307,26 @@ async def test_many_loads_at_once_migrate_once(hf: holdfast.Holdfast) -> None:
     assert (await hf.get(KEY)).version == 2
 
 
+async def test_a_migration_of_thousands_of_places_is_still_one_event(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Where single operations would be too many, whole fields are written."""
+    messages = [Message(role="user", text=str(n)) for n in range(3_000)]
+    await chat(hf, plan="p", messages=messages)
+    registry = MigrationRegistry()
+
+    @registry.migration("1.0.0", "1.1.0")
+    def shout(fields: dict[str, Any]) -> dict[str, Any]:
+        for message in fields["messages"][::2]:
+            message["role"] = "USER"
+        return fields
+
+    session = await hf.get(KEY, state_type=Wide, migrations=registry)
+    assert [m.role for m in session.state.messages[:3]] == ["USER", "user", "USER"]
+    assert len(session.events[-1].ops) == 1
+    assert session.head.schema_version == "1.1.0"
+
+
 @pytest.mark.parametrize("kind", ["missing", "failed", "invalid"])
 async def test_a_migration_that_cannot_be_made_changes_nothing(
     hf: holdfast.Holdfast, kind: str
