@@ -185,6 +185,20 @@ async def test_racing_updates_that_look_at_the_field_all_count(hf: holdfast.Hold
     assert len(state.recent) == 3
 
 
+async def test_a_computed_update_sees_typed_state_and_loses_nothing(hf: holdfast.Holdfast) -> None:
+    """Ten writers each add one to what they read, checked as any update is."""
+    await chat(hf)
+    many = [await hf.get(KEY, state_type=Chat, actor=f"w:{n}") for n in range(10)]
+
+    def longer(state: Chat) -> dict[str, Any]:
+        return {"plan": state.plan + "x"}
+
+    await asyncio.gather(*(session.update(longer) for session in many))
+    assert (await hf.get(KEY, state_type=Chat)).state.plan == "x" * 10
+    with pytest.raises(errors.SchemaViolation):
+        await many[0].update(lambda state: {"plan": len(state.plan)})
+
+
 async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfast) -> None:
     """All or none, each planned on top of the one before it."""
     one = await chat(hf)
