@@ -185,6 +185,20 @@ async def test_racing_updates_that_look_at_the_field_all_count(hf: holdfast.Hold
     assert len(state.recent) == 3
 
 
+async def test_a_computed_update_sees_typed_state_and_loses_nothing(hf: holdfast.Holdfast) -> None:
+    """Ten writers each add one to what they read, checked as any update is."""
+    await chat(hf)
+    many = [await hf.get(KEY, state_type=Chat, actor=f"w:{n}") for n in range(10)]
+
+    def longer(state: Chat) -> dict[str, Any]:
+        return {"plan": state.plan + "x"}
+
+    await asyncio.gather(*(session.update(longer) for session in many))
+    assert (await hf.get(KEY, state_type=Chat)).state.plan == "x" * 10
+    with pytest.raises(errors.SchemaViolation):
+        await many[0].update(lambda state: {"plan": len(state.plan)})
+
+
 async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfast) -> None:
     """All or none, each planned on top of the one before it."""
     one = await chat(hf)
@@ -305,6 +319,26 @@ async def test_many_loads_at_once_migrate_once(hf: holdfast.Holdfast) -> None:
     )
     assert {session.state.goal for session in many} == {"p"}
     assert (await hf.get(KEY)).version == 2
+
+
+async def test_a_migration_of_thousands_of_places_is_still_one_event(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Where single operations would be too many, whole fields are written."""
+    messages = [Message(role="user", text=str(n)) for n in range(3_000)]
+    await chat(hf, plan="p", messages=messages)
+    registry = MigrationRegistry()
+
+    @registry.migration("1.0.0", "1.1.0")
+    def shout(fields: dict[str, Any]) -> dict[str, Any]:
+        for message in fields["messages"][::2]:
+            message["role"] = "USER"
+        return fields
+
+    session = await hf.get(KEY, state_type=Wide, migrations=registry)
+    assert [m.role for m in session.state.messages[:3]] == ["USER", "user", "USER"]
+    assert len(session.events[-1].ops) == 1
+    assert session.head.schema_version == "1.1.0"
 
 
 @pytest.mark.parametrize("kind", ["missing", "failed", "invalid"])

@@ -25,7 +25,6 @@ from holdfast.errors import (
     SessionNotLoaded,
     StoreError,
 )
-from holdfast.model import envelope as envelopes
 from holdfast.model import head as facts
 from holdfast.model import ops as op
 from holdfast.model.events import Commit, Draft, Event, Prepared
@@ -39,6 +38,7 @@ from holdfast.store.protocol import Committed, Loaded, scope_fields
 from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
+    from holdfast.model.envelope import Format
     from holdfast.session.sessions import Holdfast
     from holdfast.session.typed import Typed
 
@@ -145,8 +145,10 @@ class Session(Generic[S]):
         await self._load(tail=tail)
         return self
 
-    def envelope(self, *, format: envelopes.Format = "json") -> bytes:
+    def envelope(self, *, format: Format = "json") -> bytes:
         """The session's own fields on their way to another system: see holdfast.envelope."""
+        from holdfast.model import envelope as envelopes
+
         head = self.head
         if self._scopes is None:
             raise SessionNotLoaded("the state")
@@ -248,7 +250,7 @@ class Session(Generic[S]):
 
     async def update(
         self,
-        change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None],
+        change: Callable[[S], Mapping[str, Any] | None],
         *,
         actor: str | None = None,
     ) -> Event | None:
@@ -256,7 +258,8 @@ class Session(Generic[S]):
 
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
         `change` is called again on the newest state; SessionConflict after too many tries. Going
-        through all names notices new session fields, not new app: or user: names.
+        through all names notices new session fields, not new app: or user: names. With typed
+        state it returns an update as `apply` takes it, made again if anything was written.
         """
         await self.refresh()  # "nothing to do" must be decided on the newest state too
         return await self._persist(lambda: self._try_update(change, actor))
@@ -337,7 +340,12 @@ class Session(Generic[S]):
             return await attempt()
 
     async def _try_apply(
-        self, update: Mapping[str, Any], draft: Draft, *, reserved: bool
+        self,
+        update: Mapping[str, Any],
+        draft: Draft,
+        *,
+        reserved: bool,
+        expect: int | None = None,
     ) -> Event | None:
         assert self._typed is not None
         planned = self._typed.plan(self._fields, update)
@@ -349,7 +357,7 @@ class Session(Generic[S]):
         if raising is not None:
             drafts.insert(0, self._hf._prepare(raising, draft.actor, reserved=True))
         guards, schema = self._guards(planned.guards), self.head.schema_version
-        return (await self._commit(tuple(drafts), None, guards, schema))[-1]
+        return (await self._commit(tuple(drafts), expect, guards, schema))[-1]
 
     async def _load(self, *, tail: int, since_us: int | None = None) -> None:
         store = self._hf._store_now()
@@ -374,8 +382,12 @@ class Session(Generic[S]):
         await self._commit((prepared,), self.version)
 
     async def _try_update(
-        self, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], actor: str | None
+        self, change: Callable[[Any], Mapping[str, Any] | None], actor: str | None
     ) -> Event | None:
+        if self._typed is not None:
+            update = change(self.state)
+            draft = Draft(type="state.updated", actor=actor or self.actor)
+            return await self._try_apply(update or {}, draft, reserved=True, expect=self.version)
         reads = Reads(self.values)
         changes = change(reads)
         if not changes:

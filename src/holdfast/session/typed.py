@@ -14,7 +14,9 @@ from holdfast.errors import InvalidInput, SchemaViolation
 from holdfast.model.diff import diff
 from holdfast.model.events import Draft
 from holdfast.model.head import MIGRATED, Head
+from holdfast.model.limits import OPS_PER_EVENT_MAX
 from holdfast.model.migrations import Migrated, MigrationRegistry
+from holdfast.model.ops import Delete, PlainOp, Set
 from holdfast.model.semver import SchemaVersion, relation
 from holdfast.model.state import State, decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update
@@ -76,7 +78,7 @@ class Typed(Generic[S]):
                 "checksum_before": migrated.checksum_before,
                 "checksum_after": migrated.checksum_after,
             },
-            ops=diff(fields, migrated.fields).ops(),
+            ops=_ops(fields, migrated.fields),
         )
 
     def migrated(self, head: Head, fields: FrozenDict) -> Migrated | None:
@@ -97,6 +99,16 @@ def encoded(state: object) -> tuple[dict[str, Any], str]:
     if not isinstance(state, State):
         raise SchemaViolation("state", "a dict or a State", described(state))
     return encode_fields(state), type(state).schema_version
+
+
+def _ops(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
+    """The smallest operations from one to the other; whole fields, where those are too many."""
+    ops = diff(before, after).ops()
+    if len(ops) <= OPS_PER_EVENT_MAX:
+        return ops
+    gone: list[PlainOp] = [Delete((name,)) for name in before if name not in after]
+    changed = {op.path[0] for op in ops}
+    return (*gone, *[Set((name,), after[name]) for name in after if name in changed])
 
 
 def _major(version: str) -> int | None:
