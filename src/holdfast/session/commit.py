@@ -38,7 +38,7 @@ class CommitBuilder:
         self._sessions: list[Session[Any]] = []
         self._drafts: list[Prepared] = []
         self._expect: dict[int, int] = {}
-        self._applied: dict[Session[Any], tuple[FrozenDict, Draft | None]] = {}
+        self._applied: dict[Session[Any], FrozenDict] = {}
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
         self._done = False
@@ -74,9 +74,11 @@ class CommitBuilder:
         typed, head = session._typed, session.head
         if typed is None:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
-        fields, raising = self._applied.get(session, (session._fields, typed.raising(head)))
+        first = session not in self._applied
+        fields = session._fields if first else self._applied[session]
         planned = typed.plan(fields, update)
-        self._applied[session] = (ops.apply(fields, planned.ops), None)
+        raising = typed.raising(head, fields, planned.ops) if first else None
+        self._applied[session] = ops.apply(fields, planned.ops)
         if raising is not None:
             self._add(session, structs.replace(raising, actor=actor), fact=True)
         draft = Draft(

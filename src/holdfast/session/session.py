@@ -353,7 +353,7 @@ class Session(Generic[S]):
             return None
         draft = structs.replace(draft, ops=planned.ops)
         drafts = [self._hf._prepare(draft, None, reserved=reserved)]
-        raising = self._typed.raising(self.head)
+        raising = self._typed.raising(self.head, self._fields, planned.ops)
         if raising is not None:
             drafts.insert(0, self._hf._prepare(raising, draft.actor, reserved=True))
         guards, schema = self._guards(planned.guards), self.head.schema_version
@@ -369,15 +369,15 @@ class Session(Generic[S]):
 
     async def _migrate(self) -> None:
         """Bring typed state to the version of its class, if it has to be; recorded as an event."""
-        if self._typed is None:
+        if self._typed is None or not self._typed.way(self.head):
             return
-        draft = self._typed.migration(self.head, self._fields)
-        if draft is None:
-            return
-        # Integrity first: what is migrated must be what the log amounts to.
+        # Integrity first, before any function runs: what is migrated must be what the log amounts
+        # to, and a function that fails on damaged state is not what has to be mended.
         report = await self._hf._store_now().verify(self.key)
         if not report.ok:
             raise SessionCorrupt(self.key, report.findings[0].problem)
+        draft = self._typed.migration(self.head, self._fields)
+        assert draft is not None  # there is a way
         prepared = self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
         await self._commit((prepared,), self.version)
 

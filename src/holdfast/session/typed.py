@@ -10,13 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import InvalidInput, SchemaViolation
+from holdfast.errors import (
+    InvalidInput,
+    InvalidSchema,
+    SchemaViolation,
+    SessionSchemaIncompatible,
+)
 from holdfast.model.diff import diff
 from holdfast.model.events import Draft
 from holdfast.model.head import MIGRATED, Head
 from holdfast.model.limits import OPS_PER_EVENT_MAX
-from holdfast.model.migrations import Migrated, MigrationRegistry
-from holdfast.model.ops import Delete, PlainOp, Set
+from holdfast.model.migrations import MigrationRegistry, Way
+from holdfast.model.ops import Delete, PlainOp, Set, apply
 from holdfast.model.semver import SchemaVersion, relation
 from holdfast.model.state import State, decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update
@@ -53,12 +58,33 @@ class Typed(Generic[S]):
     def plan(self, fields: FrozenDict, update: Mapping[str, Any]) -> Planned:
         return plan_update(self.of, fields, update)
 
-    def raising(self, head: Head) -> Draft | None:
-        """The fact that newer code writes now, if that is so: nothing else need be changed."""
+    def raising(self, head: Head, fields: FrozenDict, update: tuple[PlainOp, ...]) -> Draft | None:
+        """The fact that newer code writes now, if that is so: nothing else need be changed.
+
+        A version is a promise about the whole state, so this once all of it is checked as the
+        update leaves it. Raises SchemaViolation.
+        """
         stored = head.schema_version
         if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
+            decode_fields(self.of, apply(fields, update))
             return Draft(type=MIGRATED, data={"from": stored, "to": str(self.code), "steps": []})
         return None
+
+    def way(self, head: Head) -> Way:
+        """The migrations that stored state needs: none, if it is read as it is.
+
+        Raises MigrationError.
+        """
+        stored = head.schema_version
+        if stored is None:
+            return ()
+        if not len(self.migrations) and _major(stored) == self.code.major:
+            return ()
+        try:
+            return self.migrations.path(stored, self.code)
+        except InvalidSchema as error:
+            kind = SessionSchemaIncompatible
+            raise kind(stored, str(self.code), error.reason) from error
 
     def migration(self, head: Head, fields: FrozenDict) -> Draft | None:
         """The event that makes stored state what the class declares; None if it can be read.
@@ -66,9 +92,11 @@ class Typed(Generic[S]):
         Checked before it is proposed: what comes out fits the class. Raises MigrationError,
         SchemaViolation.
         """
-        migrated = self.migrated(head, fields)
-        if migrated is None or not migrated.path:
+        if not self.way(head):
             return None
+        assert head.schema_version is not None  # or there would be no way
+        migrated = self.migrations.migrate(fields, head.schema_version, self.code)
+        decode_fields(self.of, migrated.fields)
         return Draft(
             type=MIGRATED,
             data={
@@ -80,18 +108,6 @@ class Typed(Generic[S]):
             },
             ops=_ops(fields, migrated.fields),
         )
-
-    def migrated(self, head: Head, fields: FrozenDict) -> Migrated | None:
-        """The fields as the registered migrations make them; None if they are read as they are."""
-        stored = head.schema_version
-        if stored is None:
-            return None
-        if not len(self.migrations) and _major(stored) == self.code.major:
-            return None
-        migrated = self.migrations.migrate(fields, stored, self.code)
-        if migrated.path:
-            decode_fields(self.of, migrated.fields)
-        return migrated
 
 
 def encoded(state: object) -> tuple[dict[str, Any], str]:
