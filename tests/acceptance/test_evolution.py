@@ -469,6 +469,22 @@ async def test_old_code_is_refused_by_every_verb_that_reads_or_writes_typed_stat
     assert (await hf.get(other.key, state_type=Trip)).state.goal == "rome"
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="append(set=…) of a typed session looks at no schema version: old code that had the "
+    "session in hand puts a name of the old shape into the new one",
+)
+async def test_old_code_with_the_session_in_hand_cannot_set_names_of_the_old_shape() -> None:
+    """An event of its own with changes of state is refused as an update is."""
+    async with holdfast.open("memory://") as hf:
+        held = await begin(hf)
+        await hf.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
+        before = await stored(hf)
+        with pytest.raises((errors.SessionError, errors.StateError)):
+            await held.append("agent.planned", set={"goal": "late"})
+        assert await stored(hf) == before
+
+
 async def begin_again(hf: holdfast.Holdfast) -> holdfast.Session[Trip]:
     return await hf.create("shop", "ada", id="late", state=Trip(goal="oslo"), actor="agent:a")
 
