@@ -21,7 +21,7 @@ from holdfast.model.head import (
 )
 from holdfast.model.keys import Key
 from holdfast.model.values import FrozenDict
-from holdfast.session.session import Session, check_expect
+from holdfast.session.session import Session, changes_fields, check_expect
 
 if TYPE_CHECKING:
     from holdfast.session.sessions import Holdfast
@@ -74,6 +74,7 @@ class CommitBuilder:
         typed, head = session._typed, session.head
         if typed is None:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
+        typed.check(head)
         first = session not in self._applied
         fields = session._fields if first else self._applied[session]
         planned = typed.plan(fields, update)
@@ -120,7 +121,12 @@ class CommitBuilder:
             raise InvalidEvent(
                 "one commit is of one store, and this session is of another Holdfast"
             )
-        self._drafts.append(self._hf._prepare(draft, session.actor, reserved=fact))
+        prepared = self._hf._prepare(draft, session.actor, reserved=fact)
+        typed, head = session._typed, session._head
+        if typed is not None and head is not None and changes_fields(prepared):
+            typed.check(head)
+            self._schemas[session.key] = head.schema_version
+        self._drafts.append(prepared)
         self._sessions.append(session)
         version = check_expect(expect)
         if version is not None:

@@ -112,7 +112,7 @@ class Session(Generic[S]):
             return self.values  # type: ignore[return-value]  # S is a mapping then
         if self._head is None:
             raise SessionNotLoaded("the state")
-        view: S = self._typed.view(self._fields)
+        view: S = self._typed.view(self._head, self._fields)
         return view
 
     @property
@@ -217,7 +217,8 @@ class Session(Generic[S]):
         Without `expect` it rebases: if the session moved on, the ops are checked on the newest
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record. A `partial` event only
-        reaches followers.
+        reaches followers. Typed state of another MAJOR than was loaded is not changed: raises
+        MigrationError, or migrates it first.
         """
         draft = Draft(
             type=type,
@@ -238,7 +239,7 @@ class Session(Generic[S]):
         prepared = self._hf._prepare(draft, self.actor)
         if partial:
             return self._publish(prepared)
-        return (await self._commit((prepared,), expect))[0]
+        return (await self._append((prepared,), expect))[0]
 
     async def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
@@ -246,7 +247,7 @@ class Session(Generic[S]):
         """Record several events in order, all or nothing."""
         actor = actor or self.actor
         prepared = tuple([self._hf._prepare(draft, actor) for draft in drafts])
-        return await self._commit(prepared, expect) if prepared else ()
+        return await self._append(prepared, expect) if prepared else ()
 
     async def update(
         self,
@@ -348,6 +349,9 @@ class Session(Generic[S]):
         expect: int | None = None,
     ) -> Event | None:
         assert self._typed is not None
+        if self._typed.way(self.head):  # migrated by others since: to be loaded anew
+            code = str(self._typed.code)
+            raise SessionConflict(self.key, "the schema", code, self.head.schema_version)
         planned = self._typed.plan(self._fields, update)
         if not planned.ops and reserved:
             return None
@@ -359,27 +363,51 @@ class Session(Generic[S]):
         guards, schema = self._guards(planned.guards), self.head.schema_version
         return (await self._commit(tuple(drafts), expect, guards, schema))[-1]
 
+    async def _append(self, drafts: tuple[Prepared, ...], expect: int | None) -> tuple[Event, ...]:
+        """Record events of the caller's; those that change typed state under its version only.
+
+        If that has moved on, refresh says whether this code may go on: not over a MAJOR.
+        """
+        typed = self._typed
+        if typed is None or self._head is None or not any(map(changes_fields, drafts)):
+            return await self._commit(drafts, expect)
+        for _ in range(UPDATE_TRIES_MAX):
+            if not typed.way(self.head):
+                try:
+                    return await self._commit(drafts, expect, schema=self.head.schema_version)
+                except SessionConflict as error:
+                    if error.what != "the schema":
+                        raise
+            await self.refresh()
+        return await self._commit(drafts, expect, schema=self.head.schema_version)
+
     async def _load(self, *, tail: int, since_us: int | None = None) -> None:
         store = self._hf._store_now()
         for _ in range(UPDATE_TRIES_MAX):
-            self._take(await store.load(self.key, tail=tail, since_us=since_us))
             with suppress(SessionConflict):  # somebody wrote, or migrated it, meanwhile
-                return await self._migrate()
-        await self._migrate()
+                return await self._show(await store.load(self.key, tail=tail, since_us=since_us))
+        await self._show(await store.load(self.key, tail=tail, since_us=since_us))
 
-    async def _migrate(self) -> None:
-        """Bring typed state to the version of its class, if it has to be; recorded as an event."""
-        if self._typed is None or not self._typed.way(self.head):
-            return
+    async def _show(self, loaded: Loaded) -> None:
+        """Take over what was loaded; typed state is brought to the version of its class first.
+
+        If it cannot be, this object is as it was.
+        """
+        draft = None if self._typed is None else await self._migration(self._typed, loaded)
+        self._take(loaded)
+        if draft is not None:
+            prepared = self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
+            await self._commit((prepared,), loaded.head.version)
+
+    async def _migration(self, typed: Typed[Any], loaded: Loaded) -> Draft | None:
+        if not typed.way(loaded.head):
+            return None
         # Integrity first, before any function runs: what is migrated must be what the log amounts
         # to, and a function that fails on damaged state is not what has to be mended.
         report = await self._hf._store_now().verify(self.key)
         if not report.ok:
             raise SessionCorrupt(self.key, report.findings[0].problem)
-        draft = self._typed.migration(self.head, self._fields)
-        assert draft is not None  # there is a way
-        prepared = self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
-        await self._commit((prepared,), self.version)
+        return typed.migration(loaded.head, loaded.fields)
 
     async def _try_update(
         self, change: Callable[[Any], Mapping[str, Any] | None], actor: str | None
@@ -527,6 +555,11 @@ class Session(Generic[S]):
         version = 0 if self._head is None else self._head.version
         self._hf._hub.publish(self.key, event, version)
         return event
+
+
+def changes_fields(draft: Prepared) -> bool:
+    """Whether a draft changes the session's own state."""
+    return any([op.scope_of(o.path[0]) == "session" for o in draft.plain_ops])  # type: ignore[arg-type]  # checked: a name
 
 
 def check_expect(expect: object) -> int | None:

@@ -33,7 +33,7 @@ S = TypeVar("S", bound=State)
 class Typed(Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
-    __slots__ = ("_seen", "_view", "code", "migrations", "of")
+    __slots__ = ("_fitting", "_seen", "_view", "code", "migrations", "of")
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
@@ -45,12 +45,14 @@ class Typed(Generic[S]):
         self.of = of
         self.code = SchemaVersion.parse(of.schema_version)
         self.migrations = MigrationRegistry() if migrations is None else migrations
+        self._fitting: tuple[str, int] | None = None  # a version that needs no step of so many
         self._seen: FrozenDict | None = None
         self._view: S
 
-    def view(self, fields: FrozenDict) -> S:
-        """The typed form of the fields. Raises SchemaViolation."""
+    def view(self, head: Head, fields: FrozenDict) -> S:
+        """The typed form of the fields. Raises MigrationError, SchemaViolation."""
         if fields is not self._seen:
+            self.check(head)
             self._view = decode_fields(self.of, fields)
             self._seen = fields
         return self._view
@@ -78,13 +80,23 @@ class Typed(Generic[S]):
         stored = head.schema_version
         if stored is None:
             return ()
-        if not len(self.migrations) and _major(stored) == self.code.major:
+        known = (stored, len(self.migrations))
+        if known == self._fitting:
             return ()
         try:
-            return self.migrations.path(stored, self.code)
+            way = self.migrations.path(stored, self.code)
         except InvalidSchema as error:
             kind = SessionSchemaIncompatible
             raise kind(stored, str(self.code), error.reason) from error
+        if not way:
+            self._fitting = known
+        return way
+
+    def check(self, head: Head) -> None:
+        """Raise MigrationError unless state is read as it is: others may have migrated it since."""
+        if self.way(head):
+            reason = "it was migrated since this object was loaded; refresh it first"
+            raise SessionSchemaIncompatible(str(head.schema_version), str(self.code), reason)
 
     def migration(self, head: Head, fields: FrozenDict) -> Draft | None:
         """The event that makes stored state what the class declares; None if it can be read.
@@ -125,8 +137,3 @@ def _ops(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
     gone: list[PlainOp] = [Delete((name,)) for name in before if name not in after]
     changed = {op.path[0] for op in ops}
     return (*gone, *[Set((name,), after[name]) for name in after if name in changed])
-
-
-def _major(version: str) -> int | None:
-    head, _, _ = version.partition(".")
-    return int(head) if head.isdecimal() else None
