@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from holdfast.model.merge import Merged, Resolved, merge
     from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
     from holdfast.model.state import Record, State
+    from holdfast.session.migrate import MigrationOutcome, MigrationPlan
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
 
@@ -156,6 +157,8 @@ __all__ = [
     "MigrationError",
     "MigrationFailed",
     "MigrationMissing",
+    "MigrationOutcome",
+    "MigrationPlan",
     "MigrationRegistry",
     "NotPending",
     "OpPathUnknown",
@@ -217,22 +220,25 @@ __all__ = [
     "runnable_at",
 ]
 
-# Loaded when first asked for: most processes never compare or merge, and all of them start.
+# Loaded when first asked for: most processes never compare, merge or migrate, and all of
+# them start.
 _LATER = {
-    "Record": "state",
-    "State": "state",
-    "Change": "changes",
-    "Conflict": "policy",
-    "Diff": "diff",
-    "Kind": "changes",
-    "LastWriter": "policy",
-    "Merged": "merge",
-    "Policy": "policy",
-    "Priority": "policy",
-    "Resolved": "merge",
-    "diff": "diff",
-    "escalate": "policy",
-    "merge": "merge",
+    "Record": "model.state",
+    "State": "model.state",
+    "Change": "model.changes",
+    "Conflict": "model.policy",
+    "Diff": "model.diff",
+    "Kind": "model.changes",
+    "LastWriter": "model.policy",
+    "MigrationOutcome": "session.migrate",
+    "MigrationPlan": "session.migrate",
+    "Merged": "model.merge",
+    "Policy": "model.policy",
+    "Priority": "model.policy",
+    "Resolved": "model.merge",
+    "diff": "model.diff",
+    "escalate": "model.policy",
+    "merge": "model.merge",
 }
 
 
@@ -244,7 +250,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
         from importlib import import_module
 
         try:
-            module = import_module(f"holdfast.model.{_LATER[name]}")
+            module = import_module(f"holdfast.{_LATER[name]}")
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("pydantic"):
                 raise

@@ -39,6 +39,7 @@ from holdfast.store.protocol import Committed, Loaded, scope_fields
 from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
+    from holdfast.session.forward import Forward
     from holdfast.session.sessions import Holdfast
     from holdfast.session.typed import Typed
 
@@ -351,27 +352,38 @@ class Session(Generic[S]):
         guards, schema = self._guards(planned.guards), self.head.schema_version
         return (await self._commit(tuple(drafts), None, guards, schema))[-1]
 
-    async def _load(self, *, tail: int, since_us: int | None = None) -> None:
-        store = self._hf._store_now()
+    async def _load(
+        self, *, tail: int, since_us: int | None = None, forward: Forward | None = None
+    ) -> bool:
+        """Read it, and bring it forward: to the version of its class, if none other is given.
+
+        Whether that had to be recorded.
+        """
+        store, forward = self._hf._store_now(), forward or self._typed
         for _ in range(UPDATE_TRIES_MAX):
             self._take(await store.load(self.key, tail=tail, since_us=since_us))
             with suppress(SessionConflict):  # somebody wrote, or migrated it, meanwhile
-                return await self._migrate()
-        await self._migrate()
+                return await self._migrate(forward)
+        return await self._migrate(forward)
 
-    async def _migrate(self) -> None:
-        """Bring typed state to the version of its class, if it has to be; recorded as an event."""
-        if self._typed is None:
-            return
-        draft = self._typed.migration(self.head, self._fields)
-        if draft is None:
-            return
+    async def _migrate(self, forward: Forward | None) -> bool:
+        """Bring state to a version, if it has to be; recorded as an event."""
+        prepared = None if forward is None else self._migration(forward)
+        if prepared is None:
+            return False
         # Integrity first: what is migrated must be what the log amounts to.
         report = await self._hf._store_now().verify(self.key)
         if not report.ok:
             raise SessionCorrupt(self.key, report.findings[0].problem)
-        prepared = self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
         await self._commit((prepared,), self.version)
+        return True
+
+    def _migration(self, forward: Forward) -> Prepared | None:
+        """What would be recorded, whole and checked; None if nothing has to be."""
+        draft = forward.migration(self.head, self._fields)
+        if draft is None:
+            return None
+        return self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
 
     async def _try_update(
         self, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], actor: str | None

@@ -1,7 +1,7 @@
 """Typed sessions: a session's own fields, seen and changed through a State class.
 
-Stands between a session and the pure parts (state, update, migrations): says how the stored schema
-version stands to the class's, and makes the drafts that bring state forward. pydantic is imported
+Stands between a session and the pure parts (state, update): says how the stored schema version
+stands to the class's. How state is brought forward it has from `forward`. pydantic is imported
 here, so nothing that runs without typed state may import this module at its top.
 """
 
@@ -11,33 +11,29 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import InvalidInput, SchemaViolation
-from holdfast.model.diff import diff
 from holdfast.model.events import Draft
 from holdfast.model.head import MIGRATED, Head
-from holdfast.model.migrations import Migrated, MigrationRegistry
+from holdfast.model.migrations import MigrationRegistry
 from holdfast.model.semver import SchemaVersion, relation
 from holdfast.model.state import State, decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update
 from holdfast.model.values import FrozenDict, described
+from holdfast.session.forward import Forward
 
 S = TypeVar("S", bound=State)
 
 
-class Typed(Generic[S]):
+class Typed(Forward, Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
-    __slots__ = ("_seen", "_view", "code", "migrations", "of")
+    __slots__ = ("_seen", "_view", "of")
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
             raise InvalidInput(f"{described(of)} is no State. Pass a class made of holdfast.State.")
-        if migrations is not None and not isinstance(migrations, MigrationRegistry):
-            raise InvalidInput(
-                f"{described(migrations)} is no registry. Pass a holdfast.MigrationRegistry."
-            )
+        registry = MigrationRegistry() if migrations is None else migrations
+        super().__init__(SchemaVersion.parse(of.schema_version), registry)
         self.of = of
-        self.code = SchemaVersion.parse(of.schema_version)
-        self.migrations = MigrationRegistry() if migrations is None else migrations
         self._seen: FrozenDict | None = None
         self._view: S
 
@@ -58,38 +54,8 @@ class Typed(Generic[S]):
             return Draft(type=MIGRATED, data={"from": stored, "to": str(self.code), "steps": []})
         return None
 
-    def migration(self, head: Head, fields: FrozenDict) -> Draft | None:
-        """The event that makes stored state what the class declares; None if it can be read.
-
-        Checked before it is proposed: what comes out fits the class. Raises MigrationError,
-        SchemaViolation.
-        """
-        migrated = self.migrated(head, fields)
-        if migrated is None or not migrated.path:
-            return None
-        return Draft(
-            type=MIGRATED,
-            data={
-                "from": head.schema_version,
-                "to": str(self.code),
-                "steps": [list(migration.step) for migration in migrated.path],
-                "checksum_before": migrated.checksum_before,
-                "checksum_after": migrated.checksum_after,
-            },
-            ops=diff(fields, migrated.fields).ops(),
-        )
-
-    def migrated(self, head: Head, fields: FrozenDict) -> Migrated | None:
-        """The fields as the registered migrations make them; None if they are read as they are."""
-        stored = head.schema_version
-        if stored is None:
-            return None
-        if not len(self.migrations) and _major(stored) == self.code.major:
-            return None
-        migrated = self.migrations.migrate(fields, stored, self.code)
-        if migrated.path:
-            decode_fields(self.of, migrated.fields)
-        return migrated
+    def check(self, fields: Mapping[str, Any]) -> None:
+        decode_fields(self.of, fields)
 
 
 def encoded(state: object) -> tuple[dict[str, Any], str]:
@@ -97,8 +63,3 @@ def encoded(state: object) -> tuple[dict[str, Any], str]:
     if not isinstance(state, State):
         raise SchemaViolation("state", "a dict or a State", described(state))
     return encode_fields(state), type(state).schema_version
-
-
-def _major(version: str) -> int | None:
-    head, _, _ = version.partition(".")
-    return int(head) if head.isdecimal() else None
