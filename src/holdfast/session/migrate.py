@@ -201,23 +201,25 @@ class Migrating:
     async def _several(self, heads: list[Head]) -> None:
         """Some sessions side by side; when one stops the run, the others are waited for."""
         ended = await asyncio.gather(*map(self._one, heads), return_exceptions=True)
-        for error in ended:
-            if error is not None:
-                raise error
+        for head, met in zip(heads, ended, strict=True):
+            if isinstance(met, BaseException):
+                raise met
+            if met is not None:
+                self._tally.add(head.key, *met)
 
-    async def _one(self, head: Head) -> None:
+    async def _one(self, head: Head) -> tuple[Fate, str] | None:
+        """What becomes of a session whose version asks for a way; None if it is gone."""
         try:
             needed = await (self._migrate(head.key) if self._apply else self._try(head.key))
         except _GONE:
-            return  # deleted since its head was read
+            return None  # deleted since its head was read
         except _IMPOSSIBLE as error:
-            self._tally.add(head.key, _fate(error), str(error))
-            return
-        done: Fate = "migrated" if self._apply else "migratable"
-        if needed:
-            self._tally.add(head.key, done, str(self._way(head.schema_version or "")))
-        else:  # another was faster
-            self._tally.add(head.key, "compatible")
+            return _fate(error), str(error)
+        if not needed:  # another was faster
+            return "compatible", ""
+        return "migrated" if self._apply else "migratable", str(
+            self._way(head.schema_version or "")
+        )
 
     async def _migrate(self, key: Key) -> bool:
         return await Session(self._hf, key)._load(tail=0, forward=self._forward)
@@ -226,8 +228,6 @@ class Migrating:
         """Everything that comes before the commit, but for the verification of the whole log."""
         session: Session[object] = Session(self._hf, key)
         session._take(await self._hf._store_now().load(key, tail=0))
-        if session.damaged:
-            raise SessionCorrupt(key, f"event {session.damaged[0]} cannot be read")
         return session._migration(self._forward) is not None
 
 

@@ -359,27 +359,34 @@ class Session(Generic[S]):
 
         Whether that had to be recorded.
         """
-        store, forward = self._hf._store_now(), forward or self._typed
-        for _ in range(UPDATE_TRIES_MAX):
+        store, forward, verified = self._hf._store_now(), forward or self._typed, False
+        for tries in range(UPDATE_TRIES_MAX):
             self._take(await store.load(self.key, tail=tail, since_us=since_us))
-            with suppress(SessionConflict):  # somebody wrote, or migrated it, meanwhile
-                return await self._migrate(forward)
-        return await self._migrate(forward)
+            prepared = None if forward is None else self._migration(forward)
+            if prepared is None:
+                return False
+            if not verified:  # once: what is written meanwhile was not read back from a disk
+                await self._verify()
+                verified = True
+            try:
+                await self._commit((prepared,), self.version)
+                return True
+            except SessionConflict:  # somebody wrote, or migrated it, meanwhile
+                if tries == UPDATE_TRIES_MAX - 1:
+                    raise
+        raise AssertionError("the last try returns or raises")
 
-    async def _migrate(self, forward: Forward | None) -> bool:
-        """Bring state to a version, if it has to be; recorded as an event."""
-        prepared = None if forward is None else self._migration(forward)
-        if prepared is None:
-            return False
-        # Integrity first: what is migrated must be what the log amounts to.
+    async def _verify(self) -> None:
+        """Integrity first: what is migrated must be what the log amounts to."""
         report = await self._hf._store_now().verify(self.key)
         if not report.ok:
             raise SessionCorrupt(self.key, report.findings[0].problem)
-        await self._commit((prepared,), self.version)
-        return True
 
     def _migration(self, forward: Forward) -> Prepared | None:
         """What would be recorded, whole and checked; None if nothing has to be."""
+        stored = self.head.schema_version
+        if self.damaged and stored is not None and forward.way(stored):
+            raise SessionCorrupt(self.key, f"event {self.damaged[0]} cannot be read")
         draft = forward.migration(self.head, self._fields)
         if draft is None:
             return None
