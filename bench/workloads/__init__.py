@@ -7,7 +7,18 @@ from typing import Final, NamedTuple
 
 from bench.rounds import Run
 from bench.table import Row
-from bench.workloads import appends, crowd, diffs, growth, imports, pages, starts, tails, typed
+from bench.workloads import (
+    appends,
+    crowd,
+    diffs,
+    growth,
+    imports,
+    migrations,
+    pages,
+    starts,
+    tails,
+    typed,
+)
 
 
 class Workload(NamedTuple):
@@ -27,5 +38,8 @@ WORKLOADS: Final = {
     "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
     "W8": Workload("W8 · import", imports.rows, peer=False),
     "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),
+    "S2": Workload(
+        "S2 · a dry run of a migration, over every session", migrations.rows, peer=False
+    ),
     "S3": Workload("S3 · what changed in a state of 1 MB", diffs.rows, peer=False),
 }

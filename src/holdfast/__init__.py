@@ -101,6 +101,7 @@ if TYPE_CHECKING:
     from holdfast.model.semver import SchemaVersion
     from holdfast.model.state import Record, State
     from holdfast.model.types import TTL, Ref, UnknownVariant
+    from holdfast.session.migrate import MigrationOutcome, MigrationPlan
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
 
@@ -157,6 +158,8 @@ __all__ = [
     "MigrationError",
     "MigrationFailed",
     "MigrationMissing",
+    "MigrationOutcome",
+    "MigrationPlan",
     "MigrationRegistry",
     "NotPending",
     "OpPathUnknown",
@@ -218,32 +221,35 @@ __all__ = [
     "runnable_at",
 ]
 
-# Loaded when first asked for: most processes never compare or merge, and all of them start.
+# Loaded when first asked for: most processes never compare, merge or migrate, and all of
+# them start.
 _LATER = {
-    "Envelope": "envelope",
-    "Migrated": "migrations",
-    "Migration": "migrations",
-    "MigrationRegistry": "migrations",
-    "Record": "state",
-    "Ref": "types",
-    "SchemaVersion": "semver",
-    "State": "state",
-    "TTL": "types",
-    "UnknownVariant": "types",
+    "Envelope": "model.envelope",
+    "Migrated": "model.migrations",
+    "Migration": "model.migrations",
+    "MigrationRegistry": "model.migrations",
+    "Record": "model.state",
+    "Ref": "model.types",
+    "SchemaVersion": "model.semver",
+    "State": "model.state",
+    "TTL": "model.types",
+    "UnknownVariant": "model.types",
     "envelope": "",
     "reducers": "",
-    "Change": "changes",
-    "Conflict": "policy",
-    "Diff": "diff",
-    "Kind": "changes",
-    "LastWriter": "policy",
-    "Merged": "merge",
-    "Policy": "policy",
-    "Priority": "policy",
-    "Resolved": "merge",
-    "diff": "diff",
-    "escalate": "policy",
-    "merge": "merge",
+    "Change": "model.changes",
+    "Conflict": "model.policy",
+    "Diff": "model.diff",
+    "Kind": "model.changes",
+    "LastWriter": "model.policy",
+    "Merged": "model.merge",
+    "Policy": "model.policy",
+    "Priority": "model.policy",
+    "Resolved": "model.merge",
+    "diff": "model.diff",
+    "escalate": "model.policy",
+    "merge": "model.merge",
+    "MigrationOutcome": "session.migrate",
+    "MigrationPlan": "session.migrate",
 }
 
 
@@ -255,7 +261,7 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
         from importlib import import_module
 
         try:
-            module = import_module(f"holdfast.model.{_LATER[name] or name}")
+            module = import_module(f"holdfast.{_LATER[name] or f'model.{name}'}")
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("pydantic"):
                 raise

@@ -20,11 +20,12 @@ from typer.testing import CliRunner
 
 import holdfast
 from holdfast.cli.app import app
+from tests.support import chats
 from tests.support.postgres import Server
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cli.md"
-COMMANDS = ("doctor", "verify", "backup", "restore")
+COMMANDS = ("doctor", "verify", "backup", "restore", "migrate")
 EXAMPLE = "postgresql://db.example/agents"
 
 
@@ -249,6 +250,11 @@ WRONG: list[tuple[tuple[str, ...], type[holdfast.HoldfastError]]] = [
     (("backup", "memory://", "f.db"), holdfast.InvalidQuery),
     (("restore", "notes.txt", "sqlite:///new.db"), holdfast.StoreForeign),
     (("restore", "missing", "sqlite:///new.db"), holdfast.BackupRefused),
+    (
+        ("migrate", "sqlite:///support.db", "--registry", "no_such:X", "--plan"),
+        holdfast.InvalidInput,
+    ),
+    (("migrate", "sqlite:///support.db", "--registry", "no_such:X"), holdfast.InvalidInput),
 ]
 
 
@@ -301,8 +307,15 @@ def leveled(text: str) -> str:
 
 
 @pytest.mark.parametrize("place", range(len(examples())))
-def test_the_page_shows_what_happens(here: Path, server: Server, place: int) -> None:
+def test_the_page_shows_what_happens(
+    here: Path, server: Server, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every command of docs/cli.md, run in order, prints what stands below it."""
+    if "holdfast migrate" in examples()[place]:
+        chats.write_modules(here)
+        asyncio.run(chats.fill(f"sqlite:///{here}/chats.db"))
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.delitem(sys.modules, "chats", raising=False)
     for part in re.split(r"^\$ ", examples()[place], flags=re.MULTILINE)[1:]:
         line, _, expected = part.partition("\n")
         program, *args = shlex.split(line)

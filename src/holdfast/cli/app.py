@@ -1,4 +1,4 @@
-"""The commands: doctor, verify, backup, restore.
+"""The commands: doctor, verify, backup, restore, migrate.
 
 Each opens the store, calls one verb, shows its answer and ends with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
@@ -17,9 +17,11 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import holdfast
+from holdfast.cli.named import named
 from holdfast.cli.show import Screen
 from holdfast.errors import InvalidInput
-from holdfast.store.open import refuse_missing, refuse_server
+from holdfast.session.migrate import MigrationPlan
+from holdfast.store.open import refuse_change, refuse_missing, refuse_server
 from holdfast.store.protocol import Diagnosis, Report
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ _CODES: Final = (
 
 app = typer.Typer(
     name="holdfast",
-    help="Look after stores of durable sessions: examine, verify, back up, restore.",
+    help="Look after stores of durable sessions: examine, verify, back up, restore, migrate.",
     epilog=_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -167,11 +169,68 @@ def restore(
         screen.copied("restored from", file, file.stat().st_size, time.monotonic() - began)
 
 
-def _on(url: str, work: Callable[[holdfast.Holdfast], Awaitable[T]]) -> T:
-    """Open the store that is there, and work on it."""
+@app.command(epilog=_CODES)
+def migrate(
+    url: Url,
+    *,
+    registry: Annotated[
+        str,
+        typer.Option(
+            "--registry",
+            metavar="MODULE:NAME",
+            help="The MigrationRegistry; modules are looked for from the working directory on.",
+        ),
+    ],
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="MODULE:CLASS",
+            help="The State class to migrate to; else the newest version the registry leads to.",
+        ),
+    ] = None,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Try every session, write nothing.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Migrate every session that can be.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring typed state to a new schema version, in every session.
+
+    With --plan every migration is tried and nothing is written; with --apply each session is
+    migrated in a commit of its own, and those that cannot be are left as they are. Safe while
+    others write, safe to interrupt, safe to repeat.
+    """
+    screen = Screen(as_json=as_json)
+
+    async def run(hf: holdfast.Holdfast) -> MigrationPlan:
+        with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
+            return await hf.migrate(
+                migrations, state_type, app=app_name, apply=apply, progress=progress
+            )
+
+    with screen.errors():
+        if plan == apply:
+            raise InvalidInput(
+                "it must be said what to do: --plan tries and writes nothing, --apply migrates. "
+                "Give one of the two."
+            )
+        with screen.quiet():  # migrations are somebody's code, and may print
+            migrations = named("--registry", registry)
+            state_type = None if state is None else named("--state", state)
+            done = _on(url, run, looking=plan)
+        screen.migration(done)
+    raise typer.Exit(0 if done.ok else FOUND)
+
+
+def _on(url: str, work: Callable[[holdfast.Holdfast], Awaitable[T]], *, looking: bool = False) -> T:
+    """Open the store that is there, and work on it. `looking`: not if opening changes it."""
 
     async def run() -> T:
-        await refuse_missing(url)
+        await (refuse_change(url) if looking else refuse_missing(url))
         async with holdfast.open(url) as hf:
             return await work(hf)
 

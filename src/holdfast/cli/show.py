@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import HoldfastError
+from holdfast.session.migrate import MigrationOutcome, MigrationPlan
 from holdfast.store.doctor import finding_line, plural, size
 from holdfast.store.protocol import Check, Diagnosis, Finding, Report
 from holdfast.store.protocol import Progress as Callback
@@ -28,6 +29,12 @@ _COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
     "What to do: keep a copy of the store, restore the sessions named here from a backup, and run "
     "holdfast doctor."
+)
+
+INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
+_INTERRUPTED: Final = (
+    "stopped before the end. What was migrated stays migrated and the rest is as it was: run the "
+    "same command again to go on."
 )
 
 
@@ -58,6 +65,17 @@ class Screen:
         with Progress(*columns, console=self._err, transient=True) as bar:
             task = bar.add_task(what, total=None)
             yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Around code that is not ours: what it prints goes where answers do not."""
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        except KeyboardInterrupt:
+            self._err.print(Text("holdfast: interrupted", "bold red"))
+            self._err.print(Text(f"  {_INTERRUPTED}"), soft_wrap=True)
+            raise typer.Exit(INTERRUPTED) from None
 
     # --- answers -------------------------------------------------------------------------------
 
@@ -90,6 +108,19 @@ class Screen:
             self._write({"ok": True, "file": str(file), "bytes": count, "seconds": seconds})
         else:
             self._say(f"{what} {file}: {size(count)} in {seconds:.1f} s.", "ok")
+
+    def migration(self, plan: MigrationPlan) -> None:
+        if self._json:
+            told = {"ok": plan.ok, "target": plan.target, "applied": plan.applied}
+            outcomes = [_outcome(outcome) for outcome in plan.outcomes]
+            self._write({**told, "sessions": plan.sessions, "outcomes": outcomes})
+            return
+        if self._out.is_terminal:
+            self._out.print(_fates(plan))
+        else:
+            for line in _fate_lines(plan):
+                typer.echo(line)
+        self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
 
     # --- private -------------------------------------------------------------------------------
 
@@ -152,4 +183,49 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "problem": finding.problem,
         "session": named,
         "seq": finding.seq,
+    }
+
+
+def _fates(plan: MigrationPlan) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("outcome")
+    table.add_column("sessions", justify="right")
+    table.add_column("one of them")
+    table.add_column("why")
+    for outcome in plan.outcomes:
+        colour = _COLOURS["ok" if outcome.ok else "problem"]
+        key = Text(str(outcome.key)) if outcome.reason else ""
+        count = f"{outcome.sessions:,}"
+        table.add_row(Text(outcome.fate, colour), count, key, Text(outcome.reason))
+    return table
+
+
+def _fate_lines(plan: MigrationPlan) -> Iterator[str]:
+    counts = [plural(outcome.sessions, "session") for outcome in plan.outcomes]
+    width = max(map(len, counts), default=0)
+    for outcome, count in zip(plan.outcomes, counts, strict=True):
+        example = f"  {outcome.key}: {outcome.reason}" if outcome.reason else ""
+        yield f"{outcome.fate:<12}  {count:<{width if example else 0}}{example}"
+
+
+def _migration_summary(plan: MigrationPlan) -> str:
+    able = plan.count("migrated" if plan.applied else "migratable")
+    verb = "migrated" if plan.applied else "to be migrated"
+    told = f"{plural(able, 'session')} of {plan.sessions:,} {verb} to schema {plan.target}"
+    stuck = sum(outcome.sessions for outcome in plan.outcomes if not outcome.ok)
+    if plan.applied:
+        left = f", {stuck:,} could not be and are as they were" if stuck else ""
+    else:
+        left = (f", {stuck:,} cannot be" if stuck else "") + "; nothing was written"
+    return f"{'ok' if plan.ok else 'not ok'}: {told}{left}."
+
+
+def _outcome(outcome: MigrationOutcome) -> dict[str, Any]:
+    key = outcome.key
+    return {
+        "fate": outcome.fate,
+        "ok": outcome.ok,
+        "sessions": outcome.sessions,
+        "session": {"app": key.app, "user": key.user, "id": key.id},
+        "reason": outcome.reason,
     }

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from msgspec import UNSET, UnsetType, structs
 
 from holdfast.errors import (
+    EventTooLarge,
     InvalidEvent,
     InvalidInput,
     InvalidQuery,
+    SchemaViolation,
     SessionConflict,
     SessionCorrupt,
+    SessionMigrationFailed,
     SessionNotLoaded,
     StoreError,
 )
@@ -31,7 +34,7 @@ from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
-from holdfast.model.lease import Lease
+from holdfast.model.lease import Lease, is_leased, locked
 from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
 from holdfast.model.values import EMPTY, FrozenDict, Reads
 from holdfast.store.protocol import Committed, Loaded, scope_fields
@@ -39,11 +42,13 @@ from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
     from holdfast.model.envelope import Format
+    from holdfast.session.forward import Forward
     from holdfast.session.sessions import Holdfast
     from holdfast.session.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
+_NEVER: Final = -1  # a version that no session is at: only a repeat gets past it
 MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 
 
@@ -298,9 +303,17 @@ class Session(Generic[S]):
             correlation_id=correlation_id,
             wake_id=wake_id,
         )
-        if self._head is None:
+        if self._head is None or self._scopes is None:
             await self.refresh()
-        return await self._persist(lambda: self._try_apply(update, draft, reserved=type is None))
+        try:
+            event = await self._persist(
+                lambda: self._try_apply(update, draft, reserved=type is None)
+            )
+        except SchemaViolation:
+            event = await self._repeat(draft)
+            if event is None:
+                raise
+        return event if event is not None else await self._repeat(draft)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: hf.list(label=…)."""
@@ -349,7 +362,7 @@ class Session(Generic[S]):
         expect: int | None = None,
     ) -> Event | None:
         assert self._typed is not None
-        if self._typed.way(self.head):  # migrated by others since: to be loaded anew
+        if self._typed.way(self.head.schema_version):  # migrated by others: to be loaded anew
             code = str(self._typed.code)
             raise SessionConflict(self.key, "the schema", code, self.head.schema_version)
         planned = self._typed.plan(self._fields, update)
@@ -363,6 +376,15 @@ class Session(Generic[S]):
         guards, schema = self._guards(planned.guards), self.head.schema_version
         return (await self._commit(tuple(drafts), expect, guards, schema))[-1]
 
+    async def _repeat(self, draft: Draft) -> Event | None:
+        """What was recorded under the draft's id before; a plan on newer state need not fit it."""
+        if draft.id is None:
+            return None
+        prepared = self._hf._prepare(structs.replace(draft, ops=()), None, reserved=True)
+        with suppress(SessionConflict):
+            return (await self._commit((prepared,), _NEVER))[0]
+        return None
+
     async def _append(self, drafts: tuple[Prepared, ...], expect: int | None) -> tuple[Event, ...]:
         """Record events of the caller's; those that change typed state under its version only.
 
@@ -372,7 +394,8 @@ class Session(Generic[S]):
         if typed is None or self._head is None or not any(map(changes_fields, drafts)):
             return await self._commit(drafts, expect)
         for _ in range(UPDATE_TRIES_MAX):
-            if not typed.way(self.head):
+            if not typed.way(self.head.schema_version):
+                typed.fit_after(self._fields, drafts)
                 try:
                     return await self._commit(drafts, expect, schema=self.head.schema_version)
                 except SessionConflict as error:
@@ -381,39 +404,72 @@ class Session(Generic[S]):
             await self.refresh()
         return await self._commit(drafts, expect, schema=self.head.schema_version)
 
-    async def _load(self, *, tail: int, since_us: int | None = None) -> None:
-        store = self._hf._store_now()
-        for _ in range(UPDATE_TRIES_MAX):
-            with suppress(SessionConflict):  # somebody wrote, or migrated it, meanwhile
-                return await self._show(await store.load(self.key, tail=tail, since_us=since_us))
-        await self._show(await store.load(self.key, tail=tail, since_us=since_us))
+    async def _load(
+        self, *, tail: int, since_us: int | None = None, forward: Forward | None = None
+    ) -> bool:
+        """Read it, and bring it forward: to the version of its class, if none other is given.
 
-    async def _show(self, loaded: Loaded) -> None:
-        """Take over what was loaded; typed state is brought to the version of its class first.
-
-        If it cannot be, this object is as it was.
+        Whether that had to be recorded. Nothing is shown before it is: until then, and if it
+        cannot be done, this object is as it was.
         """
-        draft = None if self._typed is None else await self._migration(self._typed, loaded)
-        self._take(loaded)
-        if draft is not None:
-            prepared = self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
-            await self._commit((prepared,), loaded.head.version)
+        store, forward, verified = self._hf._store_now(), forward or self._typed, False
+        for tries in range(UPDATE_TRIES_MAX):
+            loaded = await store.load(self.key, tail=tail, since_us=since_us)
+            if forward is None or not forward.way(loaded.head.schema_version):
+                self._take(loaded)
+                return False
+            if not verified:  # once: what is written meanwhile was not read back from a disk
+                await self._verify(loaded)
+                verified = True
+            prepared = self._migration(forward, loaded)
+            try:
+                committed = await self._record_migration(prepared, loaded)
+            except SessionConflict:  # somebody wrote, or migrated it, meanwhile
+                if tries == UPDATE_TRIES_MAX - 1:
+                    raise
+                continue
+            self._take(loaded)
+            self._absorb(committed, (prepared,))
+            return True
+        raise AssertionError("the last try returns or raises")
 
-    async def _migration(self, typed: Typed[Any], loaded: Loaded) -> Draft | None:
-        if not typed.way(loaded.head):
-            return None
-        # Integrity first, before any function runs: what is migrated must be what the log amounts
-        # to, and a function that fails on damaged state is not what has to be mended.
+    async def _verify(self, loaded: Loaded) -> None:
+        """Integrity first, before any function runs: a migration must not build on damage."""
+        if loaded.damaged:
+            raise SessionCorrupt(self.key, f"event {loaded.damaged[0]} cannot be read")
         report = await self._hf._store_now().verify(self.key)
         if not report.ok:
             raise SessionCorrupt(self.key, report.findings[0].problem)
-        return typed.migration(loaded.head, loaded.fields)
+
+    def _migration(self, forward: Forward, loaded: Loaded) -> Prepared:
+        """What would be recorded, whole and checked. Raises MigrationError, SchemaViolation."""
+        stored = str(loaded.head.schema_version)
+        draft = forward.migration(loaded.head, loaded.fields)
+        assert draft is not None  # there is a way
+        try:
+            return self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
+        except EventTooLarge as error:
+            step = tuple(draft.data["steps"][-1])
+            reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
+            raise SessionMigrationFailed(stored, str(forward.code), step, reason) from error
+
+    async def _record_migration(self, prepared: Prepared, loaded: Loaded) -> Committed:
+        head = loaded.head
+        mine = self.lease is not None and self.lease.fence == head.fence
+        if not mine and is_leased(head, self._hf._now_us()):
+            raise locked(head)  # its runner is of the old version: not under its hands
+        fence = None if self.lease is None else self.lease.fence
+        commit = Commit(self.key, (prepared,), head.version, fence, _NONE, head.schema_version)
+        (committed,) = await self._hf._committing((commit,))
+        self._hf._hub.touch(self.key, committed.head.version)
+        return committed
 
     async def _try_update(
         self, change: Callable[[Any], Mapping[str, Any] | None], actor: str | None
     ) -> Event | None:
         if self._typed is not None:
-            update = change(self.state)
+            self._typed.check(self.head)
+            update = change(self._typed.fresh(self._fields))  # its own: it may be called again
             draft = Draft(type="state.updated", actor=actor or self.actor)
             return await self._try_apply(update or {}, draft, reserved=True, expect=self.version)
         reads = Reads(self.values)
@@ -559,7 +615,12 @@ class Session(Generic[S]):
 
 def changes_fields(draft: Prepared) -> bool:
     """Whether a draft changes the session's own state."""
-    return any([op.scope_of(o.path[0]) == "session" for o in draft.plain_ops])  # type: ignore[arg-type]  # checked: a name
+    return bool(own_ops(draft))
+
+
+def own_ops(draft: Prepared) -> list[op.PlainOp]:
+    """The operations of a draft on the session's own names."""
+    return [o for o in draft.plain_ops if op.scope_of(str(o.path[0])) == "session"]
 
 
 def check_expect(expect: object) -> int | None:

@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -65,6 +66,7 @@ from holdfast.store.work import Work, check_lease_seconds, check_worker
 if TYPE_CHECKING:
     from holdfast.model.migrations import MigrationRegistry
     from holdfast.model.state import State
+    from holdfast.session.migrate import MigrationPlan
     from holdfast.session.typed import Typed
 
 S = TypeVar("S", bound="State")
@@ -420,6 +422,29 @@ class Holdfast:
         kept = () if examine is None else await examine()
         return Diagnosis((*read_checks(report), *kept), report)
 
+    async def migrate(
+        self,
+        registry: MigrationRegistry,
+        state_type: type[State] | None = None,
+        *,
+        app: str | None = None,
+        apply: bool = False,
+        progress: Progress | None = None,
+    ) -> MigrationPlan:
+        """Say what becomes of every session (of an app) on the way to a schema version.
+
+        That of the State class, which what comes out has to fit; without one, the newest that the
+        registry leads to. Nothing is written unless `apply`: then each session that can be is
+        migrated as get() would, in a commit of its own, and the others are left as they are. Done
+        twice it does nothing more; interrupted, it goes on when called again.
+        """
+        self._store_now()
+        from holdfast.session.migrate import Migrating, forward_of
+
+        with _pydantic():
+            forward = forward_of(registry, state_type)
+        return await Migrating(self, forward, app=check_app(app), apply=apply).run(progress)
+
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is whole or not there."""
         backup = getattr(self._store_now(), "backup", None)
@@ -507,13 +532,20 @@ def _typed(state_type: type[Any] | None, migrations: MigrationRegistry | None) -
         if migrations is not None:
             raise InvalidInput("migrations are of typed state. Give a state_type with them.")
         return None
-    try:
+    with _pydantic():
         from holdfast.session.typed import Typed
+    return Typed(state_type, migrations)
+
+
+@contextmanager
+def _pydantic() -> Generator[None]:
+    """Around what imports typed state: names the extra if it is not installed."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("pydantic"):
             raise
         raise ExtraMissing("pydantic", "state") from error
-    return Typed(state_type, migrations)
 
 
 def _key(key: AnyKey) -> Key:

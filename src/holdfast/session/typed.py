@@ -1,61 +1,61 @@
 """Typed sessions: a session's own fields, seen and changed through a State class.
 
-Stands between a session and the pure parts (state, update, migrations): says how the stored schema
-version stands to the class's, and makes the drafts that bring state forward. pydantic is imported
+Stands between a session and the pure parts (state, update): says how the stored schema version
+stands to the class's. How state is brought forward it has from `forward`. pydantic is imported
 here, so nothing that runs without typed state may import this module at its top.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import (
-    InvalidInput,
-    InvalidSchema,
-    SchemaViolation,
-    SessionSchemaIncompatible,
-)
-from holdfast.model.diff import diff
-from holdfast.model.events import Draft
+from holdfast.errors import InvalidInput, SchemaViolation
+from holdfast.model.events import Draft, Prepared
 from holdfast.model.head import MIGRATED, Head
-from holdfast.model.limits import OPS_PER_EVENT_MAX
-from holdfast.model.migrations import MigrationRegistry, Way
-from holdfast.model.ops import Delete, PlainOp, Set, apply
+from holdfast.model.migrations import MigrationRegistry
+from holdfast.model.ops import PlainOp, apply
 from holdfast.model.semver import SchemaVersion, relation
 from holdfast.model.state import State, decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update
-from holdfast.model.values import FrozenDict, described
+from holdfast.model.values import FrozenDict, FrozenList, described
+from holdfast.session.forward import Forward
+from holdfast.session.session import own_ops
 
 S = TypeVar("S", bound=State)
 
 
-class Typed(Generic[S]):
+class Typed(Forward, Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
-    __slots__ = ("_fitting", "_seen", "_view", "code", "migrations", "of")
+    __slots__ = ("_seen", "of")
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
             raise InvalidInput(f"{described(of)} is no State. Pass a class made of holdfast.State.")
-        if migrations is not None and not isinstance(migrations, MigrationRegistry):
-            raise InvalidInput(
-                f"{described(migrations)} is no registry. Pass a holdfast.MigrationRegistry."
-            )
+        registry = MigrationRegistry() if migrations is None else migrations
+        super().__init__(SchemaVersion.parse(of.schema_version), registry)
         self.of = of
-        self.code = SchemaVersion.parse(of.schema_version)
-        self.migrations = MigrationRegistry() if migrations is None else migrations
-        self._fitting: tuple[str, int] | None = None  # a version that needs no step of so many
-        self._seen: FrozenDict | None = None
-        self._view: S
+        self._seen: tuple[FrozenDict, S] | None = None
 
     def view(self, head: Head, fields: FrozenDict) -> S:
         """The typed form of the fields. Raises MigrationError, SchemaViolation."""
-        if fields is not self._seen:
-            self.check(head)
-            self._view = decode_fields(self.of, fields)
-            self._seen = fields
-        return self._view
+        self.check(head)
+        seen = self._seen
+        if seen is None or seen[0] is not fields:
+            seen = self._seen = (fields, self.fresh(fields))
+        return seen[1]
+
+    def fresh(self, fields: FrozenDict) -> S:
+        """A view that nobody else has. Its lists and dicts are read-only, as all state is."""
+        state = decode_fields(self.of, fields)
+        inside = state.__dict__
+        for name, value in inside.items():
+            if type(value) is list:
+                inside[name] = FrozenList(value)
+            elif type(value) is dict:
+                inside[name] = FrozenDict(value)
+        return state
 
     def plan(self, fields: FrozenDict, update: Mapping[str, Any]) -> Planned:
         return plan_update(self.of, fields, update)
@@ -72,54 +72,17 @@ class Typed(Generic[S]):
             return Draft(type=MIGRATED, data={"from": stored, "to": str(self.code), "steps": []})
         return None
 
-    def way(self, head: Head) -> Way:
-        """The migrations that stored state needs: none, if it is read as it is.
+    def fit(self, fields: Mapping[str, Any]) -> None:
+        decode_fields(self.of, fields)
 
-        Raises MigrationError.
+    def fit_after(self, fields: FrozenDict, drafts: Iterable[Prepared]) -> None:
+        """Raise SchemaViolation if plain operations would leave what the class does not declare.
+
+        They know nothing of types, so all of the state is looked at; apply need not do that.
         """
-        stored = head.schema_version
-        if stored is None:
-            return ()
-        known = (stored, len(self.migrations))
-        if known == self._fitting:
-            return ()
-        try:
-            way = self.migrations.path(stored, self.code)
-        except InvalidSchema as error:
-            kind = SessionSchemaIncompatible
-            raise kind(stored, str(self.code), error.reason) from error
-        if not way:
-            self._fitting = known
-        return way
-
-    def check(self, head: Head) -> None:
-        """Raise MigrationError unless state is read as it is: others may have migrated it since."""
-        if self.way(head):
-            reason = "it was migrated since this object was loaded; refresh it first"
-            raise SessionSchemaIncompatible(str(head.schema_version), str(self.code), reason)
-
-    def migration(self, head: Head, fields: FrozenDict) -> Draft | None:
-        """The event that makes stored state what the class declares; None if it can be read.
-
-        Checked before it is proposed: what comes out fits the class. Raises MigrationError,
-        SchemaViolation.
-        """
-        if not self.way(head):
-            return None
-        assert head.schema_version is not None  # or there would be no way
-        migrated = self.migrations.migrate(fields, head.schema_version, self.code)
-        decode_fields(self.of, migrated.fields)
-        return Draft(
-            type=MIGRATED,
-            data={
-                "from": head.schema_version,
-                "to": str(self.code),
-                "steps": [list(migration.step) for migration in migrated.path],
-                "checksum_before": migrated.checksum_before,
-                "checksum_after": migrated.checksum_after,
-            },
-            ops=_ops(fields, migrated.fields),
-        )
+        ops = [op for draft in drafts for op in own_ops(draft)]
+        if any(op.path[0] in self.of.model_fields for op in ops):
+            decode_fields(self.of, apply(fields, ops))
 
 
 def encoded(state: object) -> tuple[dict[str, Any], str]:
@@ -127,13 +90,3 @@ def encoded(state: object) -> tuple[dict[str, Any], str]:
     if not isinstance(state, State):
         raise SchemaViolation("state", "a dict or a State", described(state))
     return encode_fields(state), type(state).schema_version
-
-
-def _ops(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
-    """The smallest operations from one to the other; whole fields, where those are too many."""
-    ops = diff(before, after).ops()
-    if len(ops) <= OPS_PER_EVENT_MAX:
-        return ops
-    gone: list[PlainOp] = [Delete((name,)) for name in before if name not in after]
-    changed = {op.path[0] for op in ops}
-    return (*gone, *[Set((name,), after[name]) for name in after if name in changed])

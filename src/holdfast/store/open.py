@@ -16,7 +16,10 @@ from holdfast.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopen
 from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Progress, Seal, Store
 from holdfast.store.sqlite.backup import restore
+from holdfast.store.sqlite.connect import Database
+from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.store import SQLiteStore
+from holdfast.store.threads import in_thread
 
 _POSTGRES_TOOLS: Final = (
     "it has tools of its own. Copy one database with pg_dump --schema=holdfast and put it back "
@@ -71,6 +74,23 @@ async def refuse_missing(url: str) -> None:
             except ImportError as error:
                 raise ExtraMissing("asyncpg", "postgres") from error
             await refuse_empty(url)
+        case _:
+            return
+
+
+async def refuse_change(url: str) -> None:
+    """Raise StoreError where opening would write anything: for a command that promises not to."""
+    await refuse_missing(url)
+    match scheme_of(url):
+        case "sqlite":
+            path = sqlite_path(url)
+            refuse_network(path)
+            database = Database(path, sync=_sync(url), vfs=None)
+            await in_thread(database.refuse_change)
+        case "postgresql" | "postgres":
+            from holdfast.store.postgres.connect import refuse_empty
+
+            await refuse_empty(url, ready=True)
         case _:
             return
 

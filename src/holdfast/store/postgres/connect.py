@@ -67,6 +67,11 @@ _RIGHTS: Final = (
     "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast to this role"
 )
 
+_BEHIND: Final = (
+    "its functions are of another release, or it was moved here from another server, and this "
+    "command changes nothing; start your application with this release first"
+)
+
 # What a lane sends are look-ups by key: planned once, and never as a walk through a table, which
 # looks cheap while the table is small and would be kept when it is not.
 _LOOKING_UP: Final = {
@@ -172,12 +177,16 @@ async def _as_it_is(conn: Connection) -> None:
     """Nobody here changes a connection's settings: no round trip to set them back."""
 
 
-async def refuse_empty(url: str) -> None:
-    """Raise StoreError where opening would make or change the schema: for doors that only look."""
+async def refuse_empty(url: str, *, ready: bool = False) -> None:
+    """Raise StoreError where opening would make or change the schema: for doors that only look.
+
+    With `ready` also where it would do no more than bring functions of ours up to date.
+    """
     try:
         conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
         try:
             found = await _schema(conn)
+            behind = ready and found == SCHEMA and not await _is_ready(conn)
         finally:
             await conn.close()
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -186,6 +195,8 @@ async def refuse_empty(url: str) -> None:
         raise StoreUnopened(where(url), "the database has no schema holdfast; check the URL")
     if 0 < found < SCHEMA:
         raise StoreOlder(where(url), found, SCHEMA)
+    if behind:
+        raise StoreUnopened(where(url), _BEHIND)
 
 
 def where(url: str) -> str:

@@ -26,6 +26,7 @@ from holdfast.errors import (
     StoreForked,
     StoreFull,
     StoreNewer,
+    StoreOlder,
     StoreReadOnly,
     StoreUnopened,
 )
@@ -34,6 +35,10 @@ APPLICATION_ID: Final = 0x48464153  # "HFAS"
 SCHEMA: Final = 3
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
+_NOT_WAL: Final = (
+    "it is a copy that was made by other means and is not in WAL mode, and this command changes "
+    "nothing; run holdfast doctor on it first, which opens it as a program does"
+)
 
 
 # The files this process has open, by device and inode, with the process that opened them. After
@@ -92,6 +97,29 @@ class Database:
                 raise translate(error, self.where) from error
             raise
         return conn
+
+    def refuse_change(self) -> None:
+        """Raise StoreError where `prepare` would write to the file that is there.
+
+        What else is wrong with it is left for `prepare` to say.
+        """
+        try:
+            conn = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+        except apsw.Error:
+            return
+        try:
+            conn.set_busy_handler(self.patience())
+            found, mode = schema_of(conn), conn.pragma("journal_mode")
+        except apsw.Error:
+            return
+        finally:
+            close(conn)
+        if found == 0:
+            raise StoreUnopened(self.where, "the file is empty, and nothing is made of it here")
+        if 0 < found < SCHEMA:
+            raise StoreOlder(self.where, found, SCHEMA)
+        if found == SCHEMA and mode != "wal":
+            raise StoreUnopened(self.where, _NOT_WAL)
 
     def patience(self) -> Callable[[int], bool]:
         """A busy handler of our own for one connection."""

@@ -1,0 +1,317 @@
+"""`holdfast migrate`, as a person runs it before and after a new release of their program."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import holdfast
+from tests.acceptance.test_cli import Done, answer, run, run_process
+from tests.support import chats
+
+URL = "sqlite:///chats.db"
+REGISTRY = ("--registry", "chats:MIGRATIONS")
+STATE = (*REGISTRY, "--state", "chats:Chat")
+MIXED = {
+    "untyped": 1,
+    "compatible": 1,
+    "migratable": 2,
+    "missing": 1,
+    "failed": 1,
+    "incompatible": 1,
+    "unfit": 1,
+}
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a mixed store and the modules of its owner."""
+    chats.write_modules(tmp_path)
+    asyncio.run(chats.fill(f"sqlite:///{tmp_path}/chats.db"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, here: Path) -> str:
+    """The mixed store, in a file and on a server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{here}/chats.db"
+    found: str = request.getfixturevalue("postgres_url")
+    asyncio.run(chats.fill(found))
+    return found
+
+
+def versions(url: str) -> dict[str, tuple[int, str | None]]:
+    return asyncio.run(chats.versions(url))
+
+
+def counts(told: Any) -> dict[str, int]:
+    return {outcome["fate"]: outcome["sessions"] for outcome in told["outcomes"]}
+
+
+# --- the plan -----------------------------------------------------------------------------------
+
+
+def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url: str) -> None:
+    """With the reason in the words of the error; impossible ones make the exit code 1."""
+    code, told = answer(here, "migrate", url, *STATE, "--plan")
+    assert (code, told["ok"], told["applied"]) == (1, False, False)
+    assert (told["target"], told["sessions"]) == ("2.0.0", 8)
+    assert counts(told) == MIXED
+    examples = {o["fate"]: (o["session"]["id"], o["reason"]) for o in told["outcomes"]}
+    assert examples["migratable"] == ("old", "1.0.0 → 2.0.0")
+    assert examples["missing"][0] == "ancient"
+    assert "no way leads from schema 0.9.0 to 2.0.0" in examples["missing"][1]
+    assert examples["failed"][0] == "bare"
+    assert "raised KeyError" in examples["failed"][1]
+    assert examples["unfit"][0] == "wrong"
+    assert examples["unfit"][1].startswith("goal must be str; found int 5.")
+    assert examples["incompatible"][0] == "future"
+
+
+def test_a_plan_changes_nothing(here: Path, url: str) -> None:
+    """Neither a version nor, in a file, a single byte; and no file is left behind."""
+    before = versions(url)
+    content, names = (here / "chats.db").read_bytes(), sorted(here.glob("*.db*"))
+    answer(here, "migrate", url, *STATE, "--plan")
+    assert (here / "chats.db").read_bytes() == content
+    assert sorted(here.glob("*.db*")) == names
+    assert versions(url) == before
+
+
+def test_without_a_class_the_newest_version_is_the_target(here: Path) -> None:
+    """And nothing can be unfit: whatever the migration makes of it is taken."""
+    code, told = answer(here, "migrate", URL, *REGISTRY, "--plan")
+    assert (code, told["target"]) == (1, "2.0.0")
+    assert counts(told) == {**{k: n for k, n in MIXED.items() if k != "unfit"}, "migratable": 3}
+
+
+def test_several_equal_ways_are_an_impossible_one(here: Path) -> None:
+    """Ambiguity is told with the ways."""
+    _, told = answer(here, "migrate", URL, "--registry", "chats:TANGLED", "--plan")
+    (tangled,) = [o for o in told["outcomes"] if o["fate"] == "ambiguous"]
+    assert tangled["sessions"] == 4
+    assert "1.0.0 → 1.1.0, 1.1.0 → 2.0.0" in tangled["reason"]
+
+
+def test_one_app_may_be_looked_at_alone(here: Path) -> None:
+    """Other apps are neither tried nor counted."""
+    code, told = answer(here, "migrate", URL, *STATE, "--plan", "--app", "billing")
+    assert (code, told["sessions"], told["outcomes"]) == (0, 0, [])
+    assert answer(here, "migrate", URL, *STATE, "--plan", "--app", "support")[1]["sessions"] == 8
+
+
+def test_a_damaged_session_is_told_and_left_alone(here: Path) -> None:
+    """The plan sees what a load sees, an apply verifies the log first; the others go on."""
+    content = (here / "chats.db").read_bytes()
+    assert content.count(b'["plan"],"answer"') == 1
+    damaged = content.replace(b'["plan"],"answer"', b'["plan"],"anSwer"')
+    (here / "damaged.db").write_bytes(damaged)
+    for how in ("--plan", "--apply"):
+        _, told = answer(here, "migrate", "sqlite:///damaged.db", *STATE, how)
+        (found,) = [o for o in told["outcomes"] if o["fate"] == "damaged"]
+        assert (found["sessions"], found["session"]["id"]) == (1, "old")
+    after = versions(f"sqlite:///{here}/damaged.db")
+    assert (after["old"], after["older"]) == ((1, "1.0.0"), (2, "2.0.0"))
+
+
+@pytest.mark.parametrize("kind", ["older", "empty", "copied"])
+def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) -> None:
+    """An older schema, an empty file, a copy outside WAL: each is refused as it is."""
+    path = here / "other.db"
+    if kind == "empty":
+        path.touch()
+    else:
+        conn = apsw.Connection(str(here / "chats.db"))
+        conn.execute("VACUUM INTO ?", (str(path),))
+        conn.close()
+    if kind == "older":
+        conn = apsw.Connection(str(path))
+        conn.pragma("user_version", 1)
+        conn.close()
+    before = path.read_bytes()
+    code, told = answer(here, "migrate", "sqlite:///other.db", *STATE, "--plan")
+    assert code == 4
+    expected = holdfast.StoreOlder if kind == "older" else holdfast.StoreUnopened
+    assert told["error"]["code"] == expected.code
+    assert path.read_bytes() == before
+    assert sorted(here.glob("other.db*")) == [path]
+
+
+def test_a_plan_does_not_bring_a_servers_functions_forward(here: Path, postgres_url: str) -> None:
+    """They are the schema's as well: refused, and left as they are."""
+    import asyncpg
+
+    async def spoil() -> bytes:
+        await chats.fill(postgres_url)
+        conn = await asyncpg.connect(postgres_url)
+        await conn.execute("UPDATE holdfast.meta SET value = 'x' WHERE name = 'functions'")
+        await conn.close()
+
+    async def kept() -> bytes:
+        conn = await asyncpg.connect(postgres_url)
+        value = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'functions'")
+        await conn.close()
+        return bytes(value)
+
+    asyncio.run(spoil())
+    code, told = answer(here, "migrate", postgres_url, *STATE, "--plan")
+    assert (code, told["error"]["code"]) == (4, "store.unopened")
+    assert asyncio.run(kept()) == b"x"
+
+
+# --- applying -----------------------------------------------------------------------------------
+
+
+def test_what_can_be_is_migrated_and_the_rest_is_left(here: Path, url: str) -> None:
+    """One event each; a second run finds nothing more to do; the store verifies."""
+    before = versions(url)
+    code, told = answer(here, "migrate", url, *STATE, "--apply")
+    assert (code, told["applied"]) == (1, True)
+    done = {"migrated" if fate == "migratable" else fate: n for fate, n in MIXED.items()}
+    assert counts(told) == done
+    after = versions(url)
+    assert {id for id in after if after[id] != before[id]} == {"old", "older"}
+    assert after["old"] == after["older"] == (2, "2.0.0")
+    code, told = answer(here, "migrate", url, *STATE, "--apply")
+    again = {fate: n for fate, n in done.items() if fate != "migrated"}
+    assert (code, counts(told)) == (1, {**again, "compatible": 3})
+    assert versions(url) == after
+    assert run(here, "verify", url).returncode == 0
+
+
+def test_after_an_apply_the_plan_says_that_all_is_compatible(here: Path) -> None:
+    """Exit code 0 on every turn, where nothing is impossible."""
+    asyncio.run(chats.fill(f"sqlite:///{here}/able.db", *chats.ABLE))
+    url = "sqlite:///able.db"
+    for how, fates in (
+        ("--plan", {"untyped": 1, "compatible": 1, "migratable": 2}),
+        ("--apply", {"untyped": 1, "compatible": 1, "migrated": 2}),
+        ("--plan", {"untyped": 1, "compatible": 3}),
+        ("--apply", {"untyped": 1, "compatible": 3}),
+    ):
+        code, told = answer(here, "migrate", url, *STATE, how)
+        assert (code, told["ok"], counts(told)) == (0, True, fates)
+
+
+def test_an_interrupted_apply_goes_on_when_run_again(here: Path) -> None:
+    """Interrupted by Ctrl-C in the middle: what was done is done, nothing is half done."""
+    (here / "stopping.py").write_text(
+        "import os, signal, chats\nfrom chats import Chat\n"
+        "from holdfast import MigrationRegistry\n\nSTOPPING = MigrationRegistry()\nseen = []\n\n\n"
+        "@STOPPING.migration('1.0.0', '2.0.0')\ndef once(fields):\n    seen.append(fields)\n"
+        "    if len(seen) == 90:\n        os.kill(os.getpid(), signal.SIGINT)\n"
+        "    return chats.renamed(fields)\n"
+    )
+    url = f"sqlite:///{here}/many.db"
+
+    async def fill() -> None:
+        async with holdfast.open(f"{url}?sync=normal") as hf:
+            for n in range(150):
+                await hf.create("support", "ada", id=str(n), state=chats.Old(plan=str(n)))
+
+    asyncio.run(fill())
+    stopped = run_process(
+        here, "migrate", url, "--registry", "stopping:STOPPING", "--state", "chats:Chat", "--apply"
+    )
+    assert stopped.returncode == 130
+    assert stopped.stderr.startswith("holdfast: interrupted\n")
+    assert "run the same command again" in stopped.stderr
+    half = versions(url)
+    assert set(half.values()) == {(1, "1.0.0"), (2, "2.0.0")}
+    code, told = answer(here, "migrate", url, *STATE, "--apply")
+    done = sum(version == 2 for version, _ in half.values())
+    assert (code, counts(told)) == (0, {"compatible": done, "migrated": 150 - done})
+    assert set(versions(url).values()) == {(2, "2.0.0")}
+    assert run(here, "verify", url).returncode == 0
+
+
+# --- words --------------------------------------------------------------------------------------
+
+
+def test_in_a_pipe_there_is_a_line_for_each_fate(here: Path) -> None:
+    """And one that sums up."""
+    done = run_process(here, "migrate", URL, *STATE, "--plan")
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == list(MIXED)
+    assert lines[-1] == (
+        "not ok: 2 sessions of 8 to be migrated to schema 2.0.0, 4 cannot be; nothing was written."
+    )
+
+
+def test_what_migrations_print_is_no_part_of_the_answer(here: Path) -> None:
+    """It goes to stderr; stdout is JSON alone."""
+    done = run_process(here, "migrate", URL, "--registry", "loud:MIGRATIONS", "--plan", "--json")
+    assert done.stderr == "loud\n"
+    assert json.loads(done.stdout)["target"] == "2.0.0"
+
+
+WRONG: list[tuple[tuple[str, ...], str]] = [
+    (("--registry", "chats"), "Write module:name"),
+    (("--registry", "chats:"), "Write module:name"),
+    (("--registry", ":MIGRATIONS"), "Write module:name"),
+    (("--registry", "../chats:MIGRATIONS"), "Write module:name"),
+    (("--registry", "no_such:MIGRATIONS"), "there is no module 'no_such'"),
+    (("--registry", "chats.no_such:MIGRATIONS"), "there is no module 'chats.no_such'"),
+    (("--registry", "chats:MIGRATION"), "the module chats has no 'MIGRATION'"),
+    (("--registry", "chats:NUMBER"), "int 5 is no registry"),
+    (("--registry", "chats:Chat"), "is no registry"),
+    (("--registry", "chats:EMPTY"), "no version to migrate to"),
+    (("--registry", "broken:X"), "ZeroDivisionError: division by zero (broken.py, line 3)"),
+    (("--registry", "unfinished:X"), "(unfinished.py, line 1)"),
+    (("--registry", "needy:X"), "No module named 'no_such_package' (needy.py, line 1)"),
+    (("--registry", "leaving:X"), "cannot be imported: SystemExit: 0"),
+    ((*REGISTRY, "--state", "chats:NUMBER"), "is no State"),
+    ((*REGISTRY, "--state", "chats:Chad"), "the module chats has no 'Chad'"),
+    ((*REGISTRY, "--app", ""), "the app ''"),
+]
+
+
+@pytest.mark.parametrize(("args", "words"), WRONG)
+def test_a_name_that_leads_nowhere_is_told_with_what_to_do(
+    here: Path, args: tuple[str, ...], words: str
+) -> None:
+    """A wrong request: exit code 2, never a traceback, nothing written."""
+    before = versions(f"sqlite:///{here}/chats.db")
+    done = run(here, "migrate", URL, *args, "--apply")
+    assert (done.returncode, done.stdout) == (2, "")
+    first, told, *rest = done.stderr.splitlines()
+    assert first in ("holdfast: input.invalid", "holdfast: query.invalid")
+    assert (words in told, told[-1], rest) == (True, ".", [])
+    assert versions(f"sqlite:///{here}/chats.db") == before
+
+
+def test_an_error_of_ours_in_the_module_is_told_as_what_it_is(here: Path) -> None:
+    """A migration that is registered twice, for one."""
+    done = run(here, "migrate", URL, "--registry", "twice:TWICE", "--plan")
+    assert done.returncode == holdfast.MigrationAmbiguous.exit_code
+    assert done.stderr.startswith("holdfast: migration.ambiguous\n")
+
+
+@pytest.mark.parametrize("both", [(), ("--plan", "--apply")])
+def test_it_must_be_said_whether_to_write(here: Path, both: tuple[str, ...]) -> None:
+    """Neither is the default, and not both at once."""
+    done: Done = run(here, "migrate", URL, *STATE, *both)
+    assert done.returncode == 2
+    assert "Give one of the two." in done.stderr
+
+
+def test_a_store_that_is_not_there_is_not_made(here: Path) -> None:
+    """As with every other command."""
+    for how in ("--plan", "--apply"):
+        code, told = answer(here, "migrate", "sqlite:///missing.db", *STATE, how)
+        assert (code, told["error"]["code"]) == (4, "store.unopened")
+    assert not (here / "missing.db").exists()
