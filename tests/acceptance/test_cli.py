@@ -88,6 +88,32 @@ def run_process(here: Path, *args: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def run_terminal(here: Path, *args: str) -> tuple[int, str]:
+    """The command as a process of its own, on a terminal: its exit code and all that is shown."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", *args],
+        cwd=here,
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
+            "TERM": "xterm-256color",
+        },
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    text = b""
+    try:
+        while chunk := os.read(ours, 65_536):
+            text += chunk
+    except OSError:  # how a terminal says that the other side is gone
+        pass
+    os.close(ours)
+    return process.wait(60), text.decode()
+
+
 def answer(here: Path, *args: str) -> tuple[int, Any]:
     """The exit code and the JSON, which is all there is."""
     done = run(here, *args, "--json")
@@ -176,29 +202,8 @@ def test_one_session_can_be_verified(here: Path) -> None:
 
 def test_on_a_terminal_there_are_colours_and_a_bar(here: Path) -> None:
     """And the same words."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "doctor", "sqlite:///support.db"],
-        cwd=here,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
-            "TERM": "xterm-256color",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    text = b""
-    try:
-        while chunk := os.read(ours, 65_536):
-            text += chunk
-    except OSError:  # how a terminal says that the other side is gone
-        pass
-    os.close(ours)
-    assert process.wait(60) == 0
-    shown = text.decode()
+    code, shown = run_terminal(here, "doctor", "sqlite:///support.db")
+    assert code == 0
     assert "\x1b[32mok" in shown
     assert "reading sessions" in shown
     assert "chain, checksums and seqs hold" in shown
