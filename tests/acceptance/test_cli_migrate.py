@@ -15,8 +15,8 @@ import pytest
 
 import holdfast
 from holdfast.session.migrate import FATES
-from tests.acceptance.test_cli import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support import chats
+from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 
 URL = "sqlite:///chats.db"
 REGISTRY = ("--registry", "chats:MIGRATIONS")
