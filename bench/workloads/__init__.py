@@ -17,6 +17,7 @@ from bench.workloads import (
     pages,
     starts,
     tails,
+    typed,
 )
 
 
@@ -36,6 +37,7 @@ WORKLOADS: Final = {
     "W5": Workload("W5 · a page of 50 sessions among many", pages.rows, peer=False),
     "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
     "W8": Workload("W8 · import", imports.rows, peer=False),
+    "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),
     "S2": Workload(
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False
     ),

@@ -29,14 +29,14 @@ class Before(State):
     schema_version: ClassVar[str] = "1.0.0"
     plan: str
     step: int = 0
-    notes: list[str] = []  # noqa: RUF012  # a default of a field: every state gets a copy
+    notes: list[str] = []  # a default of a field: every state gets a copy
 
 
 class After(State):
     schema_version: ClassVar[str] = "2.0.0"
     goal: str
     step: int = 0
-    notes: list[str] = []  # noqa: RUF012  # the same
+    notes: list[str] = []  # the same
 
 
 @_REGISTRY.migration("1.0.0", "2.0.0")

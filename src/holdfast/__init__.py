@@ -77,16 +77,12 @@ from holdfast.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from holdfast.model import envelope, ops, reducers
+from holdfast.model import ops
 from holdfast.model.due import deadline_at, runnable_at
-from holdfast.model.envelope import Envelope
 from holdfast.model.events import Draft, Event
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
-from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
-from holdfast.model.semver import SchemaVersion
-from holdfast.model.types import TTL, Ref, UnknownVariant
 from holdfast.model.values import ABSENT
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
@@ -95,11 +91,16 @@ from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Re
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.model import envelope, reducers
     from holdfast.model.changes import Change, Kind
     from holdfast.model.diff import Diff, diff
+    from holdfast.model.envelope import Envelope
     from holdfast.model.merge import Merged, Resolved, merge
+    from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
     from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
+    from holdfast.model.semver import SchemaVersion
     from holdfast.model.state import Record, State
+    from holdfast.model.types import TTL, Ref, UnknownVariant
     from holdfast.session.migrate import MigrationOutcome, MigrationPlan
     from holdfast.session.sync import SyncHoldfast
     from holdfast.store.protocol import Progress
@@ -223,15 +224,23 @@ __all__ = [
 # Loaded when first asked for: most processes never compare, merge or migrate, and all of
 # them start.
 _LATER = {
+    "Envelope": "model.envelope",
+    "Migrated": "model.migrations",
+    "Migration": "model.migrations",
+    "MigrationRegistry": "model.migrations",
     "Record": "model.state",
+    "Ref": "model.types",
+    "SchemaVersion": "model.semver",
     "State": "model.state",
+    "TTL": "model.types",
+    "UnknownVariant": "model.types",
+    "envelope": "",
+    "reducers": "",
     "Change": "model.changes",
     "Conflict": "model.policy",
     "Diff": "model.diff",
     "Kind": "model.changes",
     "LastWriter": "model.policy",
-    "MigrationOutcome": "session.migrate",
-    "MigrationPlan": "session.migrate",
     "Merged": "model.merge",
     "Policy": "model.policy",
     "Priority": "model.policy",
@@ -239,6 +248,8 @@ _LATER = {
     "diff": "model.diff",
     "escalate": "model.policy",
     "merge": "model.merge",
+    "MigrationOutcome": "session.migrate",
+    "MigrationPlan": "session.migrate",
 }
 
 
@@ -250,12 +261,12 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
         from importlib import import_module
 
         try:
-            module = import_module(f"holdfast.{_LATER[name]}")
+            module = import_module(f"holdfast.{_LATER[name] or f'model.{name}'}")
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("pydantic"):
                 raise
             raise ExtraMissing("pydantic", "state") from error
-        found = globals()[name] = getattr(module, name)
+        found = globals()[name] = getattr(module, name) if _LATER[name] else module
         return found
 
 

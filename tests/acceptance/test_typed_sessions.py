@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 import pytest
+from pydantic import Field
 
 import holdfast
 from holdfast import MigrationRegistry, Record, State, errors, reducers
@@ -185,6 +186,20 @@ async def test_racing_updates_that_look_at_the_field_all_count(hf: holdfast.Hold
     assert len(state.recent) == 3
 
 
+async def test_a_computed_update_sees_typed_state_and_loses_nothing(hf: holdfast.Holdfast) -> None:
+    """Ten writers each add one to what they read, checked as any update is."""
+    await chat(hf)
+    many = [await hf.get(KEY, state_type=Chat, actor=f"w:{n}") for n in range(10)]
+
+    def longer(state: Chat) -> dict[str, Any]:
+        return {"plan": state.plan + "x"}
+
+    await asyncio.gather(*(session.update(longer) for session in many))
+    assert (await hf.get(KEY, state_type=Chat)).state.plan == "x" * 10
+    with pytest.raises(errors.SchemaViolation):
+        await many[0].update(lambda state: {"plan": len(state.plan)})
+
+
 async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfast) -> None:
     """All or none, each planned on top of the one before it."""
     one = await chat(hf)
@@ -307,6 +322,26 @@ async def test_many_loads_at_once_migrate_once(hf: holdfast.Holdfast) -> None:
     assert (await hf.get(KEY)).version == 2
 
 
+async def test_a_migration_of_thousands_of_places_is_still_one_event(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Where single operations would be too many, whole fields are written."""
+    messages = [Message(role="user", text=str(n)) for n in range(3_000)]
+    await chat(hf, plan="p", messages=messages)
+    registry = MigrationRegistry()
+
+    @registry.migration("1.0.0", "1.1.0")
+    def shout(fields: dict[str, Any]) -> dict[str, Any]:
+        for message in fields["messages"][::2]:
+            message["role"] = "USER"
+        return fields
+
+    session = await hf.get(KEY, state_type=Wide, migrations=registry)
+    assert [m.role for m in session.state.messages[:3]] == ["USER", "user", "USER"]
+    assert len(session.events[-1].ops) == 1
+    assert session.head.schema_version == "1.1.0"
+
+
 @pytest.mark.parametrize("kind", ["missing", "failed", "invalid"])
 async def test_a_migration_that_cannot_be_made_changes_nothing(
     hf: holdfast.Holdfast, kind: str
@@ -334,3 +369,106 @@ def test_without_await_too(tmp_path: Any) -> None:
         session = hf.create(*KEY[:2], id=KEY[2], state=Chat(plan="p"), actor="x")
         session.apply({"plan": "q"})
         assert hf.get(KEY, state_type=Chat).state.plan == "q"
+
+
+# --- what others do meanwhile --------------------------------------------------------------------
+
+
+async def test_tasks_that_share_an_object_migrate_once_and_lose_nothing(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Loads beside loads, and beside an update: one migration, every write kept."""
+    for number in range(10):
+        made = await hf.create("shop", "ada", id=f"s{number}", state=Chat(plan="p"), actor="x")
+        shared = hf.session(made.key, state_type=Renamed, migrations=MIGRATIONS, actor="x")
+        await asyncio.gather(
+            shared.refresh(),
+            shared.apply({"messages": ["new"]}),
+            shared.refresh(),
+            shared.refresh(),
+        )
+        found = await hf.get(made.key)
+        assert found.values == {"goal": "p", "messages": ["new"]}
+        types = [event.type for event in found.events]
+        assert types == ["session.created", "state.migrated", "state.updated"]
+
+
+async def test_a_session_is_not_migrated_under_anothers_lease(hf: holdfast.Holdfast) -> None:
+    """Whoever runs it is of the old version: SessionLocked until it lets go."""
+    await chat(hf, plan="p")
+    lease = await hf.acquire_lock(KEY, "worker:old")
+    with pytest.raises(errors.SessionLocked):
+        await hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
+    await hf.session(KEY, state_type=Chat, lease=lease, actor="x").apply({"plan": "q"})
+    await hf.release(lease)
+    assert (await hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS)).state.goal == "q"
+
+
+async def test_an_id_is_found_whatever_became_of_the_state(hf: holdfast.Holdfast) -> None:
+    """A retry answers with the first record, also where the same update would not fit any more."""
+
+    class Seats(State):
+        taken: Annotated[list[int], reducers.append, Field(max_length=2)] = []
+        seen: Annotated[list[int], reducers.dedupe_append(None)] = []
+
+    session = await hf.create(*KEY[:2], id=KEY[2], state=Seats(), actor="x")
+    full = await session.apply({"taken": [1, 2]}, id="full")
+    once = await session.apply({"seen": [1]}, id="once")
+    assert await session.apply({"taken": [1, 2]}, id="full") == full
+    assert await session.apply({"seen": [1]}, id="once") == once
+    with pytest.raises(errors.SchemaViolation):
+        await session.apply({"taken": [3]}, id="other")
+    assert session.version == 3
+
+
+async def test_a_handle_that_only_appended_can_apply(hf: holdfast.Holdfast) -> None:
+    """It loads what it needs to know."""
+    await chat(hf)
+    handle = hf.session(KEY, state_type=Chat, actor="x")
+    await handle.append("user.said", {"text": "hi"})
+    await handle.apply({"recent": ["a"]})
+    assert handle.state.recent == ["a"]
+
+
+async def test_plain_operations_on_typed_state_are_checked(hf: holdfast.Holdfast) -> None:
+    """What the class declares stays what it declares; other names are free."""
+    session = await chat(hf)
+    with pytest.raises(errors.SchemaViolation):
+        await session.append("a.b", set={"plan": 5})
+    c = hf.commit()
+    with pytest.raises(errors.SchemaViolation):
+        c.append(session, "a.b", add={"recent": [7]})
+    await session.append("a.b", set={"plan": "fine", "extra": 5}, inc={"app:n": 1})
+    assert session.state.plan == "fine"
+    assert session.values["extra"] == 5
+
+
+async def test_what_a_view_shows_cannot_be_changed_in_place(hf: holdfast.Holdfast) -> None:
+    """Lists and dicts of a state are read-only, and may be given back as they are."""
+    session = await chat(hf, recent=["a"], tags={"x": 1})
+    with pytest.raises(TypeError, match="read-only"):
+        session.state.recent.append("b")
+    with pytest.raises(TypeError, match="read-only"):
+        session.state.tags["y"] = 2
+    await session.apply({"recent": session.state.recent, "tags": session.state.tags})
+    assert session.state.recent == ["a", "a"]
+
+
+async def test_one_commit_plans_each_update_on_what_it_makes_of_the_state(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Whatever objects name the session, and whatever else the commit does to it."""
+    one = await chat(hf)
+    two = await hf.get(KEY, state_type=Chat, actor="x")
+    async with hf.commit() as c:
+        c.append(one, "a.b", add={"recent": ["1", "2", "3"]})
+        c.apply(one, {"recent": ["4"], "steps": [{"id": 1, "n": 1}]})
+        c.apply(two, {"recent": ["5"], "steps": [{"id": 1, "n": 2}]})
+    assert (await hf.get(KEY, state_type=Chat)).state.recent == ["3", "4", "5"]
+    assert (await hf.get(KEY, state_type=Chat)).state.steps == [{"id": 1, "n": 2}]
+    c = hf.commit()
+    c.apply(one, {"recent": ["6"]})
+    await one.apply({"recent": ["x"]})
+    c.apply(one, {"recent": ["7"]})  # still on what the commit began with
+    with pytest.raises(errors.SessionConflict):
+        await c.__aexit__(None, None, None)

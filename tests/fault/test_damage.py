@@ -344,6 +344,21 @@ async def refused_or_done(attempt: Callable[[], Any]) -> None:
         await attempt()
 
 
+async def test_a_changed_definition_is_found(specimen: Specimen) -> None:
+    """An index that was dropped, or a table that somebody else put in, is told by its name."""
+    for sql, name in (
+        ("DROP INDEX sessions_by_due", "sessions_by_due"),
+        ("CREATE TABLE diary (text)", "diary"),
+    ):
+        path = specimen.write(specimen.pages.content)
+        conn = apsw.Connection(str(path))
+        conn.execute(sql)
+        conn.close()
+        async with at(path) as hf:
+            (finding,) = (await hf.verify()).findings
+            assert name in finding.problem
+
+
 # --- a snapshot ----------------------------------------------------------------------------------
 
 

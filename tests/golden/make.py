@@ -5,17 +5,26 @@ Run from the root of the repository: python -m tests.golden.make
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+
 from holdfast import envelope
+from holdfast.store.sqlite.connect import SCHEMA
+from tests.golden import stores
 from tests.golden.test_golden import FIELDS, FILES, HEADER, HERE
 
 
 def main() -> None:
-    """One file for each format, with the checksum that the test is to know."""
+    """One file for each format and for the present schema, with what the tests are to know."""
     for format, name in FILES.items():
         path = HERE / name
         if not path.exists():
             path.write_bytes(envelope.encode(FIELDS, format=format, **HEADER))
             print(name, envelope.decode(path.read_bytes()).checksum)
+    path = HERE / f"store-{SCHEMA}.db"
+    if not path.exists():
+        asyncio.run(stores.write(path, SCHEMA))
+        print(path.name, hashlib.sha256(path.read_bytes()).hexdigest())
 
 
 if __name__ == "__main__":

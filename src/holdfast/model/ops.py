@@ -262,8 +262,9 @@ def _changed(op: PlainOp, before: Any) -> Any:
         case Set(value=value):
             return value
         case Add(items=items):
-            old = _expect(op, before, list, "a list", FrozenList())
-            return FrozenList((*old, *items))
+            longer = FrozenList(_expect(op, before, list, "a list", ()))
+            list.extend(longer, items)  # ours until it is returned: one copy, not two
+            return longer
         case Insert(at=at, items=items):
             old = _expect(op, before, list, "a list", _MISSING)
             if at > len(old):

@@ -8,23 +8,34 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
 
-from holdfast.errors import InvalidEvent, InvalidInput, StoreError
+from holdfast.errors import InvalidEvent, InvalidInput, SessionNotLoaded, StoreError
 from holdfast.model import ops
 from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.head import (
     LABELED,
     PRIORITIZED,
     PROCESSED,
+    Head,
     labeled_data,
     prioritized_data,
     processed_data,
 )
 from holdfast.model.keys import Key
 from holdfast.model.values import FrozenDict
-from holdfast.session.session import Session, check_expect
+from holdfast.session.session import Session, changes_fields, check_expect, own_ops
 
 if TYPE_CHECKING:
     from holdfast.session.sessions import Holdfast
+
+
+class _Known:
+    """What typed updates of one session are planned on, from its first mention in a commit on."""
+
+    __slots__ = ("fields", "head", "raised", "versions")
+
+    def __init__(self, head: Head, fields: FrozenDict, versions: FrozenDict) -> None:
+        self.head, self.fields, self.versions = head, fields, versions
+        self.raised = False
 
 
 class CommitBuilder:
@@ -38,7 +49,7 @@ class CommitBuilder:
         self._sessions: list[Session[Any]] = []
         self._drafts: list[Prepared] = []
         self._expect: dict[int, int] = {}
-        self._applied: dict[Session[Any], tuple[FrozenDict, Draft | None]] = {}
+        self._known: dict[Key, _Known] = {}
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
         self._done = False
@@ -71,14 +82,15 @@ class CommitBuilder:
 
         It is not tried again: if another writer was faster, the commit raises SessionConflict.
         """
-        typed, head = session._typed, session.head
+        typed = session._typed
         if typed is None:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
-        fields, raising = self._applied.get(session, (session._fields, typed.raising(head)))
-        planned = typed.plan(fields, update)
-        self._applied[session] = (ops.apply(fields, planned.ops), None)
-        if raising is not None:
-            self._add(session, structs.replace(raising, actor=actor), fact=True)
+        known = self._know(session)
+        typed.check(known.head)
+        planned = typed.plan(known.fields, update)
+        if not planned.ops and type is None:
+            return
+        raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
         draft = Draft(
             type="state.updated" if type is None else type,
             data={} if data is None else data,
@@ -86,9 +98,15 @@ class CommitBuilder:
             ops=planned.ops,
             **more,
         )
-        self._add(session, draft, fact=type is None)
-        self._guards.setdefault(session.key, {}).update(session._guards(planned.guards))
-        self._schemas[session.key] = head.schema_version
+        facts = [] if raising is None else [structs.replace(raising, actor=actor)]
+        prepared = [self._hf._prepare(fact, session.actor, reserved=True) for fact in facts]
+        prepared.append(self._hf._prepare(draft, session.actor, reserved=type is None))
+        for each in prepared:
+            self._put(session, each)
+        known.raised = True
+        guards = {name: int(known.versions.get(name, 0)) for name in planned.guards}
+        self._guards.setdefault(session.key, {}).update(guards)
+        self._schemas[session.key] = known.head.schema_version
 
     def label(
         self, session: Session[Any], labels: Mapping[str, str | None], *, actor: str | None = None
@@ -112,17 +130,43 @@ class CommitBuilder:
     def _add(
         self, session: Session[Any], draft: Draft, *, expect: int | None = None, fact: bool = False
     ) -> None:
+        version = check_expect(expect)
+        prepared = self._hf._prepare(draft, session.actor, reserved=fact)
+        typed, head = session._typed, session._head
+        if typed is not None and head is not None and changes_fields(prepared):
+            typed.check(head)
+            if session._scopes is not None:
+                typed.fit_after(self._know(session).fields, [prepared])
+            self._schemas[session.key] = head.schema_version
+        self._put(session, prepared)
+        if version is not None:
+            self._expect[len(self._drafts) - 1] = version
+
+    def _put(self, session: Session[Any], prepared: Prepared) -> None:
         if self._done:
             raise InvalidEvent("this commit is over; begin another with hf.commit()")
         if session._hf is not self._hf:
             raise InvalidEvent(
                 "one commit is of one store, and this session is of another Holdfast"
             )
-        self._drafts.append(self._hf._prepare(draft, session.actor, reserved=fact))
+        known = self._known.get(session.key)
+        if known is not None:
+            known.fields = ops.apply(known.fields, own_ops(prepared))
+        self._drafts.append(prepared)
         self._sessions.append(session)
-        version = check_expect(expect)
-        if version is not None:
-            self._expect[len(self._drafts) - 1] = version
+
+    def _know(self, session: Session[Any]) -> _Known:
+        """State as this commit will leave it so far: one for a key, whatever object names it."""
+        known = self._known.get(session.key)
+        if known is None:
+            if session._scopes is None:
+                raise SessionNotLoaded("the state")
+            known = _Known(session.head, session._fields, session._versions)
+            for owner, draft in zip(self._sessions, self._drafts, strict=True):
+                if owner.key == session.key:
+                    known.fields = ops.apply(known.fields, own_ops(draft))
+            self._known[session.key] = known
+        return known
 
     async def __aenter__(self) -> CommitBuilder:
         return self

@@ -28,6 +28,7 @@ from holdfast.errors import (
     SessionCorrupt,
     SessionDeleted,
     SessionErased,
+    SessionLocked,
     SessionNotFound,
     StoreCorrupt,
 )
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 #   incompatible  it was written by a newer MAJOR with no way back, or its version is none
 #   unfit         what comes out does not fit the State class
 #   damaged       what is stored is not what was written
-#   busy          other writers were faster, again and again
+#   busy          a worker holds its lease, or other writers were faster, again and again
 Fate: TypeAlias = Literal[
     "untyped",
     "compatible",
@@ -83,6 +84,7 @@ _REASONS: Final[tuple[tuple[type[HoldfastError], Fate], ...]] = (
     (SessionCorrupt, "damaged"),
     (StoreCorrupt, "damaged"),
     (SessionConflict, "busy"),
+    (SessionLocked, "busy"),
 )
 _IMPOSSIBLE: Final = tuple(kind for kind, _ in _REASONS)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
@@ -227,8 +229,13 @@ class Migrating:
     async def _try(self, key: Key) -> bool:
         """Everything that comes before the commit, but for the verification of the whole log."""
         session: Session[object] = Session(self._hf, key)
-        session._take(await self._hf._store_now().load(key, tail=0))
-        return session._migration(self._forward) is not None
+        loaded = await self._hf._store_now().load(key, tail=0)
+        if not self._forward.way(loaded.head.schema_version):
+            return False
+        if loaded.damaged:
+            raise SessionCorrupt(key, f"event {loaded.damaged[0]} cannot be read")
+        session._migration(self._forward, loaded)
+        return True
 
 
 def forward_of(registry: MigrationRegistry, state_type: type | None) -> Forward:

@@ -17,34 +17,38 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from msgspec import UNSET, UnsetType, structs
 
 from holdfast.errors import (
+    EventTooLarge,
     InvalidEvent,
     InvalidInput,
     InvalidQuery,
+    SchemaViolation,
     SessionConflict,
     SessionCorrupt,
+    SessionMigrationFailed,
     SessionNotLoaded,
     StoreError,
 )
-from holdfast.model import envelope as envelopes
 from holdfast.model import head as facts
 from holdfast.model import ops as op
 from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
-from holdfast.model.lease import Lease
+from holdfast.model.lease import Lease, is_leased, locked
 from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
 from holdfast.model.values import EMPTY, FrozenDict, Reads
 from holdfast.store.protocol import Committed, Loaded, scope_fields
 from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
+    from holdfast.model.envelope import Format
     from holdfast.session.forward import Forward
     from holdfast.session.sessions import Holdfast
     from holdfast.session.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
+_NEVER: Final = -1  # a version that no session is at: only a repeat gets past it
 MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 
 
@@ -113,7 +117,7 @@ class Session(Generic[S]):
             return self.values  # type: ignore[return-value]  # S is a mapping then
         if self._head is None:
             raise SessionNotLoaded("the state")
-        view: S = self._typed.view(self._fields)
+        view: S = self._typed.view(self._head, self._fields)
         return view
 
     @property
@@ -146,8 +150,10 @@ class Session(Generic[S]):
         await self._load(tail=tail)
         return self
 
-    def envelope(self, *, format: envelopes.Format = "json") -> bytes:
+    def envelope(self, *, format: Format = "json") -> bytes:
         """The session's own fields on their way to another system: see holdfast.envelope."""
+        from holdfast.model import envelope as envelopes
+
         head = self.head
         if self._scopes is None:
             raise SessionNotLoaded("the state")
@@ -216,7 +222,8 @@ class Session(Generic[S]):
         Without `expect` it rebases: if the session moved on, the ops are checked on the newest
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record. A `partial` event only
-        reaches followers.
+        reaches followers. Typed state of another MAJOR than was loaded is not changed: raises
+        MigrationError, or migrates it first.
         """
         draft = Draft(
             type=type,
@@ -237,7 +244,7 @@ class Session(Generic[S]):
         prepared = self._hf._prepare(draft, self.actor)
         if partial:
             return self._publish(prepared)
-        return (await self._commit((prepared,), expect))[0]
+        return (await self._append((prepared,), expect))[0]
 
     async def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
@@ -245,11 +252,11 @@ class Session(Generic[S]):
         """Record several events in order, all or nothing."""
         actor = actor or self.actor
         prepared = tuple([self._hf._prepare(draft, actor) for draft in drafts])
-        return await self._commit(prepared, expect) if prepared else ()
+        return await self._append(prepared, expect) if prepared else ()
 
     async def update(
         self,
-        change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None],
+        change: Callable[[S], Mapping[str, Any] | None],
         *,
         actor: str | None = None,
     ) -> Event | None:
@@ -257,7 +264,8 @@ class Session(Generic[S]):
 
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
         `change` is called again on the newest state; SessionConflict after too many tries. Going
-        through all names notices new session fields, not new app: or user: names.
+        through all names notices new session fields, not new app: or user: names. With typed
+        state it returns an update as `apply` takes it, made again if anything was written.
         """
         await self.refresh()  # "nothing to do" must be decided on the newest state too
         return await self._persist(lambda: self._try_update(change, actor))
@@ -295,9 +303,17 @@ class Session(Generic[S]):
             correlation_id=correlation_id,
             wake_id=wake_id,
         )
-        if self._head is None:
+        if self._head is None or self._scopes is None:
             await self.refresh()
-        return await self._persist(lambda: self._try_apply(update, draft, reserved=type is None))
+        try:
+            event = await self._persist(
+                lambda: self._try_apply(update, draft, reserved=type is None)
+            )
+        except SchemaViolation:
+            event = await self._repeat(draft)
+            if event is None:
+                raise
+        return event if event is not None else await self._repeat(draft)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: hf.list(label=…)."""
@@ -338,63 +354,124 @@ class Session(Generic[S]):
             return await attempt()
 
     async def _try_apply(
-        self, update: Mapping[str, Any], draft: Draft, *, reserved: bool
+        self,
+        update: Mapping[str, Any],
+        draft: Draft,
+        *,
+        reserved: bool,
+        expect: int | None = None,
     ) -> Event | None:
         assert self._typed is not None
+        if self._typed.way(self.head.schema_version):  # migrated by others: to be loaded anew
+            code = str(self._typed.code)
+            raise SessionConflict(self.key, "the schema", code, self.head.schema_version)
         planned = self._typed.plan(self._fields, update)
         if not planned.ops and reserved:
             return None
         draft = structs.replace(draft, ops=planned.ops)
         drafts = [self._hf._prepare(draft, None, reserved=reserved)]
-        raising = self._typed.raising(self.head)
+        raising = self._typed.raising(self.head, self._fields, planned.ops)
         if raising is not None:
             drafts.insert(0, self._hf._prepare(raising, draft.actor, reserved=True))
         guards, schema = self._guards(planned.guards), self.head.schema_version
-        return (await self._commit(tuple(drafts), None, guards, schema))[-1]
+        return (await self._commit(tuple(drafts), expect, guards, schema))[-1]
+
+    async def _repeat(self, draft: Draft) -> Event | None:
+        """What was recorded under the draft's id before; a plan on newer state need not fit it."""
+        if draft.id is None:
+            return None
+        prepared = self._hf._prepare(structs.replace(draft, ops=()), None, reserved=True)
+        with suppress(SessionConflict):
+            return (await self._commit((prepared,), _NEVER))[0]
+        return None
+
+    async def _append(self, drafts: tuple[Prepared, ...], expect: int | None) -> tuple[Event, ...]:
+        """Record events of the caller's; those that change typed state under its version only.
+
+        If that has moved on, refresh says whether this code may go on: not over a MAJOR.
+        """
+        typed = self._typed
+        if typed is None or self._head is None or not any(map(changes_fields, drafts)):
+            return await self._commit(drafts, expect)
+        for _ in range(UPDATE_TRIES_MAX):
+            if not typed.way(self.head.schema_version):
+                typed.fit_after(self._fields, drafts)
+                try:
+                    return await self._commit(drafts, expect, schema=self.head.schema_version)
+                except SessionConflict as error:
+                    if error.what != "the schema":
+                        raise
+            await self.refresh()
+        return await self._commit(drafts, expect, schema=self.head.schema_version)
 
     async def _load(
         self, *, tail: int, since_us: int | None = None, forward: Forward | None = None
     ) -> bool:
         """Read it, and bring it forward: to the version of its class, if none other is given.
 
-        Whether that had to be recorded.
+        Whether that had to be recorded. Nothing is shown before it is: until then, and if it
+        cannot be done, this object is as it was.
         """
         store, forward, verified = self._hf._store_now(), forward or self._typed, False
         for tries in range(UPDATE_TRIES_MAX):
-            self._take(await store.load(self.key, tail=tail, since_us=since_us))
-            prepared = None if forward is None else self._migration(forward)
-            if prepared is None:
+            loaded = await store.load(self.key, tail=tail, since_us=since_us)
+            if forward is None or not forward.way(loaded.head.schema_version):
+                self._take(loaded)
                 return False
             if not verified:  # once: what is written meanwhile was not read back from a disk
-                await self._verify()
+                await self._verify(loaded)
                 verified = True
+            prepared = self._migration(forward, loaded)
             try:
-                await self._commit((prepared,), self.version)
-                return True
+                committed = await self._record_migration(prepared, loaded)
             except SessionConflict:  # somebody wrote, or migrated it, meanwhile
                 if tries == UPDATE_TRIES_MAX - 1:
                     raise
+                continue
+            self._take(loaded)
+            self._absorb(committed, (prepared,))
+            return True
         raise AssertionError("the last try returns or raises")
 
-    async def _verify(self) -> None:
-        """Integrity first: what is migrated must be what the log amounts to."""
+    async def _verify(self, loaded: Loaded) -> None:
+        """Integrity first, before any function runs: a migration must not build on damage."""
+        if loaded.damaged:
+            raise SessionCorrupt(self.key, f"event {loaded.damaged[0]} cannot be read")
         report = await self._hf._store_now().verify(self.key)
         if not report.ok:
             raise SessionCorrupt(self.key, report.findings[0].problem)
 
-    def _migration(self, forward: Forward) -> Prepared | None:
-        """What would be recorded, whole and checked; None if nothing has to be."""
-        stored = self.head.schema_version
-        if self.damaged and stored is not None and forward.way(stored):
-            raise SessionCorrupt(self.key, f"event {self.damaged[0]} cannot be read")
-        draft = forward.migration(self.head, self._fields)
-        if draft is None:
-            return None
-        return self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
+    def _migration(self, forward: Forward, loaded: Loaded) -> Prepared:
+        """What would be recorded, whole and checked. Raises MigrationError, SchemaViolation."""
+        stored = str(loaded.head.schema_version)
+        draft = forward.migration(loaded.head, loaded.fields)
+        assert draft is not None  # there is a way
+        try:
+            return self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
+        except EventTooLarge as error:
+            step = tuple(draft.data["steps"][-1])
+            reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
+            raise SessionMigrationFailed(stored, str(forward.code), step, reason) from error
+
+    async def _record_migration(self, prepared: Prepared, loaded: Loaded) -> Committed:
+        head = loaded.head
+        mine = self.lease is not None and self.lease.fence == head.fence
+        if not mine and is_leased(head, self._hf._now_us()):
+            raise locked(head)  # its runner is of the old version: not under its hands
+        fence = None if self.lease is None else self.lease.fence
+        commit = Commit(self.key, (prepared,), head.version, fence, _NONE, head.schema_version)
+        (committed,) = await self._hf._committing((commit,))
+        self._hf._hub.touch(self.key, committed.head.version)
+        return committed
 
     async def _try_update(
-        self, change: Callable[[Mapping[str, Any]], Mapping[str, Any] | None], actor: str | None
+        self, change: Callable[[Any], Mapping[str, Any] | None], actor: str | None
     ) -> Event | None:
+        if self._typed is not None:
+            self._typed.check(self.head)
+            update = change(self._typed.fresh(self._fields))  # its own: it may be called again
+            draft = Draft(type="state.updated", actor=actor or self.actor)
+            return await self._try_apply(update or {}, draft, reserved=True, expect=self.version)
         reads = Reads(self.values)
         changes = change(reads)
         if not changes:
@@ -534,6 +611,16 @@ class Session(Generic[S]):
         version = 0 if self._head is None else self._head.version
         self._hf._hub.publish(self.key, event, version)
         return event
+
+
+def changes_fields(draft: Prepared) -> bool:
+    """Whether a draft changes the session's own state."""
+    return bool(own_ops(draft))
+
+
+def own_ops(draft: Prepared) -> list[op.PlainOp]:
+    """The operations of a draft on the session's own names."""
+    return [o for o in draft.plain_ops if op.scope_of(str(o.path[0])) == "session"]
 
 
 def check_expect(expect: object) -> int | None:

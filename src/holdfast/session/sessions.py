@@ -38,7 +38,6 @@ from holdfast.model.limits import (
     DRAFTS_PER_COMMIT_MAX,
     SESSIONS_PER_COMMIT_MAX,
 )
-from holdfast.model.migrations import MigrationRegistry
 from holdfast.model.values import EMPTY
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.follow import Hub
@@ -65,6 +64,7 @@ from holdfast.store.select import check_limit
 from holdfast.store.work import Work, check_lease_seconds, check_worker
 
 if TYPE_CHECKING:
+    from holdfast.model.migrations import MigrationRegistry
     from holdfast.model.state import State
     from holdfast.session.migrate import MigrationPlan
     from holdfast.session.typed import Typed

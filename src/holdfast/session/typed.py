@@ -7,18 +7,20 @@ here, so nothing that runs without typed state may import this module at its top
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import InvalidInput, SchemaViolation
-from holdfast.model.events import Draft
+from holdfast.model.events import Draft, Prepared
 from holdfast.model.head import MIGRATED, Head
 from holdfast.model.migrations import MigrationRegistry
+from holdfast.model.ops import PlainOp, apply
 from holdfast.model.semver import SchemaVersion, relation
 from holdfast.model.state import State, decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update
-from holdfast.model.values import FrozenDict, described
+from holdfast.model.values import FrozenDict, FrozenList, described
 from holdfast.session.forward import Forward
+from holdfast.session.session import own_ops
 
 S = TypeVar("S", bound=State)
 
@@ -26,7 +28,7 @@ S = TypeVar("S", bound=State)
 class Typed(Forward, Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
-    __slots__ = ("_seen", "_view", "of")
+    __slots__ = ("_seen", "of")
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
@@ -34,28 +36,53 @@ class Typed(Forward, Generic[S]):
         registry = MigrationRegistry() if migrations is None else migrations
         super().__init__(SchemaVersion.parse(of.schema_version), registry)
         self.of = of
-        self._seen: FrozenDict | None = None
-        self._view: S
+        self._seen: tuple[FrozenDict, S] | None = None
 
-    def view(self, fields: FrozenDict) -> S:
-        """The typed form of the fields. Raises SchemaViolation."""
-        if fields is not self._seen:
-            self._view = decode_fields(self.of, fields)
-            self._seen = fields
-        return self._view
+    def view(self, head: Head, fields: FrozenDict) -> S:
+        """The typed form of the fields. Raises MigrationError, SchemaViolation."""
+        self.check(head)
+        seen = self._seen
+        if seen is None or seen[0] is not fields:
+            seen = self._seen = (fields, self.fresh(fields))
+        return seen[1]
+
+    def fresh(self, fields: FrozenDict) -> S:
+        """A view that nobody else has. Its lists and dicts are read-only, as all state is."""
+        state = decode_fields(self.of, fields)
+        inside = state.__dict__
+        for name, value in inside.items():
+            if type(value) is list:
+                inside[name] = FrozenList(value)
+            elif type(value) is dict:
+                inside[name] = FrozenDict(value)
+        return state
 
     def plan(self, fields: FrozenDict, update: Mapping[str, Any]) -> Planned:
         return plan_update(self.of, fields, update)
 
-    def raising(self, head: Head) -> Draft | None:
-        """The fact that newer code writes now, if that is so: nothing else need be changed."""
+    def raising(self, head: Head, fields: FrozenDict, update: tuple[PlainOp, ...]) -> Draft | None:
+        """The fact that newer code writes now, if that is so: nothing else need be changed.
+
+        A version is a promise about the whole state, so this once all of it is checked as the
+        update leaves it. Raises SchemaViolation.
+        """
         stored = head.schema_version
         if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
+            decode_fields(self.of, apply(fields, update))
             return Draft(type=MIGRATED, data={"from": stored, "to": str(self.code), "steps": []})
         return None
 
-    def check(self, fields: Mapping[str, Any]) -> None:
+    def fit(self, fields: Mapping[str, Any]) -> None:
         decode_fields(self.of, fields)
+
+    def fit_after(self, fields: FrozenDict, drafts: Iterable[Prepared]) -> None:
+        """Raise SchemaViolation if plain operations would leave what the class does not declare.
+
+        They know nothing of types, so all of the state is looked at; apply need not do that.
+        """
+        ops = [op for draft in drafts for op in own_ops(draft)]
+        if any(op.path[0] in self.of.model_fields for op in ops):
+            decode_fields(self.of, apply(fields, ops))
 
 
 def encoded(state: object) -> tuple[dict[str, Any], str]:

@@ -78,6 +78,9 @@ class Hinting:
         self._heard = heard
         self.listen_again()
 
+    def wanted(self) -> bool:
+        return self._heard is not None
+
     def listen_again(self) -> None:
         """See to it that the ear is open, if anybody wants to hear; not too often."""
         deaf = self._ear is None or self._ear.is_closed()

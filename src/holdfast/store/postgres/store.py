@@ -73,6 +73,7 @@ class PostgresStore:
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         lines = [Line(url) for _ in range(LANES)]
         self._committer = Committer(lines, reader, self._hinting.tell)
+        self._asked = 0
         self._pid = os.getpid()
         self._open = True
 
@@ -240,8 +241,10 @@ class PostgresStore:
 
     def pulse(self) -> int:
         """Hints heard, and the time in coarse steps: a lost hint costs no more than a step."""
+        if not self._hinting.wanted():
+            self._asked += 1  # nobody listens: only a read can tell
         self._hinting.listen_again()
-        return self._hinting.hints + int(time.monotonic() / POLL_SECONDS)
+        return self._asked + self._hinting.hints + int(time.monotonic() / POLL_SECONDS)
 
     async def close(self) -> None:
         if self._open:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
 
@@ -17,6 +18,7 @@ from holdfast.model.ops import scope_of
 from holdfast.store.codec import SEALED, Codec, Damaged
 from holdfast.store.protocol import Erasure, Finding, Place, Progress, Report
 from holdfast.store.sqlite import rows
+from holdfast.store.sqlite.connect import SCHEMA, migrate
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.verify import Names, ScopeRow, Snapshot, Stored, verify_session
 
@@ -31,6 +33,9 @@ _STORED: Final = (
 _SCOPES: Final = (
     "SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes "
     "ORDER BY app, user, name, version"
+)
+_DEFINITIONS: Final = (
+    "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^'"
 )
 _SCOPED: Final = (
     "SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL"
@@ -106,6 +111,9 @@ class Audit:
         for (line,) in self._all("PRAGMA integrity_check(100)"):
             if line != "ok":
                 yield Finding("file", line)
+        found, expected = set(self._all(_DEFINITIONS)), _definitions()
+        for _, name, *_ in sorted(found ^ expected):
+            yield Finding("file", f"has another definition of {name} than this release makes")
 
     def _session(self, row: tuple[Any, ...]) -> Iterator[Finding]:
         self._sessions += 1
@@ -189,6 +197,15 @@ class Audit:
             row = ScopeRow(*stored[3:])
             row = row._replace(uid=rows.unpack_id(stored[-2]))  # as packed as it is stored
             yield from names.add(stored[:3], row)
+
+
+@lru_cache(maxsize=1)
+def _definitions() -> frozenset[tuple[Any, ...]]:
+    """Tables and indexes as the migrations make them."""
+    conn = apsw.Connection(":memory:")
+    for number in range(1, SCHEMA + 1):
+        migrate(conn, number)
+    return frozenset(conn.execute(_DEFINITIONS).fetchall())
 
 
 def _key_of(row: tuple[Any, ...]) -> Key | None:

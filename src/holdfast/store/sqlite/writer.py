@@ -145,6 +145,8 @@ class Writer(threading.Thread):
         except BaseException as error:
             self._failed = self._told(error)
             self._refuse_all()
+            if hasattr(self, "conn"):
+                close(self.conn)  # its locks go with it
 
     def _begin(self) -> None:
         self.conn = self._database.connect()
