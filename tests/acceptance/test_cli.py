@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import os
-import pty
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
-from typer.testing import CliRunner
 
 import holdfast
-from holdfast.cli.app import app
 from tests.support import chats
+from tests.support.command import PAGE, answer, run, run_process, run_terminal
 from tests.support.postgres import Server
 
-ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "cli.md"
 COMMANDS = ("doctor", "verify", "backup", "restore", "migrate")
 EXAMPLE = "postgresql://db.example/agents"
 
@@ -56,43 +48,6 @@ async def fill(url: str) -> None:
         await one.append("agent.message", {"text": "hello"}, actor="agent:main", set={"n": 1})
         two = await hf.create("support", "grace", id="two", labels={"plan": "gold"})
         await two.append("user.message", {"text": "hi"}, actor="user:grace")
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(here: Path, *args: str) -> Done:
-    """The command in this process, which saves the second that a new one takes."""
-    with contextlib.chdir(here):
-        result = CliRunner().invoke(app, args, prog_name="holdfast")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Done(result.exit_code, result.stdout, result.stderr)
-
-
-def run_process(here: Path, *args: str) -> Done:
-    """The command as a process of its own, in a pipe."""
-    done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *args],
-        cwd=here,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "COLUMNS": "80"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    return Done(done.returncode, done.stdout, done.stderr)
-
-
-def answer(here: Path, *args: str) -> tuple[int, Any]:
-    """The exit code and the JSON, which is all there is."""
-    done = run(here, *args, "--json")
-    assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)
 
 
 # --- help ---------------------------------------------------------------------------------------
@@ -176,29 +131,8 @@ def test_one_session_can_be_verified(here: Path) -> None:
 
 def test_on_a_terminal_there_are_colours_and_a_bar(here: Path) -> None:
     """And the same words."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "doctor", "sqlite:///support.db"],
-        cwd=here,
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, sys.path)),
-            "TERM": "xterm-256color",
-        },
-        stdin=subprocess.DEVNULL,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    text = b""
-    try:
-        while chunk := os.read(ours, 65_536):
-            text += chunk
-    except OSError:  # how a terminal says that the other side is gone
-        pass
-    os.close(ours)
-    assert process.wait(60) == 0
-    shown = text.decode()
+    code, shown = run_terminal(here, "doctor", "sqlite:///support.db")
+    assert code == 0
     assert "\x1b[32mok" in shown
     assert "reading sessions" in shown
     assert "chain, checksums and seqs hold" in shown

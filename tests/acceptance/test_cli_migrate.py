@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,9 @@ import apsw
 import pytest
 
 import holdfast
-from tests.acceptance.test_cli import Done, answer, run, run_process
+from holdfast.session.migrate import FATES
 from tests.support import chats
+from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 
 URL = "sqlite:///chats.db"
 REGISTRY = ("--registry", "chats:MIGRATIONS")
@@ -229,6 +231,7 @@ def test_an_interrupted_apply_goes_on_when_run_again(here: Path) -> None:
     assert stopped.returncode == 130
     assert stopped.stderr.startswith("holdfast: interrupted\n")
     assert "run the same command again" in stopped.stderr
+    assert (stopped.stdout, "Traceback" in stopped.stderr) == ("", False)
     half = versions(url)
     assert set(half.values()) == {(1, "1.0.0"), (2, "2.0.0")}
     code, told = answer(here, "migrate", url, *STATE, "--apply")
@@ -250,6 +253,20 @@ def test_in_a_pipe_there_is_a_line_for_each_fate(here: Path) -> None:
     assert lines[-1] == (
         "not ok: 2 sessions of 8 to be migrated to schema 2.0.0, 4 cannot be; nothing was written."
     )
+
+
+def test_on_a_terminal_there_is_a_table_and_a_bar(here: Path) -> None:
+    """With colours that tell what is possible from what is not."""
+    code, shown = run_terminal(here, "migrate", URL, *STATE, "--plan")
+    assert code == 1
+    for words in ("trying sessions", "one of them", "\x1b[32mmigratable", "\x1b[1;31mfailed"):
+        assert words in shown
+
+
+def test_the_page_explains_every_fate() -> None:
+    """No outcome is shown that docs/cli.md does not explain."""
+    rows = re.findall(r"^\| `(\w+)` \| .* \| (fine|impossible) \|$", PAGE.read_text(), re.MULTILINE)
+    assert [fate for fate, _ in rows] == list(FATES)
 
 
 def test_what_migrations_print_is_no_part_of_the_answer(here: Path) -> None:
@@ -274,6 +291,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--registry", "unfinished:X"), "(unfinished.py, line 1)"),
     (("--registry", "needy:X"), "No module named 'no_such_package' (needy.py, line 1)"),
     (("--registry", "leaving:X"), "cannot be imported: SystemExit: 0"),
+    (("--registry", "exiting:EXITING"), "ended the process (sys.exit)"),
     ((*REGISTRY, "--state", "chats:NUMBER"), "is no State"),
     ((*REGISTRY, "--state", "chats:Chad"), "the module chats has no 'Chad'"),
     ((*REGISTRY, "--app", ""), "the app ''"),

@@ -50,6 +50,10 @@ OTHERS = {
         "from holdfast import MigrationRegistry\n\nTWICE = MigrationRegistry()\n"
         "TWICE.register('1.0.0', '2.0.0', dict)\nTWICE.register('1.0.0', '2.0.0', dict)\n"
     ),
+    "exiting.py": (
+        "import sys\nfrom holdfast import MigrationRegistry\n\nEXITING = MigrationRegistry()\n"
+        "EXITING.register('1.0.0', '2.0.0', lambda fields: sys.exit(0))\n"
+    ),
     "loud.py": "from chats import *\n\nprint('loud')\n",
 }
 

@@ -218,7 +218,7 @@ def migrate(
                 "it must be said what to do: --plan tries and writes nothing, --apply migrates. "
                 "Give one of the two."
             )
-        with screen.quiet():  # migrations are somebody's code, and may print
+        with screen.foreign():
             migrations = named("--registry", registry)
             state_type = None if state is None else named("--state", state)
             done = _on(url, run, looking=plan)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.session.migrate import MigrationOutcome, MigrationPlan
 from holdfast.store.doctor import finding_line, plural, size
 from holdfast.store.protocol import Check, Diagnosis, Finding, Report
@@ -33,8 +33,8 @@ _FINDINGS: Final = (
 
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
 _INTERRUPTED: Final = (
-    "stopped before the end. What was migrated stays migrated and the rest is as it was: run the "
-    "same command again to go on."
+    "stopped before the end. What was migrated stays migrated, the rest is as it was: run the same "
+    "command again to go on."
 )
 
 
@@ -67,14 +67,18 @@ class Screen:
             yield lambda done, total: bar.update(task, completed=done, total=total)
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Around code that is not ours: what it prints goes where answers do not."""
+    def foreign(self) -> Iterator[None]:
+        """Around code that is not ours: what it prints is no answer, and where it ends is told."""
         try:
             with redirect_stdout(sys.stderr):
                 yield
+        except SystemExit as error:
+            raise InvalidInput(
+                "a migration, or a module that it needs, ended the process (sys.exit). Let it "
+                "raise an exception instead."
+            ) from error
         except KeyboardInterrupt:
-            self._err.print(Text("holdfast: interrupted", "bold red"))
-            self._err.print(Text(f"  {_INTERRUPTED}"), soft_wrap=True)
+            self._tell("interrupted", _INTERRUPTED, retryable=True)
             raise typer.Exit(INTERRUPTED) from None
 
     # --- answers -------------------------------------------------------------------------------
@@ -125,12 +129,15 @@ class Screen:
     # --- private -------------------------------------------------------------------------------
 
     def _error(self, error: HoldfastError) -> None:
+        self._tell(error.code, str(error), retryable=error.retryable)
+
+    def _tell(self, code: str, message: str, *, retryable: bool) -> None:
         if self._json:
-            told = {"code": error.code, "message": str(error), "retryable": error.retryable}
+            told = {"code": code, "message": message, "retryable": retryable}
             self._write({"ok": False, "error": told})
             return
-        self._err.print(Text(f"holdfast: {error.code}", "bold red"))
-        self._err.print(Text(f"  {error}"), soft_wrap=True)
+        self._err.print(Text(f"holdfast: {code}", "bold red"))
+        self._err.print(Text(f"  {message}"), soft_wrap=True)
 
     def _say(self, line: str, severity: str) -> None:
         if self._out.is_terminal:

@@ -117,6 +117,8 @@ class Reader:
                     damaged.append(event.seq)
                 seq = event.seq
             events += page
+            if len(page) < _PAGE:
+                break  # within one instant there is no more, and most sessions are one page
         damaged += range(seq + 1, head.version + 1)
         settled = Fold(head, fold.fields, fold.versions)
         size += EVENT_OVERHEAD_BYTES * len(events)
