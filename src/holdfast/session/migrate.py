@@ -37,7 +37,7 @@ from holdfast.model.keys import Key
 from holdfast.model.limits import PAGE_MAX
 from holdfast.model.migrations import MigrationRegistry
 from holdfast.session.forward import Forward, check_registry
-from holdfast.session.session import Session
+from holdfast.session.loading import Loading
 from holdfast.store.protocol import Progress, Query
 
 if TYPE_CHECKING:
@@ -224,17 +224,15 @@ class Migrating:
         )
 
     async def _migrate(self, key: Key) -> bool:
-        return await Session(self._hf, key)._load(tail=0, forward=self._forward)
+        _, moved = await Loading(self._hf, key).load(self._forward, tail=0)
+        return moved is not None
 
     async def _try(self, key: Key) -> bool:
         """Everything that comes before the commit, but for the verification of the whole log."""
-        session: Session[object] = Session(self._hf, key)
         loaded = await self._hf._store_now().load(key, tail=0)
         if not self._forward.way(loaded.head.schema_version):
             return False
-        if loaded.damaged:
-            raise SessionCorrupt(key, f"event {loaded.damaged[0]} cannot be read")
-        session._migration(self._forward, loaded)
+        Loading(self._hf, key).propose(self._forward, loaded)
         return True
 
 

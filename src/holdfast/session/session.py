@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from msgspec import UNSET, UnsetType, structs
 
 from holdfast.errors import (
-    EventTooLarge,
     InvalidEvent,
     InvalidInput,
     InvalidQuery,
     SchemaViolation,
     SessionConflict,
-    SessionCorrupt,
-    SessionMigrationFailed,
     SessionNotLoaded,
     StoreError,
 )
@@ -34,22 +31,21 @@ from holdfast.model.events import Commit, Draft, Event, Prepared
 from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
-from holdfast.model.lease import Lease, is_leased, locked
+from holdfast.model.lease import Lease
 from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
 from holdfast.model.values import EMPTY, FrozenDict, Reads
+from holdfast.session.loading import Loading
 from holdfast.store.protocol import Committed, Loaded, scope_fields
 from holdfast.store.select import check_limit, check_seq, check_types
 
 if TYPE_CHECKING:
     from holdfast.model.envelope import Format
-    from holdfast.session.forward import Forward
     from holdfast.session.sessions import Holdfast
     from holdfast.session.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
 _NEVER: Final = -1  # a version that no session is at: only a repeat gets past it
-MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 
 
 S = TypeVar("S", covariant=True)
@@ -404,65 +400,13 @@ class Session(Generic[S]):
             await self.refresh()
         return await self._commit(drafts, expect, schema=self.head.schema_version)
 
-    async def _load(
-        self, *, tail: int, since_us: int | None = None, forward: Forward | None = None
-    ) -> bool:
-        """Read it, and bring it forward: to the version of its class, if none other is given.
-
-        Whether that had to be recorded. Nothing is shown before it is: until then, and if it
-        cannot be done, this object is as it was.
-        """
-        store, forward, verified = self._hf._store_now(), forward or self._typed, False
-        for tries in range(UPDATE_TRIES_MAX):
-            loaded = await store.load(self.key, tail=tail, since_us=since_us)
-            if forward is None or not forward.way(loaded.head.schema_version):
-                self._take(loaded)
-                return False
-            if not verified:  # once: what is written meanwhile was not read back from a disk
-                await self._verify(loaded)
-                verified = True
-            prepared = self._migration(forward, loaded)
-            try:
-                committed = await self._record_migration(prepared, loaded)
-            except SessionConflict:  # somebody wrote, or migrated it, meanwhile
-                if tries == UPDATE_TRIES_MAX - 1:
-                    raise
-                continue
-            self._take(loaded)
-            self._absorb(committed, (prepared,))
-            return True
-        raise AssertionError("the last try returns or raises")
-
-    async def _verify(self, loaded: Loaded) -> None:
-        """Integrity first, before any function runs: a migration must not build on damage."""
-        if loaded.damaged:
-            raise SessionCorrupt(self.key, f"event {loaded.damaged[0]} cannot be read")
-        report = await self._hf._store_now().verify(self.key)
-        if not report.ok:
-            raise SessionCorrupt(self.key, report.findings[0].problem)
-
-    def _migration(self, forward: Forward, loaded: Loaded) -> Prepared:
-        """What would be recorded, whole and checked. Raises MigrationError, SchemaViolation."""
-        stored = str(loaded.head.schema_version)
-        draft = forward.migration(loaded.head, loaded.fields)
-        assert draft is not None  # there is a way
-        try:
-            return self._hf._prepare(draft, self.actor or MIGRATOR, reserved=True)
-        except EventTooLarge as error:
-            step = tuple(draft.data["steps"][-1])
-            reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
-            raise SessionMigrationFailed(stored, str(forward.code), step, reason) from error
-
-    async def _record_migration(self, prepared: Prepared, loaded: Loaded) -> Committed:
-        head = loaded.head
-        mine = self.lease is not None and self.lease.fence == head.fence
-        if not mine and is_leased(head, self._hf._now_us()):
-            raise locked(head)  # its runner is of the old version: not under its hands
-        fence = None if self.lease is None else self.lease.fence
-        commit = Commit(self.key, (prepared,), head.version, fence, _NONE, head.schema_version)
-        (committed,) = await self._hf._committing((commit,))
-        self._hf._hub.touch(self.key, committed.head.version)
-        return committed
+    async def _load(self, *, tail: int, since_us: int | None = None) -> None:
+        """Read it, brought forward to the version of its class; if that fails, nothing changes."""
+        loading = Loading(self._hf, self.key, self.actor, self.lease)
+        loaded, moved = await loading.load(self._typed, tail=tail, since_us=since_us)
+        self._take(loaded)
+        if moved is not None:
+            self._absorb(moved, (None,))
 
     async def _try_update(
         self, change: Callable[[Any], Mapping[str, Any] | None], actor: str | None

@@ -1,0 +1,89 @@
+"""Loading: a session as it is stored, brought forward first if the code expects another version.
+
+A migration is planned, verified and recorded on one reading: its event says what takes that very
+state to the new one, so it is recorded on that version of the session or not at all. If somebody
+was faster, it is read again. The object that asked sees nothing before all of it is done.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import EventTooLarge, SessionConflict, SessionCorrupt, SessionMigrationFailed
+from holdfast.model.events import Commit, Prepared
+from holdfast.model.keys import Key
+from holdfast.model.lease import Lease, is_leased, locked
+from holdfast.model.limits import UPDATE_TRIES_MAX
+from holdfast.store.protocol import Committed, Loaded
+
+if TYPE_CHECKING:
+    from holdfast.session.forward import Forward
+    from holdfast.session.sessions import Holdfast
+
+MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
+
+
+class Loading:
+    """One session to be read, for an actor who may hold its lease."""
+
+    def __init__(
+        self, hf: Holdfast, key: Key, actor: str | None = None, lease: Lease | None = None
+    ) -> None:
+        self._hf, self._key, self._actor, self._lease = hf, key, actor, lease
+
+    async def load(
+        self, forward: Forward | None, *, tail: int, since_us: int | None = None
+    ) -> tuple[Loaded, Committed | None]:
+        """What is stored, and the migration that was recorded on it if there had to be one.
+
+        Raises what the store's load raises; MigrationError, SchemaViolation; SessionCorrupt if it
+        is damaged, SessionLocked if another runs it, SessionConflict if others never pause.
+        """
+        store, verified = self._hf._store_now(), False
+        for tries in range(UPDATE_TRIES_MAX):
+            loaded = await store.load(self._key, tail=tail, since_us=since_us)
+            if forward is None or not forward.way(loaded.head.schema_version):
+                return loaded, None
+            if not verified:  # once: what is written meanwhile was not read back from a disk
+                await self._verify()
+                verified = True
+            prepared = self.propose(forward, loaded)
+            try:
+                return loaded, await self._record(prepared, loaded)
+            except SessionConflict:  # somebody wrote, or migrated it, meanwhile
+                if tries == UPDATE_TRIES_MAX - 1:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    def propose(self, forward: Forward, loaded: Loaded) -> Prepared:
+        """What would be recorded, whole and checked; there must be a way.
+
+        Raises MigrationError, SchemaViolation, SessionCorrupt.
+        """
+        if loaded.damaged:
+            raise SessionCorrupt(self._key, f"event {loaded.damaged[0]} cannot be read")
+        draft = forward.migration(loaded.head, loaded.fields)
+        assert draft is not None
+        try:
+            return self._hf._prepare(draft, self._actor or MIGRATOR, reserved=True)
+        except EventTooLarge as error:
+            stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
+            reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
+            raise SessionMigrationFailed(stored, str(forward.code), step, reason) from error
+
+    async def _verify(self) -> None:
+        """Integrity first, before any function runs: a migration must not build on damage."""
+        report = await self._hf._store_now().verify(self._key)
+        if not report.ok:
+            raise SessionCorrupt(self._key, report.findings[0].problem)
+
+    async def _record(self, prepared: Prepared, loaded: Loaded) -> Committed:
+        head, lease = loaded.head, self._lease
+        mine = lease is not None and lease.fence == head.fence
+        if not mine and is_leased(head, self._hf._now_us()):
+            raise locked(head)  # its runner may be of the old version: not under its hands
+        fence = None if lease is None else lease.fence
+        commit = Commit(self._key, (prepared,), head.version, fence, {}, head.schema_version)
+        (committed,) = await self._hf._committing((commit,))
+        self._hf._hub.touch(self._key, committed.head.version)
+        return committed
