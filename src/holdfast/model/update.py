@@ -10,7 +10,7 @@ field is guarded, because the verdict rests on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -21,8 +21,8 @@ from holdfast.errors import SchemaViolation
 from holdfast.model import validation
 from holdfast.model.fits import reducer_of
 from holdfast.model.forms import Form, RecordForm, fields_of
-from holdfast.model.ops import PlainOp, Set
-from holdfast.model.reducers import MISSING, LastWriteWins, Reducer
+from holdfast.model.ops import Add, Merge, PlainOp, Set
+from holdfast.model.reducers import MISSING, Item, LastWriteWins, MergeByKey, Reducer
 from holdfast.model.state import Record, State, decode_fields, decoded, encode_fields, encoded
 from holdfast.model.values import described
 
@@ -56,7 +56,27 @@ class Slot:
             made = self.takes.__pydantic_validator__.validate_python({self.name: value})
         except ValidationError as error:
             raise validation.violation(error, RecordForm(self.takes), self.name) from error
-        return encoded(self.form, made.__dict__[self.name], self.name)
+        held = made.__dict__[self.name]
+        plain = encoded(self.form, held, self.name)
+        return _items(held, plain) if isinstance(self.reducer, MergeByKey) else plain
+
+    def check_merged(self, old: Any, ops: Iterable[PlainOp]) -> None:
+        """Check the items that come of merging: each part was fit, the whole may not be."""
+        items: dict[int, Any] = {}
+        start = 0 if old is MISSING else len(old)
+        for op in ops:
+            if isinstance(op, Merge) and isinstance(at := op.path[1], int):
+                items[at] = {**old[at], **op.value}
+            elif isinstance(op, Add):
+                items |= enumerate(op.items, start)
+            elif isinstance(op, Set):
+                items |= enumerate(op.value)
+        for at, item in items.items():
+            try:
+                decoded(self.takes, {self.name: [item]})
+            except SchemaViolation as error:
+                where = f"{self.name}[{at}]{error.field.removeprefix(f'{self.name}[0]')}"
+                raise SchemaViolation(where, error.expected, error.actual) from error
 
     def held(self, fields: Mapping[str, Any]) -> tuple[Any, tuple[PlainOp, ...]]:
         """What the field holds. A default that was never stored is stored first, if it matters."""
@@ -91,6 +111,8 @@ def plan_update(
         ops += [*before, *compiled.ops]
         if compiled.guarded or before or slot.becomes is not None:
             guards[slot.name] = None
+        if isinstance(slot.reducer, MergeByKey) and any(map(_is_partial, plain[at])):
+            slot.check_merged(old, compiled.ops)
         if slot.becomes is not None:
             decoded(slot.becomes, {slot.name: slot.reducer.fold(old, plain[at], slot.name)})
     if any(_is_whole(state_type, slot.name) for slot in slots):
@@ -144,6 +166,18 @@ def _slot(state_type: type[State], name: Any) -> Slot:
             raise SchemaViolation(str(name), words, "a name that it does not declare")
         found = slots[name] = Slot(state_type, name)
     return found
+
+
+def _items(made: Iterable[Any], plain: list[Any]) -> list[Any]:
+    """The plain items, those of records with a note of which names were given."""
+    return [
+        Item(names, record.__pydantic_fields_set__) if isinstance(record, Record) else names
+        for record, names in zip(made, plain, strict=True)
+    ]
+
+
+def _is_partial(item: Any) -> bool:
+    return isinstance(item, Item) and len(item.given) < len(item)
 
 
 def _single(slot: Slot, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:
