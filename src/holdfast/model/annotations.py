@@ -53,7 +53,10 @@ def form_of(annotation: Any, where: str) -> Form:
     if origin is Annotated:
         if any(isinstance(item, Reducer) for item in args[1:]):
             raise InvalidSchema(f"{where} has a reducer inside its type; it stands on the field")
-        return form_of(args[0], where)
+        form = form_of(args[0], where)
+        for item in args[1:]:
+            check_discriminator(getattr(item, "discriminator", None), form, where)
+        return form
     if (named := _named(annotation)) is not None:
         return form_of(named, where)
     if origin is Literal:
@@ -63,6 +66,17 @@ def form_of(annotation: Any, where: str) -> Form:
     if origin in _COLLECTIONS or annotation in _COLLECTIONS:
         return _collection(origin or annotation, args, where)
     return _single(origin or annotation, where)
+
+
+def check_discriminator(name: Any, form: Form, where: str) -> None:
+    """Refuse to tell records apart by a number: pydantic, asked to, takes 1, 1.0 and True alike."""
+    for member in form.members if isinstance(form, UnionForm) and isinstance(name, str) else ():
+        found = member.inner(name)
+        if isinstance(found, LiteralForm) and found.kinds & {"int", "bool"}:
+            raise InvalidSchema(
+                f"{where} has the discriminator {name!r}, which is {found.words}; use literals of "
+                "text, or leave the discriminator out"
+            )
 
 
 def _named(annotation: Any) -> Any:

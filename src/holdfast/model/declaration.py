@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from holdfast.errors import InvalidSchema
-from holdfast.model.annotations import Undefined, form_of
+from holdfast.model.annotations import Undefined, check_discriminator, form_of
 from holdfast.model.fits import check_reducers
 from holdfast.model.forms import Form, Misfit
 from holdfast.model.keys import unfit
@@ -90,6 +90,7 @@ def _check_field(cls: type[Any], name: str, field: FieldInfo, form: Form) -> Non
         raise InvalidSchema(f"{where} has a scope's prefix; a State has the session's own fields")
     if field.alias or field.validation_alias or field.serialization_alias:
         raise InvalidSchema(f"{where} has an alias; fields are stored by their own names")
+    check_discriminator(field.discriminator, form, where)
     check_reducers(field.metadata, form, where, allowed=_is_state(cls))
     if field.default is not PydanticUndefined:
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, Final
 
 from pydantic import GetCoreSchemaHandler, ValidationError
@@ -37,6 +38,7 @@ from holdfast.model.values import described
 # The context in which stored fields are read: only there an unknown variant is kept.
 STORED: Final = object()
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}").fullmatch
+_LITERALS: Final = frozenset((str, int, bool, type(None)))
 _OURS: Final = "holdfast"  # marks a rule that is exact already
 _NESTED: Final = (
     "schema",
@@ -152,24 +154,50 @@ def _exact_datetime(rule: Any) -> Any:
 
 
 def _exact_enum(rule: Any, *, names: bool = False) -> Any:
-    """A member, or what newer code wrote of the same kind; as a name in a dict it is text."""
+    """A member, or what newer code wrote of the same kind; as a name in a dict it is text.
+
+    Stored values are told by their type as well: 1.0 and true are no member whose value is 1.
+    """
     of = rule["cls"]
     kinds = {type(member.value) for member in of}
 
-    def keep(value: Any, info: core.ValidationInfo[Any]) -> Any:
-        if is_unknown(value, of):  # read before, and passed on
+    def read(value: Any, info: core.ValidationInfo[Any]) -> Any:
+        if type(value) is of or is_unknown(value, of):  # the latter was read before, and passed on
             return value
-        if names and kinds == {int} and type(value) is str and _INTEGER(value):
-            value = int(value)
-        if type(value) in kinds and info.context is STORED:
-            return UnknownVariant(value, of)
+        if info.mode == "json":
+            if names and kinds == {int} and type(value) is str and _INTEGER(value):
+                value = int(value)
+            if type(value) in kinds:
+                return _member(of, value, info)
         raise PydanticCustomError("enum", "a member")
 
-    def either() -> Any:
-        other = core.with_info_plain_validator_function(keep, json_schema_input_schema=rule)
-        return core.union_schema([dict(rule), other], mode="left_to_right")
+    plain = core.with_info_plain_validator_function(read, json_schema_input_schema=rule)
+    return _either(plain, plain, "enum")
 
-    return _either(either(), either(), "enum")
+
+def _member(of: type[Enum], value: Any, info: core.ValidationInfo[Any]) -> Any:
+    """The member of a stored value; the enum itself may say what it does with an unknown one."""
+    try:
+        return of(value)
+    except ValueError:
+        if info.context is STORED:
+            return UnknownVariant(value, of)
+        raise PydanticCustomError("enum", "a member") from None
+
+
+def _exact_literal(rule: Any) -> Any:
+    """One of the values, and of its very type: pydantic takes 1, 1.0 and True for each other."""
+    values = {(type(value), value) for value in rule["expected"]}
+    if not {int, bool} & {kind for kind, _ in values}:
+        return rule  # left as it is: a literal of text may tell the members of a union apart
+
+    def read(value: Any) -> Any:
+        if type(value) in _LITERALS and (type(value), value) in values:
+            return value
+        raise PydanticCustomError("literal_error", "one of the values")
+
+    plain = core.no_info_plain_validator_function(read, json_schema_input_schema=rule)
+    return _either(plain, plain, "literal")
 
 
 def _exact_any(rule: Any) -> Any:
@@ -194,6 +222,7 @@ _EXACT: Final[dict[str, Callable[[Any], Any]]] = {
     "float": _exact_float,
     "datetime": _exact_datetime,
     "enum": _exact_enum,
+    "literal": _exact_literal,
     "any": _exact_any,
     "default": _exact_default,
 }

@@ -59,6 +59,14 @@ class Huge(enum.Enum):
     A = 2**64
 
 
+class First(Record):
+    kind: Literal[1] = 1
+
+
+class Second(Record):
+    kind: Literal[2] = 2
+
+
 class Holder(Record):
     names: dict[str, int] = {}
 
@@ -123,6 +131,8 @@ def declared(type_: Any, default: Any = ...) -> type[State]:
         dict[str, list[complex | None]],
         tuple[int, complex],
         Annotated[list[Annotated[list[int], r.append]], Field()],
+        Annotated[First | Second, Field(discriminator="kind")],
+        list[Annotated[First | Second, Field(discriminator="kind")]],
     ],
     ids=str,
 )
@@ -144,6 +154,7 @@ def test_a_type_without_an_exact_form_is_refused_by_name(type_: Any) -> None:
         Literal["a"] | str,
         Literal["a"] | Literal["b"],
         Said | Called,
+        First | Second,
         Annotated[Said | Called, Field(discriminator="kind")],
         frozenset[Point],
         set[tuple[int, str]],

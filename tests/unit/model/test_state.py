@@ -6,7 +6,7 @@ import enum
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pydantic import ConfigDict, Field, ValidationError
@@ -324,6 +324,43 @@ def test_a_variant_of_another_kind_is_a_violation() -> None:
     for fields in ({"level": "high"}, {"level": 1.5}, {"levels": {"high": 1}}):
         with pytest.raises(SchemaViolation):
             decode_fields(Made, fields)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Literal[0, 1], True),
+        (Literal[0, 1], 1.0),
+        (Literal[True], 1),
+        (list[Literal[1, "a", None]], [True]),
+        (Level, True),
+        (Level, 1.0),
+        (Level | bool, 1.0),
+    ],
+    ids=str,
+)
+def test_one_and_true_are_different_values_of_literals_and_enums(type_: Any, value: Any) -> None:
+    """Whether a caller gives the value or it was stored."""
+    made = type("Made", (State,), {"__annotations__": {"field": type_}})
+    with pytest.raises(SchemaViolation):
+        made(field=value)
+    with pytest.raises(SchemaViolation):
+        decode_fields(made, {"field": value})
+
+
+def test_a_literal_beside_its_plain_type_leaves_values_as_they_are() -> None:
+    """True is the literal and 1 is the number, given and read back."""
+
+    class Made(State):
+        field: Literal[True] | int
+        level: Level | bool
+
+    for field, level in ((True, Level.LOW), (1, True)):
+        made = Made(field=field, level=level)  # type: ignore[arg-type]
+        stored = encode_fields(made)
+        assert canonical(stored) == canonical({"field": field, "level": level})
+        read = decode_fields(Made, stored)
+        assert (type(read.field), type(read.level)) == (type(field), type(level))
 
 
 def test_a_caller_may_pass_on_an_unknown_variant_but_not_make_one_up() -> None:
