@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Final
 
@@ -153,6 +154,14 @@ def _exact_datetime(rule: Any) -> Any:
     return _either(rule, core.no_info_after_validator_function(in_utc, rule), "datetime")
 
 
+def _exact_timedelta(rule: Any) -> Any:
+    def plain(value: timedelta) -> timedelta:
+        # A TTL is a timedelta, and would be read back as one.
+        return timedelta(value.days, value.seconds, value.microseconds)
+
+    return _either(rule, core.no_info_after_validator_function(plain, rule), "timedelta")
+
+
 def _exact_enum(rule: Any, *, names: bool = False) -> Any:
     """A member, or what newer code wrote of the same kind; as a name in a dict it is text.
 
@@ -221,6 +230,7 @@ _EXACT: Final[dict[str, Callable[[Any], Any]]] = {
     "int": _exact_int,
     "float": _exact_float,
     "datetime": _exact_datetime,
+    "timedelta": _exact_timedelta,
     "enum": _exact_enum,
     "literal": _exact_literal,
     "any": _exact_any,

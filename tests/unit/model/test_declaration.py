@@ -14,12 +14,16 @@ import pytest
 from pydantic import (
     AnyUrl,
     AwareDatetime,
+    Base64Bytes,
+    Base64UrlStr,
     BaseModel,
     ConfigDict,
     Field,
     PositiveInt,
     PrivateAttr,
     SecretStr,
+    Strict,
+    StrictInt,
     create_model,
 )
 from typing_extensions import TypeAliasType
@@ -131,6 +135,10 @@ def declared(type_: Any, default: Any = ...) -> type[State]:
         dict[str, list[complex | None]],
         tuple[int, complex],
         Annotated[list[Annotated[list[int], r.append]], Field()],
+        Base64Bytes,
+        list[Base64UrlStr],
+        Annotated[int, Strict(False)],
+        list[Annotated[int, Field(strict=False)]],
         Annotated[First | Second, Field(discriminator="kind")],
         list[Annotated[First | Second, Field(discriminator="kind")]],
     ],
@@ -146,6 +154,7 @@ def test_a_type_without_an_exact_form_is_refused_by_name(type_: Any) -> None:
     "type_",
     [
         PositiveInt,
+        StrictInt,
         AwareDatetime,
         typing.List[int],  # noqa: UP006  # the old spelling means the same
         typing.Dict[str, int],  # noqa: UP006
@@ -198,7 +207,20 @@ def test_an_integer_default_of_a_float_is_a_float() -> None:
 
 
 @pytest.mark.parametrize(
-    "version", ["1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-rc1", "v1.0.0", "1.0.x", "", "1.0.0\n", 1]
+    "version",
+    [
+        "1",
+        "1.0",
+        f"1.{10**18}.0",
+        "1.0.0.0",
+        "01.0.0",
+        "1.0.0-rc1",
+        "v1.0.0",
+        "1.0.x",
+        "",
+        "1.0.0\n",
+        1,
+    ],
 )
 def test_a_version_is_three_numbers(version: Any) -> None:
     """MAJOR.MINOR.PATCH and nothing else, looked at when the class is defined."""

@@ -6,7 +6,7 @@ import enum
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import ConfigDict, Field, ValidationError
@@ -346,6 +346,24 @@ def test_one_and_true_are_different_values_of_literals_and_enums(type_: Any, val
         made(field=value)
     with pytest.raises(SchemaViolation):
         decode_fields(made, {"field": value})
+
+
+def test_a_ttl_in_a_field_of_timedelta_is_a_timedelta() -> None:
+    """As it is when it is read back, also inside of collections and with a constraint."""
+
+    class Made(State):
+        plain: timedelta
+        many: list[timedelta]
+        long: Annotated[timedelta, Field(ge=timedelta(hours=1))]
+        short: TTL
+
+    hour = TTL(hours=1)
+    made = Made(plain=hour, many=[hour], long=hour, short=hour)
+    kinds = [type(value) for value in (made.plain, made.many[0], made.long, made.short)]
+    assert kinds == [timedelta, timedelta, timedelta, TTL]
+    assert decode_fields(Made, encode_fields(made)) == made
+    with pytest.raises(SchemaViolation):
+        Made(plain=hour, many=[hour], long=TTL(minutes=1), short=hour)
 
 
 def test_a_literal_beside_its_plain_type_leaves_values_as_they_are() -> None:
