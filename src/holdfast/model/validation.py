@@ -277,6 +277,12 @@ def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
     return made
 
 
+def failed(error: Exception, form: Form, name: str, value: object) -> SchemaViolation:
+    """What a user's validator raised that is no complaint of pydantic's: the value did not pass."""
+    words = f"{form.words} (what checks it raised {type(error).__name__})"
+    return SchemaViolation(name, words, described(value))
+
+
 def _first(errors: list[Any]) -> Any:
     """The first complaint, but not about a member of a union that a literal field rules out."""
     ruled_out = {found["loc"][:-1] for found in errors if found["type"] == "literal_error"}

@@ -291,3 +291,53 @@ def test_many_partly_given_items_are_merged_alike() -> None:
     ).ops
     assert isinstance(op, Set)
     assert all(step["done"] and step["low"] == 1 for step in op.value)
+
+
+class Raising(State):
+    inverse: Annotated[float, AfterValidator(lambda value: 1 / value)] = 1.0
+    known: int = 0
+    seeded: Annotated[list[int], append] = Field(default_factory=lambda: [{}["x"]])
+
+    @field_validator("known")
+    @classmethod
+    def _known(cls, value: int) -> int:
+        return {0: 0, 1: 1}[value]
+
+
+@pytest.mark.parametrize(
+    ("update", "cause"),
+    [({"inverse": 0.0}, ZeroDivisionError), ({"known": 2}, KeyError), ({"seeded": [1]}, KeyError)],
+    ids=str,
+)
+def test_whatever_a_validator_raises_is_a_violation(
+    update: dict[str, Any], cause: type[Exception]
+) -> None:
+    """Its own error is kept as the cause, and named; so it is when a state is made."""
+    with pytest.raises(SchemaViolation, match=cause.__name__) as caught:
+        plan_update(Raising, {}, update)
+    assert isinstance(caught.value.__cause__, cause)
+    with pytest.raises(SchemaViolation, match=cause.__name__) as caught:
+        Raising(**{"seeded": [], **update} if "seeded" not in update else {})
+    assert isinstance(caught.value.__cause__, cause)
+
+
+class Wide(State):
+    a: Annotated[list[Step], merge_by_key("name")] = []
+    b: Annotated[list[Step], merge_by_key("name")] = []
+    c: Annotated[list[Step], merge_by_key("name")] = []
+    d: Annotated[list[Step], merge_by_key("name")] = []
+    log: Annotated[list[int], append] = []
+
+
+def test_an_update_has_no_more_operations_than_an_event_holds() -> None:
+    """Fields with many changes are then replaced as a whole, and guarded."""
+    held = [Step(name=str(n), done=True) for n in range(256)]
+    fields = freeze(encode_fields(Wide(a=held, b=held, c=held, d=held)))
+    changed = [{"name": str(n), "low": 1} for n in range(256)]
+    few = plan_update(Wide, fields, {"a": changed, "b": changed, "c": changed})
+    assert len(few.ops) == 768
+    many = plan_update(Wide, fields, {"log": [1], **dict.fromkeys("abcd", changed)})
+    assert [type(op) for op in many.ops] == [Add, Set, Set, Set, Set]
+    assert many.guards == ("a", "b", "c", "d")
+    after = ops.apply(fields, many.ops)
+    assert after["a"] == ops.apply(fields, few.ops)["a"] == after["d"]
