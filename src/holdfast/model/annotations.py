@@ -92,11 +92,11 @@ def check_marks(marks: Iterable[Any], where: str) -> None:
 def check_discriminator(name: Any, form: Form, where: str) -> None:
     """Refuse to tell records apart by a number: pydantic, asked to, takes 1, 1.0 and True alike."""
     for member in form.members if isinstance(form, UnionForm) and isinstance(name, str) else ():
-        found = member.inner(name)
-        if isinstance(found, LiteralForm) and found.kinds & {"int", "bool"}:
+        values = _literal_fields(member).get(name, ()) if isinstance(member, RecordForm) else ()
+        if any(kind in (int, bool) for kind, _ in values):
             raise InvalidSchema(
-                f"{where} has the discriminator {name!r}, which is {found.words}; use literals of "
-                "text, or leave the discriminator out"
+                f"{where} has the discriminator {name!r}, which is a number in {member.words}; use "
+                "literals of text, or leave the discriminator out"
             )
 
 
