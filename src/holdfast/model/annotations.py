@@ -8,7 +8,7 @@ except literals that differ, and records that a literal field tells apart.
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import Enum, Flag
 from itertools import combinations
@@ -41,6 +41,9 @@ _PYDANTIC: Final = {
 }
 
 
+_ENCODERS: Final = {("pydantic.types", "EncodedBytes"), ("pydantic.types", "EncodedStr")}
+
+
 class Undefined(Exception):
     """The annotation names something that is not defined yet."""
 
@@ -53,7 +56,11 @@ def form_of(annotation: Any, where: str) -> Form:
     if origin is Annotated:
         if any(isinstance(item, Reducer) for item in args[1:]):
             raise InvalidSchema(f"{where} has a reducer inside its type; it stands on the field")
-        return form_of(args[0], where)
+        form = form_of(args[0], where)
+        check_marks(args[1:], where)
+        for item in args[1:]:
+            check_discriminator(getattr(item, "discriminator", None), form, where)
+        return form
     if (named := _named(annotation)) is not None:
         return form_of(named, where)
     if origin is Literal:
@@ -63,6 +70,34 @@ def form_of(annotation: Any, where: str) -> Form:
     if origin in _COLLECTIONS or annotation in _COLLECTIONS:
         return _collection(origin or annotation, args, where)
     return _single(origin or annotation, where)
+
+
+def check_marks(marks: Iterable[Any], where: str) -> None:
+    """Refuse what would make a type another one: an encoder of its values, or a laxer reading."""
+    for mark in marks:
+        names = {(kind.__module__, kind.__name__) for kind in type(mark).__mro__}
+        if names & _ENCODERS:
+            raise InvalidSchema(
+                f"{where} has an encoder in its type, so what is stored would not read back; use "
+                "bytes or str"
+            )
+        if getattr(mark, "strict", None) is False:
+            raise InvalidSchema(
+                f"{where} is not strict, so 1 and '1' would be one value; be strict"
+            )
+        if ("pydantic.fields", "FieldInfo") in names:
+            check_marks(mark.metadata, where)
+
+
+def check_discriminator(name: Any, form: Form, where: str) -> None:
+    """Refuse to tell records apart by a number: pydantic, asked to, takes 1, 1.0 and True alike."""
+    for member in form.members if isinstance(form, UnionForm) and isinstance(name, str) else ():
+        values = _literal_fields(member).get(name, ()) if isinstance(member, RecordForm) else ()
+        if any(kind in (int, bool) for kind, _ in values):
+            raise InvalidSchema(
+                f"{where} has the discriminator {name!r}, which is a number in {member.words}; use "
+                "literals of text, or leave the discriminator out"
+            )
 
 
 def _named(annotation: Any) -> Any:

@@ -8,6 +8,7 @@ at again.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import repeat
 from typing import Any, Final
 
@@ -52,6 +53,20 @@ def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
     if sweeps:
         return places_apart(a, b)
     return [index for index, old in enumerate(a) if old is not b[index]]
+
+
+def moved(base: list[Any], *sides: tuple[list[Any], Collection[int]]) -> bool:
+    """Whether a side has at one index, of those that may differ, what the base has at another."""
+    if len(base) < 2:
+        return False
+    keys = [packed(item) for item in base]
+    known = set(keys)
+    for side, apart in sides:
+        for index in apart:
+            key = packed(side[index])
+            if key != keys[index] and key in known:
+                return True
+    return False
 
 
 def _compare(path: Path, a: Any, b: Any, sweeps: int, found: list[Change]) -> None:

@@ -6,7 +6,6 @@ version. What passes here has an exact stored form for every value it may hold.
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final, Literal, get_origin
 
 from pydantic import ConfigDict
@@ -14,12 +13,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from holdfast.errors import InvalidSchema
-from holdfast.model.annotations import Undefined, form_of
+from holdfast.model.annotations import Undefined, check_discriminator, check_marks, form_of
 from holdfast.model.fits import check_reducers
 from holdfast.model.forms import Form, Misfit
 from holdfast.model.keys import unfit
 from holdfast.model.limits import NAME_CHARS_MAX
 from holdfast.model.ops import scope_of
+from holdfast.model.semver import SchemaVersion
 from holdfast.model.values import described
 
 CONFIG: Final = ConfigDict(
@@ -32,7 +32,6 @@ CONFIG: Final = ConfigDict(
 )
 # What would make stored names or values others than the declared ones.
 _UNWANTED: Final = ("alias_generator", "use_enum_values", "arbitrary_types_allowed")
-_SEMVER: Final = re.compile(r"(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*)){2}").fullmatch
 
 
 def check_declaration(cls: type[Any]) -> bool:
@@ -75,11 +74,20 @@ def _check_class(cls: type[Any]) -> None:
     if _is_state(cls):
         if "schema_version" in cls.__pydantic_fields__:
             raise InvalidSchema(f"{cls.__name__}.schema_version is a ClassVar[str], not a field")
-        if not isinstance(cls.schema_version, str) or not _SEMVER(cls.schema_version):
-            raise InvalidSchema(
-                f"{cls.__name__}.schema_version is {cls.schema_version!r}; "
-                "write three numbers, as in '1.0.0'"
-            )
+        _check_version(cls)
+
+
+def _check_version(cls: type[Any]) -> None:
+    try:
+        if isinstance(cls.schema_version, str):
+            SchemaVersion.parse(cls.schema_version)
+            return
+    except InvalidSchema:
+        pass  # said below, with the name of the class
+    raise InvalidSchema(
+        f"{cls.__name__}.schema_version is {cls.schema_version!r}; write three numbers of at most "
+        "18 digits, as in '1.0.0'"
+    )
 
 
 def _check_field(cls: type[Any], name: str, field: FieldInfo, form: Form) -> None:
@@ -90,6 +98,8 @@ def _check_field(cls: type[Any], name: str, field: FieldInfo, form: Form) -> Non
         raise InvalidSchema(f"{where} has a scope's prefix; a State has the session's own fields")
     if field.alias or field.validation_alias or field.serialization_alias:
         raise InvalidSchema(f"{where} has an alias; fields are stored by their own names")
+    check_marks(field.metadata, where)
+    check_discriminator(field.discriminator, form, where)
     check_reducers(field.metadata, form, where, allowed=_is_state(cls))
     if field.default is not PydanticUndefined:
         try:

@@ -33,6 +33,10 @@ _DAY: Final = 86_400_000_000
 _HOUR: Final = 3_600_000_000
 _MINUTE: Final = 60_000_000
 _SECOND: Final = 1_000_000
+_DURATION: Final = re.compile(
+    r"(-?)P(?:([0-9]{1,9})D)?"
+    r"(?:T(?:([0-9]{1,2})H)?(?:([0-9]{1,2})M)?(?:([0-9]{1,2})(?:\.([0-9]{1,6}))?S)?)?"
+).fullmatch
 
 
 class Misfit(Exception):
@@ -339,6 +343,17 @@ def duration_text(value: timedelta) -> str:
     if seconds or micros or not (days or time):
         time += f"{seconds}.{micros:06}".rstrip("0") + "S" if micros else f"{seconds}S"
     return f"{sign}P{f'{days}D' if days else ''}{f'T{time}' if time else ''}"
+
+
+def duration_of(text: str) -> timedelta:
+    """The duration that was written so; raises ValueError or OverflowError."""
+    if (found := _DURATION(text)) is None:
+        raise ValueError(text)
+    sign, days, hours, minutes, seconds, micros = [part or "0" for part in found.groups()]
+    made = timedelta(
+        int(days), int(seconds), int(micros.ljust(6, "0")), 0, int(minutes), int(hours)
+    )
+    return -made if sign == "-" else made
 
 
 # --- how each scalar is written -------------------------------------------------------------------

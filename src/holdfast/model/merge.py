@@ -1,8 +1,9 @@
 """Merge: one value out of two that went their own ways from a common base.
 
 A place that one side changed is that side's; a place that both changed alike is agreed. Dicts are
-merged name by name, lists of one length item by item, and what both sides only added to a list is
-put one behind the other. Everything else that both changed is a conflict, for a policy to decide.
+merged name by name, lists of one length item by item unless a side moved items, and what both sides
+only added to a list is put one behind the other. Everything else that both changed is a conflict,
+for a policy to decide.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from holdfast.errors import InvalidInput, MergeConflict
 from holdfast.model.canon import same
-from holdfast.model.compare import SWEEPS, items_apart, names_apart
+from holdfast.model.compare import SWEEPS, items_apart, moved, names_apart
 from holdfast.model.diff import diff
 from holdfast.model.limits import VALUE_DEPTH_MAX
 from holdfast.model.ops import Path, PlainOp, show
@@ -118,7 +119,9 @@ class _Walk:
             if type(a) is type(b) is type(start) is FrozenDict:
                 return self._dict(path, start, a, b, sweeps)
             if type(a) is type(b) is type(base) is FrozenList and len(a) == len(b) == len(base):
-                return self._list(path, base, a, b, sweeps)
+                made = self._list(path, base, a, b, sweeps)
+                if made is not None:
+                    return made
         if same(a, b) or same(base, b):
             return a
         if same(base, a):
@@ -147,8 +150,11 @@ class _Walk:
 
     def _list(
         self, path: Path, base: FrozenList, a: FrozenList, b: FrozenList, sweeps: int
-    ) -> FrozenList:
+    ) -> FrozenList | None:
+        """Both lists item by item; None if a side moved items: an index means another one there."""
         from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
+        if from_a and from_b and moved(base, (a, from_a), (b, from_b)):
+            return None
         made = list(base)
         for index in sorted(from_a | from_b):
             if index not in from_b:

@@ -166,6 +166,16 @@ class BoundedAppend(Reducer, frozen=True):
         return Compiled(tuple(made), guarded=True)
 
 
+class Item(dict[str, Any]):
+    """An item of an update of which only some names were given; the others are defaults."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, names: dict[str, Any], given: Iterable[str]) -> None:
+        super().__init__(names)
+        self.given = tuple([name for name in names if name in given])
+
+
 class Keyed(Reducer, frozen=True):
     """A reducer that knows items by a key: a name in each item, or a dotted path of names."""
 
@@ -225,8 +235,9 @@ class DedupeAppend(Keyed, frozen=True):
 class MergeByKey(Keyed, frozen=True):
     """An item whose key is there is merged into that one, in its place; the others are appended.
 
-    Merged as dicts are: the update's names win, names that only the old item has stay. Of several
-    old items with one key the first is meant.
+    Merged as dicts are: the update's names win, names that only the old item has stay. What an item
+    was not given but has by default counts only if the item is new. Of several old items with one
+    key the first is meant.
     """
 
     key: str
@@ -267,11 +278,11 @@ class MergeByKey(Keyed, frozen=True):
         for mark, item in zip(marks, update, strict=True):
             at = places.setdefault(mark, len(held) + len(new))
             if at < len(held):
-                merged.setdefault(at, {}).update(item)
+                merged.setdefault(at, {}).update(_given(item))
             elif at - len(held) < len(new):
-                new[at - len(held)] = {**new[at - len(held)], **item}
+                new[at - len(held)] = {**new[at - len(held)], **_given(item)}
             else:
-                new.append(item)
+                new.append(dict(item))
         return {at: some for at, names in merged.items() if (some := _news(held[at], names))}, new
 
 
@@ -308,6 +319,10 @@ FACTORIES: Final = (bounded_append, dedupe_append, merge_by_key)
 def _check_key(reducer: str, key: object) -> None:
     if not isinstance(key, str) or not all(key.split(".")):
         raise InvalidSchema(f"{reducer} takes the name of a field or a dotted path, not {key!r}")
+
+
+def _given(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: item[name] for name in item.given} if isinstance(item, Item) else item
 
 
 def _news(old: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import msgspec
 from pydantic import BaseModel, GetCoreSchemaHandler, PydanticUserError, ValidationError
 from pydantic_core import CoreSchema
 
-from holdfast.errors import InvalidSchema, SchemaViolation
+from holdfast.errors import HoldfastError, InvalidSchema, SchemaViolation
 from holdfast.model import validation
 from holdfast.model.declaration import CONFIG, check_declaration
 from holdfast.model.forms import ABSENT, Form, Misfit, RecordForm
@@ -42,6 +42,11 @@ class Record(BaseModel):
                 raise validation.violation(error, RecordForm(cls), cls.__name__) from error
             except PydanticUserError as error:
                 raise _unfinished(type(self)) from error
+            except HoldfastError:
+                raise
+            except Exception as error:
+                cls = type(self)
+                raise validation.failed(error, RecordForm(cls), cls.__name__, data) from error
 
         # Without this mark pydantic would call __init__ for every nested record.
         __init__.__pydantic_base_init__ = True
@@ -114,6 +119,10 @@ def decoded(record: type[Record], fields: Mapping[str, Any]) -> Any:
         raise validation.violation(error, RecordForm(record), record.__name__) from error
     except PydanticUserError as error:
         raise _unfinished(record) from error
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise validation.failed(error, RecordForm(record), record.__name__, fields) from error
 
 
 def _unfinished(record: type[Record]) -> InvalidSchema:

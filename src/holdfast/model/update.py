@@ -10,19 +10,20 @@ field is guarded, because the verdict rests on all of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
 from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from holdfast.errors import SchemaViolation
+from holdfast.errors import HoldfastError, SchemaViolation
 from holdfast.model import validation
 from holdfast.model.fits import reducer_of
 from holdfast.model.forms import Form, RecordForm, fields_of
-from holdfast.model.ops import PlainOp, Set
-from holdfast.model.reducers import MISSING, LastWriteWins, Reducer
+from holdfast.model.limits import OPS_PER_EVENT_MAX
+from holdfast.model.ops import Add, Merge, PlainOp, Set
+from holdfast.model.reducers import MISSING, Compiled, Item, LastWriteWins, MergeByKey, Reducer
 from holdfast.model.state import Record, State, decode_fields, decoded, encode_fields, encoded
 from holdfast.model.values import described
 
@@ -56,7 +57,47 @@ class Slot:
             made = self.takes.__pydantic_validator__.validate_python({self.name: value})
         except ValidationError as error:
             raise validation.violation(error, RecordForm(self.takes), self.name) from error
-        return encoded(self.form, made.__dict__[self.name], self.name)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise validation.failed(error, self.form, self.name, value) from error
+        held = made.__dict__[self.name]
+        plain = encoded(self.form, held, self.name)
+        return _items(held, plain) if isinstance(self.reducer, MergeByKey) else plain
+
+    def compiled(self, fields: Mapping[str, Any], plain: Any) -> Compiled:
+        """The operations of a plain update; what comes of it is checked where that is needed."""
+        old, before = self.held(fields)
+        made = self.reducer.ops(self.name, old, plain)
+        if isinstance(self.reducer, MergeByKey) and any(map(_is_partial, plain)):
+            self.check_merged(old, made.ops)
+        if self.becomes is not None:
+            decoded(self.becomes, {self.name: self.reducer.fold(old, plain, self.name)})
+        guarded = made.guarded or bool(before) or self.becomes is not None
+        return Compiled((*before, *made.ops), guarded)
+
+    def compiled_whole(self, fields: Mapping[str, Any], plain: Any) -> Compiled:
+        """The same as one operation that replaces the field: an event holds a bounded number."""
+        whole = self.reducer.fold(self.held(fields)[0], plain, self.name)
+        return Compiled((Set((self.name,), whole),), guarded=True)
+
+    def check_merged(self, old: Any, ops: Iterable[PlainOp]) -> None:
+        """Check the items that come of merging: each part was fit, the whole may not be."""
+        items: dict[int, Any] = {}
+        start = 0 if old is MISSING else len(old)
+        for op in ops:
+            if isinstance(op, Merge) and isinstance(at := op.path[1], int):
+                items[at] = {**old[at], **op.value}
+            elif isinstance(op, Add):
+                items |= enumerate(op.items, start)
+            elif isinstance(op, Set):
+                items |= enumerate(op.value)
+        for at, item in items.items():
+            try:
+                decoded(self.takes, {self.name: [item]})
+            except SchemaViolation as error:
+                where = f"{self.name}[{at}]{error.field.removeprefix(f'{self.name}[0]')}"
+                raise SchemaViolation(where, error.expected, error.actual) from error
 
     def held(self, fields: Mapping[str, Any]) -> tuple[Any, tuple[PlainOp, ...]]:
         """What the field holds. A default that was never stored is stored first, if it matters."""
@@ -67,9 +108,17 @@ class Slot:
         if self.field.default_factory_takes_validated_data:
             default = encode_fields(decode_fields(self.of, fields))[self.name]
         else:
-            value = self.field.get_default(call_default_factory=True)
+            value = self._default()
             default = encoded(fields_of(self.of)[self.name], value, self.name)
         return (MISSING, ()) if default in _EMPTY else (default, (Set((self.name,), default),))
+
+    def _default(self) -> Any:
+        try:
+            return self.field.get_default(call_default_factory=True)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            raise validation.failed(error, self.form, self.name, None) from error
 
 
 def plan_update(
@@ -83,16 +132,14 @@ def plan_update(
         raise SchemaViolation("update", "a dict of fields", described(update))
     slots = [_slot(state_type, name) for name in update]
     plain = [slot.plain(value) for slot, value in zip(slots, update.values(), strict=True)]
-    ops: list[PlainOp] = []
-    guards: dict[str, None] = {}
-    for at, slot in enumerate(slots):
-        old, before = slot.held(fields)
-        compiled = slot.reducer.ops(slot.name, old, plain[at])
-        ops += [*before, *compiled.ops]
-        if compiled.guarded or before or slot.becomes is not None:
-            guards[slot.name] = None
-        if slot.becomes is not None:
-            decoded(slot.becomes, {slot.name: slot.reducer.fold(old, plain[at], slot.name)})
+    parts = [slot.compiled(fields, value) for slot, value in zip(slots, plain, strict=True)]
+    if sum([len(part.ops) for part in parts]) > OPS_PER_EVENT_MAX:
+        parts = [
+            part if len(part.ops) < 2 else slot.compiled_whole(fields, value)
+            for slot, value, part in zip(slots, plain, parts, strict=True)
+        ]
+    ops = [op for part in parts for op in part.ops]
+    guards = [slot.name for slot, part in zip(slots, parts, strict=True) if part.guarded]
     if any(_is_whole(state_type, slot.name) for slot in slots):
         return _checked_whole(state_type, fields, slots, plain, ops)
     return Planned(tuple(ops), tuple(guards))
@@ -144,6 +191,18 @@ def _slot(state_type: type[State], name: Any) -> Slot:
             raise SchemaViolation(str(name), words, "a name that it does not declare")
         found = slots[name] = Slot(state_type, name)
     return found
+
+
+def _items(made: Iterable[Any], plain: list[Any]) -> list[Any]:
+    """The plain items, those of records with a note of which names were given."""
+    return [
+        Item(names, record.__pydantic_fields_set__) if isinstance(record, Record) else names
+        for record, names in zip(made, plain, strict=True)
+    ]
+
+
+def _is_partial(item: Any) -> bool:
+    return isinstance(item, Item) and len(item.given) < len(item)
 
 
 def _single(slot: Slot, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:

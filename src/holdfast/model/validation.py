@@ -1,7 +1,8 @@
 """Validation: what pydantic is taught about our types, and what its errors mean in our words.
 
 `exact` goes through the rules that pydantic made for a class and makes them exact: integers of 64
-bits, floats without loss, moments that are aware and in UTC, enums that keep what newer code wrote.
+bits, floats without loss, moments that are aware and in UTC, enums that keep what newer code wrote,
+and stored text that is read only if it would be written so: what reads alike would be lost.
 `violation` turns pydantic's first complaint into a SchemaViolation that speaks of the user's fields
 and types. Imported only where typed state is used.
 """
@@ -10,7 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from enum import Enum
 from typing import Any, Final
+from uuid import UUID
 
 from pydantic import GetCoreSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError
@@ -19,11 +23,14 @@ from pydantic_core import core_schema as core
 from holdfast.errors import SchemaViolation
 from holdfast.model.forms import (
     MISFIT,
+    SCALARS,
     DictForm,
     Form,
     Misfit,
     Step,
     UnionForm,
+    duration_of,
+    duration_text,
     exact_float,
     is_unknown,
     plain_json,
@@ -37,6 +44,8 @@ from holdfast.model.values import described
 # The context in which stored fields are read: only there an unknown variant is kept.
 STORED: Final = object()
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}").fullmatch
+_LITERALS: Final = frozenset((str, int, bool, type(None)))
+_WRITTEN: Final = (int, date, timedelta, UUID)  # read from text; a datetime is a date
 _OURS: Final = "holdfast"  # marks a rule that is exact already
 _NESTED: Final = (
     "schema",
@@ -78,8 +87,8 @@ def _exact(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> Any:
 def _inside(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> None:
     if rule["type"] == "model":
         return
-    if rule["type"] == "dict" and (named := _enum(rule.get("keys_schema"), handler)) is not None:
-        rule["keys_schema"] = _exact_enum(named, names=True)
+    if rule["type"] == "dict" and "keys_schema" in rule:
+        rule["keys_schema"] = _exact_key(rule["keys_schema"], handler)
     for key in _NESTED:
         if isinstance(rule.get(key), dict):
             rule[key] = _exact(rule[key], handler, seen)
@@ -99,13 +108,19 @@ def _inside(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> None:
         ]
 
 
-def _enum(rule: Any, handler: GetCoreSchemaHandler) -> Any:
-    """The rule of an enum, wherever it stands; None if this is another."""
-    if rule is not None and rule["type"] == "definition-ref":
-        rule = handler.resolve_ref_schema(rule)
-    if rule is None or rule["type"] != "enum":
-        return None
-    return {name: value for name, value in rule.items() if name != "ref"}
+def _exact_key(rule: Any, handler: GetCoreSchemaHandler) -> Any:
+    """The rule for the names of a dict, which are text when they are stored."""
+    if rule["type"] == "definition-ref":
+        named: Any = handler.resolve_ref_schema(rule)
+        rule = {name: value for name, value in named.items() if name != "ref"}
+    if rule["type"] == "enum":
+        return _exact_enum(rule, names=True)
+    if rule["type"] == "int":
+        exact_rule = _exact_int(rule)
+        return _either(_as_written(exact_rule, int, str), exact_rule, "int")
+    if rule["type"].startswith("function-") and "schema" in rule:  # a validator around the name
+        rule["schema"] = _exact_key(rule["schema"], handler)
+    return rule
 
 
 # --- the rules ------------------------------------------------------------------------------------
@@ -148,28 +163,72 @@ def _exact_datetime(rule: Any) -> Any:
         return moment
 
     rule["tz_constraint"] = "aware"
-    return _either(rule, core.no_info_after_validator_function(in_utc, rule), "datetime")
+    stored = _as_written(rule, datetime.fromisoformat, SCALARS[datetime].encode)
+    return _either(stored, core.no_info_after_validator_function(in_utc, rule), "datetime")
+
+
+def _exact_date(rule: Any) -> Any:
+    return _either(_as_written(rule, date.fromisoformat, date.isoformat), rule, "date")
+
+
+def _exact_uuid(rule: Any) -> Any:
+    return _either(_as_written(rule, UUID, str), rule, "uuid")
+
+
+def _exact_timedelta(rule: Any) -> Any:
+    def plain(value: timedelta) -> timedelta:
+        # A TTL is a timedelta, and would be read back as one.
+        return timedelta(value.days, value.seconds, value.microseconds)
+
+    stored = _as_written(rule, duration_of, duration_text)
+    return _either(stored, core.no_info_after_validator_function(plain, rule), "timedelta")
 
 
 def _exact_enum(rule: Any, *, names: bool = False) -> Any:
-    """A member, or what newer code wrote of the same kind; as a name in a dict it is text."""
+    """A member, or what newer code wrote of the same kind; as a name in a dict it is text.
+
+    Stored values are told by their type as well: 1.0 and true are no member whose value is 1.
+    """
     of = rule["cls"]
     kinds = {type(member.value) for member in of}
 
-    def keep(value: Any, info: core.ValidationInfo[Any]) -> Any:
-        if is_unknown(value, of):  # read before, and passed on
+    def read(value: Any, info: core.ValidationInfo[Any]) -> Any:
+        if type(value) is of or is_unknown(value, of):  # the latter was read before, and passed on
             return value
-        if names and kinds == {int} and type(value) is str and _INTEGER(value):
-            value = int(value)
-        if type(value) in kinds and info.context is STORED:
-            return UnknownVariant(value, of)
+        if info.mode == "json":
+            if names and kinds == {int} and type(value) is str and _INTEGER(value):
+                value = int(value)
+            if type(value) in kinds:
+                return _member(of, value, info)
         raise PydanticCustomError("enum", "a member")
 
-    def either() -> Any:
-        other = core.with_info_plain_validator_function(keep, json_schema_input_schema=rule)
-        return core.union_schema([dict(rule), other], mode="left_to_right")
+    plain = core.with_info_plain_validator_function(read, json_schema_input_schema=rule)
+    return _either(plain, plain, "enum")
 
-    return _either(either(), either(), "enum")
+
+def _member(of: type[Enum], value: Any, info: core.ValidationInfo[Any]) -> Any:
+    """The member of a stored value; the enum itself may say what it does with an unknown one."""
+    try:
+        return of(value)
+    except ValueError:
+        if info.context is STORED:
+            return UnknownVariant(value, of)
+        raise PydanticCustomError("enum", "a member") from None
+
+
+def _exact_literal(rule: Any) -> Any:
+    """One of the values, and of its very type: pydantic takes 1, 1.0 and True for each other."""
+    values = {(type(value), value) for value in rule["expected"]}
+    if not {int, bool} & {kind for kind, _ in values}:
+        return rule  # left as it is: a literal of text may tell the members of a union apart
+
+    def read(value: Any) -> Any:
+        if type(value) in _LITERALS and (type(value), value) in values:
+            return value
+        raise PydanticCustomError("literal_error", "one of the values")
+
+    plain = core.no_info_plain_validator_function(read, json_schema_input_schema=rule)
+    return _either(plain, plain, "literal")
 
 
 def _exact_any(rule: Any) -> Any:
@@ -180,6 +239,28 @@ def _exact_any(rule: Any) -> Any:
             raise PydanticCustomError("json_exact", "a value that JSON can hold") from misfit
 
     return _either(rule, core.no_info_plain_validator_function(plain), "any")
+
+
+def _as_written(rule: Any, read: Callable[[str], Any], write: Callable[[Any], str]) -> Any:
+    """The rule for stored text, which must be what would be written for its value."""
+
+    def exact_text(value: Any) -> Any:
+        if isinstance(value, _WRITTEN):  # a default, or what a validator made of the text
+            return value
+        try:
+            if type(value) is str and write(made := read(value)) == value:
+                return made
+        except (ValueError, OverflowError, Misfit):
+            pass
+        raise PydanticCustomError("text_exact", "the text that is written for a value")
+
+    first = core.no_info_plain_validator_function(exact_text, json_schema_input_schema=rule)
+    return core.chain_schema([first, rule])
+
+
+def _exact_str(rule: Any) -> Any:
+    rule.setdefault("min_length", 0)  # a bound, so that pydantic looks: no lone surrogates
+    return rule
 
 
 def _either(stored: Any, given: Any, what: str) -> Any:
@@ -193,7 +274,12 @@ _EXACT: Final[dict[str, Callable[[Any], Any]]] = {
     "int": _exact_int,
     "float": _exact_float,
     "datetime": _exact_datetime,
+    "date": _exact_date,
+    "timedelta": _exact_timedelta,
+    "uuid": _exact_uuid,
+    "str": _exact_str,
     "enum": _exact_enum,
+    "literal": _exact_literal,
     "any": _exact_any,
     "default": _exact_default,
 }
@@ -212,6 +298,7 @@ _BY_TYPE: Final = frozenset(
         "model_attributes_type",
         "datetime_exact",
         "json_exact",
+        "text_exact",
     )
 )
 _TYPE_ENDINGS: Final = ("_type", "_parsing", "_instance_of", "_encoding", "_object_invalid")
@@ -236,6 +323,12 @@ def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
     made = SchemaViolation(show(way) if way else name, words, actual)
     made.__cause__ = error
     return made
+
+
+def failed(error: Exception, form: Form, name: str, value: object) -> SchemaViolation:
+    """What a user's validator raised that is no complaint of pydantic's: the value did not pass."""
+    words = f"{form.words} (what checks it raised {type(error).__name__})"
+    return SchemaViolation(name, words, described(value))
 
 
 def _first(errors: list[Any]) -> Any:
@@ -264,8 +357,8 @@ def _placed(form: Form, loc: tuple[Step, ...]) -> tuple[list[Step], Form | None]
             skip = True  # the name of a member
             continue
         skip = False
-        if isinstance(here, DictForm) and step == "[key]" and place == len(loc) - 1:
-            continue  # the dict's own words tell what its keys are
+        if isinstance(here, DictForm) and loc[place + 1 :] == ("[key]",) and _is_leaf(here.value):
+            return [*way, step], here.key  # the name itself is meant
         inner = here.inner(step) if here is not None else None
         if inner is None and place < len(loc) - 1:
             continue
@@ -284,6 +377,10 @@ def _owner(form: Form, way: list[Step]) -> str:
     for step in way[:-1]:
         here = here.inner(step) or here
     return here.words
+
+
+def _is_leaf(form: Form) -> bool:
+    return form.inner("[key]") is None
 
 
 def _holds_names(form: Form) -> bool:

@@ -14,12 +14,16 @@ import pytest
 from pydantic import (
     AnyUrl,
     AwareDatetime,
+    Base64Bytes,
+    Base64UrlStr,
     BaseModel,
     ConfigDict,
     Field,
     PositiveInt,
     PrivateAttr,
     SecretStr,
+    Strict,
+    StrictInt,
     create_model,
 )
 from typing_extensions import TypeAliasType
@@ -57,6 +61,14 @@ class Halves(enum.Enum):
 
 class Huge(enum.Enum):
     A = 2**64
+
+
+class First(Record):
+    kind: Literal[1] = 1
+
+
+class Second(Record):
+    kind: Literal[2] = 2
 
 
 class Holder(Record):
@@ -123,6 +135,12 @@ def declared(type_: Any, default: Any = ...) -> type[State]:
         dict[str, list[complex | None]],
         tuple[int, complex],
         Annotated[list[Annotated[list[int], r.append]], Field()],
+        Base64Bytes,
+        list[Base64UrlStr],
+        Annotated[int, Strict(False)],
+        list[Annotated[int, Field(strict=False)]],
+        Annotated[First | Second, Field(discriminator="kind")],
+        list[Annotated[First | Second, Field(discriminator="kind")]],
     ],
     ids=str,
 )
@@ -136,6 +154,7 @@ def test_a_type_without_an_exact_form_is_refused_by_name(type_: Any) -> None:
     "type_",
     [
         PositiveInt,
+        StrictInt,
         AwareDatetime,
         typing.List[int],  # noqa: UP006  # the old spelling means the same
         typing.Dict[str, int],  # noqa: UP006
@@ -144,6 +163,7 @@ def test_a_type_without_an_exact_form_is_refused_by_name(type_: Any) -> None:
         Literal["a"] | str,
         Literal["a"] | Literal["b"],
         Said | Called,
+        First | Second,
         Annotated[Said | Called, Field(discriminator="kind")],
         frozenset[Point],
         set[tuple[int, str]],
@@ -187,7 +207,20 @@ def test_an_integer_default_of_a_float_is_a_float() -> None:
 
 
 @pytest.mark.parametrize(
-    "version", ["1", "1.0", "1.0.0.0", "01.0.0", "1.0.0-rc1", "v1.0.0", "1.0.x", "", "1.0.0\n", 1]
+    "version",
+    [
+        "1",
+        "1.0",
+        f"1.{10**18}.0",
+        "1.0.0.0",
+        "01.0.0",
+        "1.0.0-rc1",
+        "v1.0.0",
+        "1.0.x",
+        "",
+        "1.0.0\n",
+        1,
+    ],
 )
 def test_a_version_is_three_numbers(version: Any) -> None:
     """MAJOR.MINOR.PATCH and nothing else, looked at when the class is defined."""

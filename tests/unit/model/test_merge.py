@@ -96,6 +96,34 @@ def test_what_both_changed_differently_is_a_conflict(
     assert info.value.code == "merge.conflict"
 
 
+ONE, TWO, DONE = {"id": 1}, {"id": 2}, {"id": 1, "done": True}
+
+
+@pytest.mark.parametrize("deep", [0, 40])
+@pytest.mark.parametrize(
+    ("base", "a", "b"),
+    [
+        ([ONE, TWO], [TWO, ONE], [DONE, TWO]),
+        ([ONE, TWO], [TWO, {"id": 3}], [DONE, TWO]),
+        ([ONE, TWO], [TWO, {"id": 3}], [TWO, {"id": 4}]),
+        ([1, 2, 3], [2, 1, 3], [1, 2, 9]),
+    ],
+    ids=str,
+)
+def test_a_list_whose_items_moved_is_one_conflict(base: Any, a: Any, b: Any, deep: int) -> None:
+    """An index means another item to each side; a policy takes one side's list, whole."""
+    path = ("l",) * (deep + 1)
+    sides = [base, a, b]
+    for _ in path:
+        sides = [{"l": side} for side in sides]
+    base, a, b = sides
+    for one, two in ((a, b), (b, a)):
+        assert [conflict.path for conflict in merge(base, one, two).conflicts] == [path]
+        assert same(merge(base, one, two, policy=LastWriter(a=1, b=2)).settled(), two)
+        for alone in (merge(base, one, base), merge(base, base, one), merge(base, one, one)):
+            assert same(alone.settled(), one)
+
+
 def test_a_conflict_leaves_the_rest_merged() -> None:
     """Only the place itself stays as it was; a name that both made anew stays away."""
     merged = merge({"n": 1, "d": {"x": 1}}, {"n": 2, "d": {"x": 2}, "new": 1},

@@ -6,10 +6,10 @@ import enum
 import uuid
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
 from holdfast import TTL, Record, Ref, SchemaViolation, State, UnknownVariant
 from holdfast.model.canon import canonical
@@ -324,6 +324,128 @@ def test_a_variant_of_another_kind_is_a_violation() -> None:
     for fields in ({"level": "high"}, {"level": 1.5}, {"levels": {"high": 1}}):
         with pytest.raises(SchemaViolation):
             decode_fields(Made, fields)
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (Literal[0, 1], True),
+        (Literal[0, 1], 1.0),
+        (Literal[True], 1),
+        (list[Literal[1, "a", None]], [True]),
+        (Level, True),
+        (Level, 1.0),
+        (Level | bool, 1.0),
+    ],
+    ids=str,
+)
+def test_one_and_true_are_different_values_of_literals_and_enums(type_: Any, value: Any) -> None:
+    """Whether a caller gives the value or it was stored."""
+    made = type("Made", (State,), {"__annotations__": {"field": type_}})
+    with pytest.raises(SchemaViolation):
+        made(field=value)
+    with pytest.raises(SchemaViolation):
+        decode_fields(made, {"field": value})
+
+
+@pytest.mark.parametrize(
+    ("type_", "stored"),
+    [
+        *[(dict[int, int], {"1": 1, name: 2}) for name in ("01", "1_0", " 1", "+1", "1.0", "-0")],
+        *[(dict[Annotated[int, Field(ge=0)], int], {name: 2}) for name in ("01", "-1")],
+        (dict[uuid.UUID, int], {"{00000000-0000-0000-0000-000000000001}": 1}),
+        (uuid.UUID, "00000000000000000000000000000001"),
+        (datetime, "1577836800"),
+        (datetime, "2026-01-02T00:00:00+00:00"),
+        (datetime, "2026-01-02T00:00:00.1234567Z"),
+        (datetime, "2026-01-02 00:00:00Z"),
+        (datetime, 1577836800),
+        (date, "20260102"),
+        *[
+            (timedelta, t)
+            for t in ("P1Y", "P1W", "PT60S", "P", "PT", "-PT0S", "01:00:00", "PT1.50S")
+        ],
+        (timedelta, "P999999999DT24H"),
+        (timedelta, 3600),
+        (TTL, "PT60M"),
+    ],
+    ids=str,
+)
+def test_what_was_not_written_so_is_not_read(type_: Any, stored: Any) -> None:
+    """Another form of a value would be lost in silence, or hide another name of a dict."""
+    made = type("Made", (State,), {"__annotations__": {"field": type_}})
+    with pytest.raises(SchemaViolation):
+        decode_fields(made, {"field": stored})
+
+
+def test_a_name_that_is_refused_is_named_with_the_type_of_names() -> None:
+    """Not with the type of what it holds."""
+
+    class Made(State):
+        field: dict[int, str]
+
+    with pytest.raises(SchemaViolation) as caught:
+        decode_fields(Made, {"field": {"01": "x"}})
+    assert (caught.value.field, caught.value.expected) == ("field.01", "int")
+
+
+def test_a_validator_may_read_what_others_wrote() -> None:
+    """It stands before the form of the type, on stored fields too."""
+
+    class Made(State):
+        at: Annotated[datetime, BeforeValidator(_moment)]
+
+    read = decode_fields(Made, {"at": "2026-01-02T00:00:00+00:00"})
+    assert encode_fields(read) == {"at": "2026-01-02T00:00:00Z"}
+
+
+def _moment(value: Any) -> Any:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [(str, "\ud800"), (list[str], ["\udfff"]), (dict[str, int], {"a\ud800": 1})],
+    ids=ascii,
+)
+def test_a_lone_surrogate_is_refused_when_a_state_is_made(type_: Any, value: Any) -> None:
+    """No file can hold it; text that looks like it is fine."""
+    with pytest.raises(SchemaViolation):
+        state_of(type_, value)
+    assert state_of(str, "\\ud800 \U0001f600")
+
+
+def test_a_ttl_in_a_field_of_timedelta_is_a_timedelta() -> None:
+    """As it is when it is read back, also inside of collections and with a constraint."""
+
+    class Made(State):
+        plain: timedelta
+        many: list[timedelta]
+        long: Annotated[timedelta, Field(ge=timedelta(hours=1))]
+        short: TTL
+
+    hour = TTL(hours=1)
+    made = Made(plain=hour, many=[hour], long=hour, short=hour)
+    kinds = [type(value) for value in (made.plain, made.many[0], made.long, made.short)]
+    assert kinds == [timedelta, timedelta, timedelta, TTL]
+    assert decode_fields(Made, encode_fields(made)) == made
+    with pytest.raises(SchemaViolation):
+        Made(plain=hour, many=[hour], long=TTL(minutes=1), short=hour)
+
+
+def test_a_literal_beside_its_plain_type_leaves_values_as_they_are() -> None:
+    """True is the literal and 1 is the number, given and read back."""
+
+    class Made(State):
+        field: Literal[True] | int
+        level: Level | bool
+
+    for field, level in ((True, Level.LOW), (1, True)):
+        made = Made(field=field, level=level)  # type: ignore[arg-type]
+        stored = encode_fields(made)
+        assert canonical(stored) == canonical({"field": field, "level": level})
+        read = decode_fields(Made, stored)
+        assert (type(read.field), type(read.level)) == (type(field), type(level))
 
 
 def test_a_caller_may_pass_on_an_unknown_variant_but_not_make_one_up() -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from holdfast import SchemaViolation, State
+from holdfast import Record, SchemaViolation, State
 from holdfast.model import ops
 from holdfast.model.ops import Add, Cut, Merge, Set
-from holdfast.model.reducers import append, bounded_append, dedupe_append, merge
+from holdfast.model.reducers import append, bounded_append, dedupe_append, merge, merge_by_key
 from holdfast.model.state import decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update
 from holdfast.model.values import freeze
@@ -239,3 +239,105 @@ def test_an_unknown_variant_passes_through_an_update() -> None:
     read = decode_fields(Reduced, fields)
     (op,) = plan_update(Reduced, fields, {"last": read.appended}).ops
     assert op == Set(("last",), [{**HI, "role": "judge"}])
+
+
+class Step(Record):
+    name: str
+    done: bool = False
+    low: int = 0
+    high: int = 10
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Step:
+        if self.low > self.high:
+            raise ValueError("low is above high")
+        return self
+
+
+class Plan(State):
+    steps: Annotated[list[Step], merge_by_key("name")] = []
+
+
+@pytest.mark.parametrize("given", [{"name": "a", "high": 9}, Step(name="a", high=9)], ids=str)
+def test_what_an_item_was_not_given_leaves_the_old_item_as_it_was(given: Any) -> None:
+    """Defaults fill in new items only, whether a record or a plain dict was given."""
+    fields = freeze(encode_fields(Plan(steps=[Step(name="a", done=True, low=3)])))
+    planned = plan_update(Plan, fields, {"steps": [given, {"name": "b"}, {"name": "b", "low": 1}]})
+    assert planned.ops == (
+        Merge(("steps", 0), {"high": 9}),
+        Add(("steps",), [{"name": "b", "done": False, "low": 1, "high": 10}]),
+    )
+    assert planned.guards == ("steps",)
+    assert plan_update(Plan, fields, {"steps": [{"name": "a"}]}).ops == ()
+    (op,) = plan_update(Plan, fields, {"steps": [Step(name="a", done=False)]}).ops
+    assert op == Merge(("steps", 0), {"done": False})
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_an_item_that_comes_of_merging_is_checked(at: int) -> None:
+    """What was given is fit with the defaults, and not with what the item holds."""
+    fields = freeze(encode_fields(Plan(steps=[Step(name="0", low=5)])))
+    update = [{"name": str(at), "low": 5}, {"name": str(at), "high": 4}]
+    with pytest.raises(SchemaViolation, match="low is above high") as caught:
+        plan_update(Plan, fields, {"steps": update})
+    assert caught.value.field == f"steps[{at}]"
+
+
+def test_many_partly_given_items_are_merged_alike() -> None:
+    """Also when so many change that the list is written as a whole."""
+    fields = freeze(encode_fields(Plan(steps=[Step(name=str(n), done=True) for n in range(300)])))
+    (op,) = plan_update(
+        Plan, fields, {"steps": [{"name": str(n), "low": 1} for n in range(300)]}
+    ).ops
+    assert isinstance(op, Set)
+    assert all(step["done"] and step["low"] == 1 for step in op.value)
+
+
+class Raising(State):
+    inverse: Annotated[float, AfterValidator(lambda value: 1 / value)] = 1.0
+    known: int = 0
+    seeded: Annotated[list[int], append] = Field(default_factory=lambda: [{}["x"]])
+
+    @field_validator("known")
+    @classmethod
+    def _known(cls, value: int) -> int:
+        return {0: 0, 1: 1}[value]
+
+
+@pytest.mark.parametrize(
+    ("update", "cause"),
+    [({"inverse": 0.0}, ZeroDivisionError), ({"known": 2}, KeyError), ({"seeded": [1]}, KeyError)],
+    ids=str,
+)
+def test_whatever_a_validator_raises_is_a_violation(
+    update: dict[str, Any], cause: type[Exception]
+) -> None:
+    """Its own error is kept as the cause, and named; so it is when a state is made."""
+    with pytest.raises(SchemaViolation, match=cause.__name__) as caught:
+        plan_update(Raising, {}, update)
+    assert isinstance(caught.value.__cause__, cause)
+    with pytest.raises(SchemaViolation, match=cause.__name__) as caught:
+        Raising(**{"seeded": [], **update} if "seeded" not in update else {})
+    assert isinstance(caught.value.__cause__, cause)
+
+
+class Wide(State):
+    a: Annotated[list[Step], merge_by_key("name")] = []
+    b: Annotated[list[Step], merge_by_key("name")] = []
+    c: Annotated[list[Step], merge_by_key("name")] = []
+    d: Annotated[list[Step], merge_by_key("name")] = []
+    log: Annotated[list[int], append] = []
+
+
+def test_an_update_has_no_more_operations_than_an_event_holds() -> None:
+    """Fields with many changes are then replaced as a whole, and guarded."""
+    held = [Step(name=str(n), done=True) for n in range(256)]
+    fields = freeze(encode_fields(Wide(a=held, b=held, c=held, d=held)))
+    changed = [{"name": str(n), "low": 1} for n in range(256)]
+    few = plan_update(Wide, fields, {"a": changed, "b": changed, "c": changed})
+    assert len(few.ops) == 768
+    many = plan_update(Wide, fields, {"log": [1], **dict.fromkeys("abcd", changed)})
+    assert [type(op) for op in many.ops] == [Add, Set, Set, Set, Set]
+    assert many.guards == ("a", "b", "c", "d")
+    after = ops.apply(fields, many.ops)
+    assert after["a"] == ops.apply(fields, few.ops)["a"] == after["d"]
