@@ -274,7 +274,7 @@ def open(url: str, *, seal: Seal | None = None) -> Holdfast:
     """Holdfast on the store that `url` names, for use as `async with holdfast.open(url) as hf`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
-    ?sync=normal. `seal` encrypts stored bodies.
+    ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies.
     """
     return Holdfast(url, seal=seal)
 

@@ -50,6 +50,15 @@ async def fill(url: str) -> None:
         await two.append("user.message", {"text": "hi"}, actor="user:grace")
 
 
+@pytest.mark.parametrize("command", ["doctor", "verify"])
+def test_an_empty_file_is_no_store_and_stays_empty(tmp_path: Path, command: str) -> None:
+    """A store that was cut to nothing is not called sound, and none is made of it."""
+    (tmp_path / "empty.db").touch()
+    done = run_process(tmp_path, command, "sqlite:///empty.db")
+    assert (done.returncode, "empty" in done.stderr) == (4, True)
+    assert (tmp_path / "empty.db").stat().st_size == 0
+
+
 # --- help ---------------------------------------------------------------------------------------
 
 

@@ -115,6 +115,22 @@ def test_one_app_may_be_looked_at_alone(here: Path) -> None:
     assert answer(here, "migrate", URL, *STATE, "--plan", "--app", "support")[1]["sessions"] == 8
 
 
+def test_several_apps_are_not_migrated_unless_that_is_said(here: Path) -> None:
+    """One registry is of one kind of state: the other app's sessions would not load any more."""
+
+    async def another() -> None:
+        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
+            await hf.create("billing", "ada", state=chats.SESSIONS["old"])
+
+    asyncio.run(another())
+    for how in ("--plan", "--apply"):
+        code, told = answer(here, "migrate", URL, *STATE, how)
+        assert (code, told["error"]["code"]) == (2, "input.invalid")
+        assert "billing, support" in told["error"]["message"]
+    assert answer(here, "migrate", URL, *STATE, "--plan", "--all-apps")[1]["sessions"] == 9
+    assert answer(here, "migrate", URL, *STATE, "--plan", "--app", "support")[1]["sessions"] == 8
+
+
 def test_a_damaged_session_is_told_and_left_alone(here: Path) -> None:
     """The plan sees what a load sees, an apply verifies the log first; the others go on."""
     content = (here / "chats.db").read_bytes()

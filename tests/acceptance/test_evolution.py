@@ -328,13 +328,13 @@ async def test_a_major_change_under_a_minor_number_is_noticed(
     """Reading names the field, and no update gives the state a version that it does not fit."""
     await begin(hf)
     before = await stored(hf)
-    session = await hf.get(KEY, state_type=code, actor="agent:b")
     with pytest.raises(errors.SchemaViolation) as info:
-        _ = session.state
+        await hf.get(KEY, state_type=code, actor="agent:b")
     assert info.value.field == field
+    session = await hf.session(KEY, state_type=code, actor="agent:b").refresh()
     with pytest.raises(errors.SchemaViolation):
         await session.apply({"goal": "rome"})
-    commit = hf.commit()
+    commit = await hf.commit().__aenter__()
     with pytest.raises(errors.SchemaViolation):
         commit.apply(session, {"goal": "rome"})
     assert await stored(hf) == before
@@ -461,7 +461,7 @@ async def test_old_code_is_refused_by_every_verb_that_reads_or_writes_typed_stat
     assert await stored(hf) == before
     late = await begin_again(hf)
     await hf.get(late.key, state_type=Renamed, migrations=registry(ALL[0]))
-    commit = hf.commit()
+    commit = await hf.commit().__aenter__()
     commit.apply(other, {"goal": "y"})
     commit.apply(late, {"goal": "x"})
     with pytest.raises(errors.SessionConflict):
@@ -488,7 +488,7 @@ async def test_what_old_code_has_in_hand_stays_refused(hf: holdfast.Holdfast) ->
     assert await stored(hf) == before
     await held.append("agent.noted", {"text": "an event that changes no state"})
     assert held.version == 3
-    commit = hf.commit()
+    commit = await hf.commit().__aenter__()
     attempts += [
         lambda: told(lambda: held.state),
         lambda: told(lambda: commit.apply(held, {"goal": "late"})),

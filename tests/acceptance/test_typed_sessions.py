@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import operator
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from enum import Enum
@@ -211,7 +212,7 @@ async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfas
     assert (one.state.recent, two.state.plan) == (["b", "c", "d"], "two")
     stale = await hf.get(KEY, state_type=Chat, actor="x")
     await one.apply({"recent": ["e"]})
-    c = hf.commit()
+    c = await hf.commit().__aenter__()
     c.apply(stale, {"recent": ["f"]})
     c.apply(two, {"plan": "three"})
     with pytest.raises(errors.SessionConflict):
@@ -435,7 +436,7 @@ async def test_plain_operations_on_typed_state_are_checked(hf: holdfast.Holdfast
     session = await chat(hf)
     with pytest.raises(errors.SchemaViolation):
         await session.append("a.b", set={"plan": 5})
-    c = hf.commit()
+    c = await hf.commit().__aenter__()
     with pytest.raises(errors.SchemaViolation):
         c.append(session, "a.b", add={"recent": [7]})
     await session.append("a.b", set={"plan": "fine", "extra": 5}, inc={"app:n": 1})
@@ -466,9 +467,53 @@ async def test_one_commit_plans_each_update_on_what_it_makes_of_the_state(
         c.apply(two, {"recent": ["5"], "steps": [{"id": 1, "n": 2}]})
     assert (await hf.get(KEY, state_type=Chat)).state.recent == ["3", "4", "5"]
     assert (await hf.get(KEY, state_type=Chat)).state.steps == [{"id": 1, "n": 2}]
-    c = hf.commit()
+    c = await hf.commit().__aenter__()
     c.apply(one, {"recent": ["6"]})
     await one.apply({"recent": ["x"]})
     c.apply(one, {"recent": ["7"]})  # still on what the commit began with
     with pytest.raises(errors.SessionConflict):
         await c.__aexit__(None, None, None)
+
+
+# --- mistakes that people make -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("habit", [operator.add, lambda old, new: old + new, "append"])
+def test_what_is_no_reducer_is_refused_with_those_that_are(habit: object) -> None:
+    """Passed over in silence it would let every update overwrite the field."""
+    with pytest.raises(errors.InvalidSchema, match=r"no reducer.*merge_by_key"):
+        type(
+            "Habit",
+            (State,),
+            {
+                "__annotations__": {"a": Annotated[list[int], habit]},
+                "__module__": __name__,
+                "a": [],
+            },
+        )
+
+
+async def test_another_class_of_the_same_version_is_noticed_and_writes_nothing(
+    hf: holdfast.Holdfast,
+) -> None:
+    """The store knows versions and not classes: what is stored must fit."""
+
+    class Other(State):
+        city: str
+        plan: str = ""
+
+    await chat(hf, plan="p")
+    with pytest.raises(errors.SchemaViolation):
+        await hf.get(KEY, state_type=Other)
+    with pytest.raises(errors.SchemaViolation):
+        await hf.session(KEY, state_type=Other, actor="x").apply({"plan": "other"})
+    assert (await hf.get(KEY, state_type=Chat)).state.plan == "p"
+
+
+async def test_a_commit_that_was_not_entered_says_so(hf: holdfast.Holdfast) -> None:
+    """What is added to it would be forgotten."""
+    session = await chat(hf)
+    with pytest.raises(errors.InvalidEvent, match="async with"):
+        hf.commit().append(session, "a.b")
+    with pytest.raises(errors.InvalidEvent, match="async with"):
+        hf.commit().apply(session, {"plan": "x"})

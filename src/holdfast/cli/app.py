@@ -20,7 +20,7 @@ import holdfast
 from holdfast.cli.named import named
 from holdfast.cli.show import Screen
 from holdfast.errors import InvalidInput
-from holdfast.session.migrate import MigrationPlan
+from holdfast.session.migrate import MigrationPlan, apps_of
 from holdfast.store.open import refuse_change, refuse_missing, refuse_server
 from holdfast.store.protocol import Diagnosis, Report
 
@@ -192,6 +192,9 @@ def migrate(
     app_name: Annotated[
         str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
     ] = None,
+    all_apps: Annotated[
+        bool, typer.Option("--all-apps", help="Every app has this kind of state.")
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Try every session, write nothing.")] = False,
     apply: Annotated[
         bool, typer.Option("--apply", help="Migrate every session that can be.")
@@ -207,6 +210,11 @@ def migrate(
     screen = Screen(as_json=as_json)
 
     async def run(hf: holdfast.Holdfast) -> MigrationPlan:
+        if app_name is None and not all_apps and len(apps := await apps_of(hf)) > 1:
+            raise InvalidInput(
+                f"typed sessions of several apps are here: {', '.join(apps)}. One registry is of "
+                "one kind of state: name the app with --app, or say --all-apps."
+            )
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
             return await hf.migrate(
                 migrations, state_type, app=app_name, apply=apply, progress=progress

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, Final
 
 from holdfast.errors import InvalidSchema
 from holdfast.model.forms import (
@@ -18,6 +20,21 @@ from holdfast.model.forms import (
 )
 from holdfast.model.reducers import FACTORIES, Keyed, Reducer, last_write_wins
 
+# What other frameworks take for a reducer: here it would be passed over, and data overwritten.
+_FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, partial)
+_NAMES: Final = frozenset(
+    {
+        "append",
+        "bounded_append",
+        "concat_flatten",
+        "dedupe_append",
+        "last_write_wins",
+        "merge",
+        "merge_all",
+        "merge_by_key",
+    }
+)
+
 
 def reducer_of(metadata: Iterable[Any]) -> Reducer:
     """The reducer among what a field is annotated with."""
@@ -31,6 +48,12 @@ def check_reducers(metadata: Iterable[Any], form: Form, where: str, *, allowed: 
     for item in metadata:
         if any(item is factory for factory in FACTORIES):
             raise InvalidSchema(f"{where} has {item.__name__} without its argument; call it")
+        if isinstance(item, _FUNCTIONS) or (isinstance(item, str) and item in _NAMES):
+            named = item if isinstance(item, str) else getattr(item, "__name__", "a function")
+            raise InvalidSchema(
+                f"{where} has {named}, which is no reducer; use one of holdfast.reducers: "
+                f"{', '.join(sorted(_NAMES))}"
+            )
     found = [item for item in metadata if isinstance(item, Reducer)]
     if not found:
         return

@@ -51,6 +51,15 @@ class Record(BaseModel):
         # Without this mark pydantic would call __init__ for every nested record.
         __init__.__pydantic_base_init__ = True
 
+        def __setattr__(self, name: str, value: Any) -> None:
+            raise TypeError(
+                f"{type(self).__name__}.{name} is read-only: state changes with "
+                f"await session.apply({{{name!r}: …}}), a record with model_copy(update=…)"
+            )
+
+        def __delattr__(self, name: str) -> None:
+            raise TypeError(f"{type(self).__name__}.{name} is read-only and cannot be taken away")
+
     @classmethod
     def __get_pydantic_core_schema__(
         cls, source: type[BaseModel], handler: GetCoreSchemaHandler

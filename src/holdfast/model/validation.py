@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
+from decimal import Decimal
 from enum import Enum
 from typing import Any, Final
 from uuid import UUID
@@ -45,7 +46,7 @@ from holdfast.model.values import described
 STORED: Final = object()
 _INTEGER: Final = re.compile(r"0|-?[1-9][0-9]{0,18}").fullmatch
 _LITERALS: Final = frozenset((str, int, bool, type(None)))
-_WRITTEN: Final = (int, date, timedelta, UUID)  # read from text; a datetime is a date
+_WRITTEN: Final = (int, date, timedelta, UUID, Decimal)  # read from text; a datetime is a date
 _OURS: Final = "holdfast"  # marks a rule that is exact already
 _NESTED: Final = (
     "schema",
@@ -171,6 +172,10 @@ def _exact_date(rule: Any) -> Any:
     return _either(_as_written(rule, date.fromisoformat, date.isoformat), rule, "date")
 
 
+def _exact_decimal(rule: Any) -> Any:
+    return _either(_as_written(rule, Decimal, str), rule, "decimal")
+
+
 def _exact_uuid(rule: Any) -> Any:
     return _either(_as_written(rule, UUID, str), rule, "uuid")
 
@@ -250,7 +255,7 @@ def _as_written(rule: Any, read: Callable[[str], Any], write: Callable[[Any], st
         try:
             if type(value) is str and write(made := read(value)) == value:
                 return made
-        except (ValueError, OverflowError, Misfit):
+        except (ValueError, ArithmeticError, Misfit):
             pass
         raise PydanticCustomError("text_exact", "the text that is written for a value")
 
@@ -276,6 +281,7 @@ _EXACT: Final[dict[str, Callable[[Any], Any]]] = {
     "datetime": _exact_datetime,
     "date": _exact_date,
     "timedelta": _exact_timedelta,
+    "decimal": _exact_decimal,
     "uuid": _exact_uuid,
     "str": _exact_str,
     "enum": _exact_enum,

@@ -52,7 +52,7 @@ class CommitBuilder:
         self._known: dict[Key, _Known] = {}
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
-        self._done = False
+        self._begun = self._done = False
         self.events: tuple[Event, ...] = ()
 
     def append(
@@ -87,6 +87,8 @@ class CommitBuilder:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
         known = self._know(session)
         typed.check(known.head)
+        if known.head.schema_version is not None:
+            typed.prove(known.head, session._fields)
         planned = typed.plan(known.fields, update)
         if not planned.ops and type is None:
             return
@@ -145,6 +147,8 @@ class CommitBuilder:
     def _put(self, session: Session[Any], prepared: Prepared) -> None:
         if self._done:
             raise InvalidEvent("this commit is over; begin another with hf.commit()")
+        if not self._begun:  # or all that is added would be forgotten without a word
+            raise InvalidEvent("a commit is a block: use `async with hf.commit() as c`")
         if session._hf is not self._hf:
             raise InvalidEvent(
                 "one commit is of one store, and this session is of another Holdfast"
@@ -169,6 +173,7 @@ class CommitBuilder:
         return known
 
     async def __aenter__(self) -> CommitBuilder:
+        self._begun = True
         return self
 
     async def __aexit__(

@@ -152,7 +152,7 @@ class Migrating:
 
     async def run(self, progress: Progress | None) -> MigrationPlan:
         total = 0 if progress is None else await self._count()
-        async for page in self._pages():
+        async for page in _pages(self._hf, self._app):
             waiting = [head for head in page if not self._settle(head)]
             for start in range(0, len(waiting), _AT_ONCE):
                 await self._several(waiting[start : start + _AT_ONCE])
@@ -162,19 +162,8 @@ class Migrating:
             progress(self._tally.done, self._tally.done)
         return MigrationPlan(str(self._forward.code), self._apply, self._tally.outcomes())
 
-    async def _pages(self) -> AsyncIterator[tuple[Head, ...]]:
-        """Oldest first, which no write changes: each session is met once."""
-        query, cursor = Query(app=self._app, reverse=False), None
-        while True:
-            page = await self._hf._store_now().heads(query, cursor=cursor, limit=PAGE_MAX)
-            yield page.items
-            cursor = page.cursor
-            if cursor is None:
-                return
-            await asyncio.sleep(0)  # a store in a file answers at once: let others run
-
     async def _count(self) -> int:
-        return sum([len(page) async for page in self._pages()])
+        return sum([len(page) async for page in _pages(self._hf, self._app)])
 
     def _settle(self, head: Head) -> bool:
         """Whether the version alone tells what becomes of the session."""
@@ -234,6 +223,26 @@ class Migrating:
             return False
         Loading(self._hf, key).propose(self._forward, loaded)
         return True
+
+
+async def apps_of(hf: Holdfast) -> list[str]:
+    """The apps that have typed sessions."""
+    found: set[str] = set()
+    async for page in _pages(hf, None):
+        found.update([head.key.app for head in page if head.schema_version is not None])
+    return sorted(found)
+
+
+async def _pages(hf: Holdfast, app: str | None) -> AsyncIterator[tuple[Head, ...]]:
+    """Oldest first, which no write changes: each session is met once."""
+    query, cursor = Query(app=app, reverse=False), None
+    while True:
+        page = await hf._store_now().heads(query, cursor=cursor, limit=PAGE_MAX)
+        yield page.items
+        cursor = page.cursor
+        if cursor is None:
+            return
+        await asyncio.sleep(0)  # a store in a file answers at once: let others run
 
 
 def forward_of(registry: MigrationRegistry, state_type: type | None) -> Forward:

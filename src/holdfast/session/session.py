@@ -361,6 +361,8 @@ class Session(Generic[S]):
         if self._typed.way(self.head.schema_version):  # migrated by others: to be loaded anew
             code = str(self._typed.code)
             raise SessionConflict(self.key, "the schema", code, self.head.schema_version)
+        if self.head.schema_version is not None:
+            self._typed.prove(self.head, self._fields)
         planned = self._typed.plan(self._fields, update)
         if not planned.ops and reserved:
             return None

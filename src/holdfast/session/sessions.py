@@ -167,6 +167,7 @@ class Holdfast:
 
             fields, version = encoded(state)
             typed, state = Typed(type(state), migrations), fields
+            typed.trust()
         data = created_data(key, labels or EMPTY, version)
         draft = Draft(type=CREATED, data=data, set=state or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
@@ -222,6 +223,8 @@ class Holdfast:
         session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
         since_us = None if since is None else to_us(since)
         await session._load(tail=check_limit(tail, least=0), since_us=since_us)
+        if typed is not None and session.head.schema_version is not None:
+            typed.prove(session.head, session._fields)
         return session
 
     @overload

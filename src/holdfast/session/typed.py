@@ -28,7 +28,7 @@ S = TypeVar("S", bound=State)
 class Typed(Forward, Generic[S]):
     """One State class over one session. Holds the last view, so that reading twice costs once."""
 
-    __slots__ = ("_seen", "of")
+    __slots__ = ("_proven", "_seen", "of")
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
@@ -37,6 +37,7 @@ class Typed(Forward, Generic[S]):
         super().__init__(SchemaVersion.parse(of.schema_version), registry)
         self.of = of
         self._seen: tuple[FrozenDict, S] | None = None
+        self._proven = False
 
     def view(self, head: Head, fields: FrozenDict) -> S:
         """The typed form of the fields. Raises MigrationError, SchemaViolation."""
@@ -44,7 +45,20 @@ class Typed(Forward, Generic[S]):
         seen = self._seen
         if seen is None or seen[0] is not fields:
             seen = self._seen = (fields, self.fresh(fields))
+            self._proven = True
         return seen[1]
+
+    def prove(self, head: Head, fields: FrozenDict) -> None:
+        """Once: what is stored is what the class declares. Raises SchemaViolation.
+
+        The store knows versions, not classes: another class of the same version must not write.
+        """
+        if not self._proven:
+            self.view(head, fields)
+
+    def trust(self) -> None:
+        """What is stored was made by this class just now."""
+        self._proven = True
 
     def fresh(self, fields: FrozenDict) -> S:
         """A view that nobody else has. Its lists and dicts are read-only, as all state is."""

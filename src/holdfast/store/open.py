@@ -68,6 +68,9 @@ async def refuse_missing(url: str) -> None:
             path = sqlite_path(url)
             if not path.exists():
                 raise StoreUnopened(str(path), "there is no such file; check the URL")
+            if path.is_file() and not path.stat().st_size:
+                reason = "the file is empty, and nothing is made of it here; restore a backup"
+                raise StoreUnopened(str(path), reason)
         case "postgresql" | "postgres":
             try:
                 from holdfast.store.postgres.connect import refuse_empty

@@ -20,7 +20,7 @@ async def cost(inputs: int) -> int:
 
     async with holdfast.open("memory://") as hf:
         session = await hf.create("a", "u", actor="x")
-        commit = hf.commit()
+        commit = await hf.commit().__aenter__()
         for number in range(inputs):
             commit.append(session, "user.said", {"n": number})
         for number in range(inputs):
