@@ -131,6 +131,20 @@ def test_several_apps_are_not_migrated_unless_that_is_said(here: Path) -> None:
     assert answer(here, "migrate", URL, *STATE, "--plan", "--app", "support")[1]["sessions"] == 8
 
 
+def test_what_a_migration_leaves_behind_is_told(here: Path) -> None:
+    """A name that the class does not declare was perhaps forgotten: the plan says so."""
+    (here / "lazy.py").write_text(
+        "import holdfast\n"
+        "registry = holdfast.MigrationRegistry()\n"
+        "registry.register('1.0.0', '2.0.0', lambda fields: {**fields, 'goal': 'x'})\n"
+    )
+    lazy = ("--registry", "lazy:registry", *STATE[2:], "--plan")
+    told = answer(here, "migrate", URL, *lazy)[1]
+    assert told["leftovers"]["plan"] > 0
+    done = run(here, "migrate", URL, *lazy)
+    assert "left over: plan, in " in done.stdout
+
+
 def test_a_damaged_session_is_told_and_left_alone(here: Path) -> None:
     """The plan sees what a load sees, an apply verifies the log first; the others go on."""
     content = (here / "chats.db").read_bytes()

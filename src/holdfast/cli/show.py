@@ -117,13 +117,17 @@ class Screen:
         if self._json:
             told = {"ok": plan.ok, "target": plan.target, "applied": plan.applied}
             outcomes = [_outcome(outcome) for outcome in plan.outcomes]
-            self._write({**told, "sessions": plan.sessions, "outcomes": outcomes})
+            told |= {"sessions": plan.sessions, "leftovers": dict(plan.leftovers)}
+            self._write({**told, "outcomes": outcomes})
             return
         if self._out.is_terminal:
             self._out.print(_fates(plan))
         else:
             for line in _fate_lines(plan):
                 typer.echo(line)
+        for name, sessions in plan.leftovers.items():
+            many = plural(sessions, "session")
+            self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
         self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
 
     # --- private -------------------------------------------------------------------------------

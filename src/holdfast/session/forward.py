@@ -7,7 +7,7 @@ comes out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.errors import (
@@ -81,6 +81,10 @@ class Forward:
 
     def fit(self, fields: Mapping[str, Any]) -> None:
         """Raise SchemaViolation if migrated fields are not what the code declares."""
+
+    def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
+        """Names that migrated fields hold and the code does not declare."""
+        return ()
 
     def _refuse_shared(self, stored: str, migrated: Migrated) -> None:
         """A migration is of the session's own fields: what others see is not its to write."""

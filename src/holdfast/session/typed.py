@@ -89,6 +89,9 @@ class Typed(Forward, Generic[S]):
     def fit(self, fields: Mapping[str, Any]) -> None:
         decode_fields(self.of, fields)
 
+    def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
+        return [name for name in fields if name not in self.of.model_fields]
+
     def fit_after(self, fields: FrozenDict, drafts: Iterable[Prepared]) -> None:
         """Raise SchemaViolation if plain operations would leave what the class does not declare.
 
