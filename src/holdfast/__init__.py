@@ -23,6 +23,7 @@ from holdfast.errors import (
     EnvelopeNewer,
     EventTooLarge,
     ExtraMissing,
+    FieldAccessDenied,
     FollowerBehind,
     HoldfastError,
     IntegrityViolation,
@@ -92,6 +93,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.model import envelope, reducers
+    from holdfast.model.access import Access, access
     from holdfast.model.changes import Change, Kind
     from holdfast.model.diff import Diff, diff
     from holdfast.model.envelope import Envelope
@@ -109,6 +111,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ABSENT",
     "TTL",
+    "Access",
     "ActorMissing",
     "BackupRefused",
     "Change",
@@ -129,6 +132,7 @@ __all__ = [
     "Event",
     "EventTooLarge",
     "ExtraMissing",
+    "FieldAccessDenied",
     "Finding",
     "FollowerBehind",
     "Head",
@@ -208,6 +212,7 @@ __all__ = [
     "StoreUnopened",
     "Timer",
     "UnknownVariant",
+    "access",
     "deadline_at",
     "diff",
     "envelope",
@@ -224,6 +229,8 @@ __all__ = [
 # Loaded when first asked for: most processes never compare, merge or migrate, and all of
 # them start.
 _LATER = {
+    "Access": "model.access",
+    "access": "model.access",
     "Envelope": "model.envelope",
     "Migrated": "model.migrations",
     "Migration": "model.migrations",

@@ -6,7 +6,7 @@
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
     │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
-    │   └── InvalidSchema · SchemaViolation · InvalidDiff
+    │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
@@ -219,6 +219,18 @@ class InvalidSchema(InvalidInput):
         super().__init__(
             f"the schema is not valid: {reason}. Correct the class that declares the state, or the "
             "version: MAJOR.MINOR.PATCH, as in '1.2.0'."
+        )
+
+
+class FieldAccessDenied(InvalidInput):
+    code = "state.access_denied"
+    status = 403
+
+    def __init__(self, field: str, actor: str, allowed: tuple[str, ...]) -> None:
+        self.field, self.actor, self.allowed = field, actor, allowed
+        super().__init__(
+            f"{actor} may not write {field}: its class allows {', '.join(allowed) or 'nobody'}. "
+            "Let such an actor write it, or change the access that the class declares."
         )
 
 

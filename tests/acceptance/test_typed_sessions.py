@@ -517,3 +517,50 @@ async def test_a_commit_that_was_not_entered_says_so(hf: holdfast.Holdfast) -> N
         hf.commit().append(session, "a.b")
     with pytest.raises(errors.InvalidEvent, match="async with"):
         hf.commit().apply(session, {"plan": "x"})
+
+
+# --- who may write what ---------------------------------------------------------------------------
+
+
+class Ticket(State):
+    verdict: Annotated[str, holdfast.access(read=["agent", "auditor"], write=["auditor"])] = ""
+    notes: Annotated[list[str], reducers.append, holdfast.access(write=["agent", "auditor"])] = []
+    title: str = ""
+
+
+async def test_a_field_is_written_by_those_its_class_names(hf: holdfast.Holdfast) -> None:
+    """By apply, update, plain operations and commits alike; refused, nothing is written."""
+    session = await hf.create(*KEY[:2], id=KEY[2], state=Ticket(), actor="agent:a")
+    await session.apply({"notes": ["seen"], "title": "t"})
+    with pytest.raises(errors.FieldAccessDenied) as info:
+        await session.apply({"notes": ["more"], "verdict": "guilty"})
+    assert (info.value.field, info.value.allowed) == ("verdict", ("auditor",))
+    with pytest.raises(errors.FieldAccessDenied):
+        await session.update(lambda state: {"verdict": state.title})
+    with pytest.raises(errors.FieldAccessDenied):
+        await session.append("a.b", set={"verdict": "guilty"})
+    async with hf.commit() as c:
+        with pytest.raises(errors.FieldAccessDenied):
+            c.apply(session, {"verdict": "guilty"})
+        with pytest.raises(errors.FieldAccessDenied):
+            c.append(session, "a.b", set={"verdict": "guilty"})
+    with pytest.raises(errors.FieldAccessDenied):
+        await session.apply({"notes": ["x"]}, actor="user:ada")
+    assert session.version == 2
+    await session.apply({"verdict": "free", "notes": ["y"]}, actor="auditor:eve")
+    assert (session.state.verdict, session.state.notes) == ("free", ["seen", "y"])
+
+
+def test_the_schema_tells_who_may_read_and_write() -> None:
+    """For the doors that know who reads; a field that says nothing is open."""
+    policy = Ticket.access_of("verdict")
+    assert (policy.allows("read", "agent:a"), policy.allows("write", "agent:a")) == (True, False)
+    assert Ticket.access_of("title").allows("read", "anybody")
+    with pytest.raises(errors.SchemaViolation):
+        Ticket.access_of("verdct")
+    with pytest.raises(errors.InvalidSchema, match="colon"):
+        holdfast.access(write=["agent:a"])
+    with pytest.raises(errors.InvalidSchema, match="field of a State"):
+
+        class Nested(Record):
+            a: Annotated[str, holdfast.access(write=["agent"])]

@@ -33,6 +33,8 @@ ARGUMENTS: dict[str, Any] = {
     "field": "plan.steps[0]",
     "reason": "is empty",
     "advice": "give it to somebody",
+    "actor": "agent:main",
+    "allowed": ("agent", "system"),
     "url": "x://",
     "where": "data",
     "size_bytes": 9,

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from holdfast.errors import InvalidSchema
+from holdfast.model.access import Access
 from holdfast.model.annotations import Undefined, check_discriminator, check_marks, form_of
 from holdfast.model.fits import check_reducers
 from holdfast.model.forms import Form, Misfit
@@ -101,6 +102,9 @@ def _check_field(cls: type[Any], name: str, field: FieldInfo, form: Form) -> Non
     check_marks(field.metadata, where)
     check_discriminator(field.discriminator, form, where)
     check_reducers(field.metadata, form, where, allowed=_is_state(cls))
+    policies = [item for item in field.metadata if isinstance(item, Access)]
+    if len(policies) > 1 or (policies and not _is_state(cls)):
+        raise InvalidSchema(f"{where} has an access of its own; one stands on a field of a State")
     if field.default is not PydanticUndefined:
         try:
             form.encode(field.default)

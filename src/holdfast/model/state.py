@@ -17,6 +17,7 @@ from pydantic_core import CoreSchema
 
 from holdfast.errors import HoldfastError, InvalidSchema, SchemaViolation
 from holdfast.model import validation
+from holdfast.model.access import Access, access_of
 from holdfast.model.declaration import CONFIG, check_declaration
 from holdfast.model.forms import ABSENT, Form, Misfit, RecordForm
 from holdfast.model.ops import show
@@ -79,6 +80,14 @@ class State(Record):
 
     schema_version: ClassVar[str] = "1.0.0"
     __is_state__: ClassVar[bool] = True
+
+    @classmethod
+    def access_of(cls, field: str) -> Access:
+        """Who may read and write a field, as its declaration says. Raises SchemaViolation."""
+        if field not in cls.__pydantic_fields__:
+            words = f"a field of {cls.__name__}"
+            raise SchemaViolation(field, words, "a name that it does not declare")
+        return access_of(cls.__pydantic_fields__[field].metadata)
 
 
 def encode_fields(state: State) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from holdfast.errors import HoldfastError, SchemaViolation
 from holdfast.model import validation
+from holdfast.model.access import Access
 from holdfast.model.fits import reducer_of
 from holdfast.model.forms import Form, RecordForm, fields_of
 from holdfast.model.limits import OPS_PER_EVENT_MAX
@@ -44,7 +45,7 @@ class Slot:
         field = state_type.__pydantic_fields__[name]
         self.name, self.of, self.field = name, state_type, field
         self.reducer: Reducer = reducer_of(field.metadata)
-        rules = tuple(item for item in field.metadata if not isinstance(item, Reducer))
+        rules = tuple(item for item in field.metadata if not isinstance(item, (Reducer, Access)))
         replaces = isinstance(self.reducer, LastWriteWins)
         taken = list[field.annotation] if self.reducer.nests else field.annotation  # type: ignore[name-defined]  # a type at run time
         self.takes = _single(self, taken, rules if replaces else ())

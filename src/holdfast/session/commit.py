@@ -89,7 +89,7 @@ class CommitBuilder:
         typed.check(known.head)
         if known.head.schema_version is not None:
             typed.prove(known.head, session._fields)
-        planned = typed.plan(known.fields, update)
+        planned = typed.plan(known.fields, update, actor or session.actor)
         if not planned.ops and type is None:
             return
         raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)

@@ -363,7 +363,7 @@ class Session(Generic[S]):
             raise SessionConflict(self.key, "the schema", code, self.head.schema_version)
         if self.head.schema_version is not None:
             self._typed.prove(self.head, self._fields)
-        planned = self._typed.plan(self._fields, update)
+        planned = self._typed.plan(self._fields, update, draft.actor)
         if not planned.ops and reserved:
             return None
         draft = structs.replace(draft, ops=planned.ops)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
-from holdfast.errors import InvalidInput, SchemaViolation
+from holdfast.errors import FieldAccessDenied, InvalidInput, SchemaViolation
 from holdfast.model.events import Draft, Prepared
 from holdfast.model.head import MIGRATED, Head
 from holdfast.model.migrations import MigrationRegistry
@@ -71,8 +71,20 @@ class Typed(Forward, Generic[S]):
                 inside[name] = FrozenDict(value)
         return state
 
-    def plan(self, fields: FrozenDict, update: Mapping[str, Any]) -> Planned:
-        return plan_update(self.of, fields, update)
+    def plan(self, fields: FrozenDict, update: Mapping[str, Any], actor: str | None) -> Planned:
+        planned = plan_update(self.of, fields, update)
+        self._admit(update, actor)
+        return planned
+
+    def _admit(self, names: Iterable[str], actor: str | None) -> None:
+        """Raise FieldAccessDenied if the class does not let this actor write one of the fields.
+
+        Who has no name yet is refused by the event itself.
+        """
+        for name in names:
+            policy = self.of.access_of(name)
+            if actor is not None and not policy.allows("write", actor):
+                raise FieldAccessDenied(name, actor, tuple(sorted(policy.write or ())))
 
     def raising(self, head: Head, fields: FrozenDict, update: tuple[PlainOp, ...]) -> Draft | None:
         """The fact that newer code writes now, if that is so: nothing else need be changed.
@@ -97,9 +109,13 @@ class Typed(Forward, Generic[S]):
 
         They know nothing of types, so all of the state is looked at; apply need not do that.
         """
-        ops = [op for draft in drafts for op in own_ops(draft)]
-        if any(op.path[0] in self.of.model_fields for op in ops):
-            decode_fields(self.of, apply(fields, ops))
+        after = fields
+        for draft in drafts:
+            ops = [op for op in own_ops(draft) if op.path[0] in self.of.model_fields]
+            self._admit([str(op.path[0]) for op in ops], draft.actor)
+            after = apply(after, ops)
+        if after is not fields:
+            decode_fields(self.of, after)
 
 
 def encoded(state: object) -> tuple[dict[str, Any], str]:
