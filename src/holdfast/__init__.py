@@ -277,6 +277,11 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
         return found
 
 
+def __dir__() -> list[str]:
+    """Names that are loaded later are there to be found, too."""
+    return sorted({*globals(), *__all__})
+
+
 def open(url: str, *, seal: Seal | None = None) -> Holdfast:
     """Holdfast on the store that `url` names, for use as `async with holdfast.open(url) as hf`.
 

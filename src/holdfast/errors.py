@@ -488,6 +488,9 @@ class MigrationMissing(MigrationError):
             f"no way leads from schema {from_version} to {to_version} over the "
             f"{registered_migrations_count:,} registered migrations, and nothing was changed. "
             "Register the one that is missing; error.registry_description lists those there are."
+            if registered_migrations_count
+            else f"no way leads from schema {from_version} to {to_version}: no migrations were "
+            "given, and nothing was changed. Pass migrations=registry beside the state_type."
         )
 
 
@@ -500,9 +503,12 @@ class MigrationAmbiguous(MigrationError):
     ) -> None:
         self.from_version, self.to_version, self.paths = from_version, to_version, paths
         ways = "; or ".join(", ".join(f"{a} → {b}" for a, b in path) for path in paths)
+        twice = len(set(paths)) < len(paths)
         super().__init__(
-            f"several ways lead from schema {from_version} to {to_version} and none is better: "
-            f"{ways}. Remove one of them, or register a shorter one."
+            f"{from_version} → {to_version} is registered already. Keep one function for it."
+            if twice
+            else f"several ways lead from schema {from_version} to {to_version} and none is "
+            f"better: {ways}. Remove one of them, or register a shorter one."
         )
 
 

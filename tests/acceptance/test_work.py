@@ -67,7 +67,7 @@ async def test_one_commit_is_under_one_lease(hf: Holdfast, waiting: Session) -> 
     """Two handles on one session with different fences cannot be meant."""
     key = waiting.key
     leases = [await hf.acquire_lock(key, "me") for _ in range(2)]
-    commit = hf.commit()
+    commit = await hf.commit().__aenter__()
     for lease in leases:
         commit.append(hf.session(key, actor=WHO, lease=lease), "agent.thought")
     with pytest.raises(errors.InvalidEvent, match="two leases"):

@@ -90,7 +90,7 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
         return Diff(_decoded(_verified(raw)))
 
     def __str__(self) -> str:
-        return "\n".join(lines(self.changes))
+        return "\n".join(lines(self.changes)) or "no changes"
 
     def __rich__(self) -> Table:
         return table(self.changes)

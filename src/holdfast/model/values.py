@@ -30,7 +30,8 @@ _decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
 def _refuse(self: object, *_: object, **__: object) -> NoReturn:
     raise TypeError(
-        "state and events are read-only; copy with copy.deepcopy, or change them with an append"
+        "state and events are read-only; copy with copy.deepcopy, or change state with append or "
+        "apply"
     )
 
 

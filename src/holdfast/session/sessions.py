@@ -555,7 +555,7 @@ def _key(key: AnyKey) -> Key:
     if isinstance(key, Key):
         return key
     if not isinstance(key, tuple) or len(key) != 3:
-        raise InvalidKey("form", f"is {key!r}, not a holdfast.Key")
+        raise InvalidKey("form", f"is {key!r}, neither a holdfast.Key nor (app, user, id)")
     return Key(*key)
 
 
