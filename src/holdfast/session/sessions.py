@@ -48,10 +48,12 @@ from holdfast.store.cursor import check_app
 from holdfast.store.doctor import read_checks
 from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
+    Backups,
     Change,
     Committed,
     Diagnosis,
     Erasure,
+    Examined,
     Order,
     Page,
     Progress,
@@ -421,8 +423,7 @@ class Holdfast:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
         store = self._store_now()
         report = await store.verify(None, progress)
-        examine = getattr(store, "examine", None)
-        kept = () if examine is None else await examine()
+        kept = await store.examine() if isinstance(store, Examined) else ()
         return Diagnosis((*read_checks(report), *kept), report)
 
     async def migrate(
@@ -450,11 +451,11 @@ class Holdfast:
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is whole or not there."""
-        backup = getattr(self._store_now(), "backup", None)
-        if backup is None:
+        store = self._store_now()
+        if not isinstance(store, Backups):
             refuse_server(self.url)
             raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
-        await backup(Path(target), progress)
+        await store.backup(Path(target), progress)
 
     # --- work ----------------------------------------------------------------------------------
 

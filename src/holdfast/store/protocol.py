@@ -249,6 +249,7 @@ class Hints(Protocol):
         ...
 
 
+@runtime_checkable
 class Backups(Protocol):
     """The ability to copy a whole store while it is in use."""
 
@@ -257,6 +258,7 @@ class Backups(Protocol):
         ...
 
 
+@runtime_checkable
 class Examined(Protocol):
     """The ability to say how the store itself is kept: settings, versions, sizes, clocks."""
 

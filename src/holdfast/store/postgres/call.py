@@ -20,12 +20,12 @@ from holdfast.model.lease import with_lease
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.model.ops import scope_of
 from holdfast.store import bodies
+from holdfast.store.cache import Live, LiveScope
 from holdfast.store.plan import Plan
 from holdfast.store.postgres.connect import Connection
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.sight import Sight
 from holdfast.store.protocol import Committed, Place
-from holdfast.store.sqlite.cache import Live, LiveScope
 
 SOON: Final = 2**60  # stands for the server's clock until the server has told it
 _WIDTHS: Final = {"h": 8, "n": 4, "v": 11, "w": 2, "e": 16, "p": 4, "s": 10}

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from holdfast.model.events import Commit
+from holdfast.store.cache import Cache
 from holdfast.store.postgres.connect import Line
 from holdfast.store.postgres.lane import Lane
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.unit import Touched, Unit
 from holdfast.store.protocol import Committed
-from holdfast.store.sqlite.cache import Cache
 
 LANES: Final = 2
 BATCH_MAX: Final = 256

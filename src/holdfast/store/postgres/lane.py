@@ -24,6 +24,7 @@ from holdfast.model.ids import Entropy
 from holdfast.model.keys import Key
 from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
 from holdfast.store import bodies
+from holdfast.store.cache import Cache, Live
 from holdfast.store.plan import Plan
 from holdfast.store.postgres.call import SOON, Call, Reply
 from holdfast.store.postgres.connect import (
@@ -39,7 +40,6 @@ from holdfast.store.postgres.rows import SQL
 from holdfast.store.postgres.sight import Sight
 from holdfast.store.postgres.unit import Unit
 from holdfast.store.protocol import Committed, Place
-from holdfast.store.sqlite.cache import Cache, Live
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3

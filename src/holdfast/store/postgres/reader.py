@@ -16,12 +16,12 @@ from holdfast.model.head import Head, blank
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.store import bodies
+from holdfast.store.cache import Live
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connect import Connection
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Erasure, Place
-from holdfast.store.sqlite.cache import Live
 
 _ALL: Final = 2**62  # events, as a tail
 Snapshot: TypeAlias = tuple[int, Fold | None, int]  # seq, fold if it can be read, size

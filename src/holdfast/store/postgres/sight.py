@@ -13,11 +13,11 @@ from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue
 from holdfast.model.head import PROCESSED
 from holdfast.model.keys import Key
+from holdfast.store.cache import Cache, Live, LiveScope
 from holdfast.store.postgres.connect import Connection
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.postgres.unit import Unit
-from holdfast.store.sqlite.cache import Cache, Live, LiveScope
 
 
 class Sight:

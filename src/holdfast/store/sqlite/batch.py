@@ -18,9 +18,9 @@ from holdfast.model.head import PROCESSED, Head
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
 from holdfast.store import bodies
+from holdfast.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Cache, Live, LiveScope
 from holdfast.store.plan import Plan
 from holdfast.store.sqlite import rows
-from holdfast.store.sqlite.cache import TAIL_BYTES_MAX, TAIL_MAX, Cache, Live, LiveScope
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
 

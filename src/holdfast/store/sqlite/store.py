@@ -24,6 +24,7 @@ from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store import cursor as cursors
+from holdfast.store.cache import TAIL_MAX
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec
 from holdfast.store.protocol import (
@@ -41,7 +42,6 @@ from holdfast.store.protocol import (
 from holdfast.store.sqlite import doctor, heads, remove
 from holdfast.store.sqlite.audit import Audit
 from holdfast.store.sqlite.backup import back_up
-from holdfast.store.sqlite.cache import TAIL_MAX
 from holdfast.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
 from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.reader import Reader

@@ -26,11 +26,11 @@ from holdfast.model.ids import Entropy
 from holdfast.model.keys import Key
 from holdfast.model.limits import SNAPSHOT_FLOOR_BYTES
 from holdfast.store import bodies
+from holdfast.store.cache import Cache, Live
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.protocol import Place
 from holdfast.store.sqlite.batch import Batch
-from holdfast.store.sqlite.cache import Cache, Live
 from holdfast.store.sqlite.connect import Database, close, translate
 from holdfast.store.sqlite.reader import Reader
 from holdfast.store.sqlite.sql import SQL
