@@ -132,7 +132,7 @@ def test_the_bounds_are_the_real_ones() -> None:
     assert {n: v for n, v in named.items() if "." not in n} == ours
     for name, value in named.items():
         if "." in name:
-            assert resolved(f"holdfast.store.sqlite.{name}") == value, name
+            assert resolved(f"holdfast.store.{name}") == value, name
 
 
 def test_every_column_is_described() -> None:
