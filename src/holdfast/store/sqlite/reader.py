@@ -129,17 +129,14 @@ class Reader:
         start = Fold(blank(head.key, head.uid, head.created_us))
         try:
             row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
-        except apsw.CorruptError:
-            return start, 0
-        if row is None or row[0] > head.version:
-            return start, 0
-        seq, flags, body, crc = row
-        try:
+            if row is None or row[0] > head.version:
+                return start, 0
+            seq, flags, body, crc = row
             place = Place("snapshot", head.uid, str(seq))
             raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
             fields, versions = bodies.snapshot_from(raw)
-        except (Damaged, msgspec.MsgspecError):
-            return start, 0
+        except (apsw.CorruptError, Damaged, msgspec.MsgspecError, TypeError, UnicodeDecodeError):
+            return start, 0  # even a value of another kind than its column's: one bit makes it so
         at = msgspec.structs.replace(start.head, version=seq)
         return Fold(at, fields, versions), len(raw)
 
