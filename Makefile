@@ -36,8 +36,8 @@ format: $(READY) ## Rewrite the code as `make check` wants it
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-torture: $(READY) ## Run the tests that take minutes: hundreds of kills
-	$(BIN)/python -m pytest -m torture -o faulthandler_timeout=3600
+torture: $(READY) ## Run the tests that take minutes, on fresh seeds: hundreds of kills
+	HOLDFAST_SEED=$${HOLDFAST_SEED:-fresh} $(BIN)/python -m pytest -m torture -o faulthandler_timeout=3600
 
 bench: $(READY) ## Measure, beside the raw limit, in one run
 	$(BIN)/python -m bench

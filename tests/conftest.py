@@ -1,12 +1,25 @@
-"""What every suite may ask for: one PostgreSQL server for a whole run, begun when needed."""
+"""What every suite may ask for: one PostgreSQL server for a whole run, begun when needed.
+
+And how properties are tried: on the same examples every time, as many as it takes, however slow
+the machine is; on new ones when fresh seeds are asked for.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
-from tests.support import postgres
+from tests.support import postgres, seeds
+
+settings.register_profile(
+    "holdfast",
+    deadline=None,
+    derandomize=not seeds.fresh(),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("holdfast")
 
 
 @pytest.fixture(scope="session")

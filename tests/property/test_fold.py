@@ -35,7 +35,7 @@ ACTOR = "test:fold"
 # --- replay --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.lists(st.tuples(drafts(), st.integers(-5, 5)), max_size=15))
 def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]]) -> None:
     """State, versions and head, from the stored bytes alone, at every version."""
@@ -62,7 +62,7 @@ def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.lists(drafts(), max_size=8))
 def test_folding_changes_nothing_that_was_there(steps: list[dict[str, Any]]) -> None:
     """An earlier fold shares its values with later ones, and shows the same for ever."""
@@ -104,7 +104,6 @@ raw_bodies = st.one_of(
 
 
 @pytest.mark.parametrize("seal", [None, Rot13()], ids=["open", "sealed"])
-@settings(deadline=None)
 @given(raw=raw_bodies)
 def test_what_is_packed_is_unpacked(raw: bytes, seal: Rot13 | None) -> None:
     """Compressed or not, sealed or not, the bytes are the same."""
@@ -116,7 +115,6 @@ def test_what_is_packed_is_unpacked(raw: bytes, seal: Rot13 | None) -> None:
 
 
 @pytest.mark.parametrize("seal", [None, Rot13()], ids=["open", "sealed"])
-@settings(deadline=None)
 @given(raw=raw_bodies, place=st.integers(0), bit=st.integers(0, 7))
 def test_a_changed_body_is_not_unpacked(
     raw: bytes, place: int, bit: int, seal: Rot13 | None
@@ -219,7 +217,7 @@ def same(back: Any, value: Any) -> bool:
             return False
 
 
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=700)
 @given(value=anything)
 @example(value={"0": 1, 0: 2})
 @example(value=[1, 1.0, True])
@@ -238,7 +236,7 @@ def test_a_value_is_refused_or_reads_back_equal(value: Any) -> None:
     assert same(made.data["v"], value)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     value=st.recursive(
         plain,

@@ -45,7 +45,6 @@ IDS = [reducer.name for reducer, _, _ in ALL]
 
 
 @pytest.mark.parametrize(("reducer", "olds", "updates"), ALL, ids=IDS)
-@settings(deadline=None)
 @given(data=st.data())
 def test_as_ops_or_folded_the_field_holds_the_same(
     reducer: Reducer, olds: Any, updates: Any, data: st.DataObject
@@ -64,7 +63,6 @@ def test_as_ops_or_folded_the_field_holds_the_same(
 
 
 @pytest.mark.parametrize(("reducer", "olds", "updates"), ALL, ids=IDS)
-@settings(deadline=None)
 @given(data=st.data())
 def test_ops_that_are_not_guarded_fit_any_old_value(
     reducer: Reducer, olds: Any, updates: Any, data: st.DataObject
@@ -81,7 +79,7 @@ def test_ops_that_are_not_guarded_fit_any_old_value(
 
 
 @pytest.mark.parametrize(("reducer", "olds", "updates"), ALL, ids=IDS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(old=values, update=values)
 def test_a_wrong_type_is_a_violation(
     reducer: Reducer, olds: Any, updates: Any, old: Any, update: Any

@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, Literal, Union
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import create_model
 
@@ -36,8 +36,6 @@ from tests.support.declared import (
     Role,
     Said,
 )
-
-SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 ints = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -177,7 +175,7 @@ def same_kind(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_is_encoded_is_decoded(name: str, data: st.DataObject) -> None:
     """An equal value of the same types comes back, and encodes to the same bytes again."""
@@ -191,7 +189,7 @@ def test_what_is_encoded_is_decoded(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in FIELDS if n not in ("decimal",)])
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_equal_states_are_equal_bytes(name: str, data: st.DataObject) -> None:
     """And different ones are not; 1, 1.0 and True count as different, as they do in any state."""
@@ -203,7 +201,6 @@ def test_equal_states_are_equal_bytes(name: str, data: st.DataObject) -> None:
     assert (canonical(encode_fields(one)) == canonical(encode_fields(other))) == equal
 
 
-@settings(deadline=None)
 @given(st.datetimes(timezones=zones), zones)
 def test_one_moment_in_two_zones_is_one_value(moment: datetime, zone: tzinfo) -> None:
     """It is the moment that is kept, not where somebody looked at a clock."""
@@ -217,7 +214,6 @@ def test_one_moment_in_two_zones_is_one_value(moment: datetime, zone: tzinfo) ->
     assert made.datetime_.utcoffset() == timedelta()
 
 
-@settings(deadline=None)
 @given(st.timedeltas())
 @example(timedelta.min)
 @example(timedelta.max)
@@ -230,7 +226,6 @@ def test_durations_are_exact_to_the_microsecond(duration: timedelta) -> None:
     assert duration_text(back.timedelta_) == duration_text(duration)
 
 
-@settings(deadline=None)
 @given(st.integers() | st.integers(2**53, 2**70) | floats)
 def test_a_float_field_takes_a_number_exactly_or_not_at_all(number: float) -> None:
     """An integer becomes the float of the same value, or is refused."""
@@ -317,7 +312,7 @@ wrong: st.SearchStrategy[Any] = st.one_of(
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40)
 @given(value=wrong)
 def test_any_value_is_stored_exactly_or_is_a_violation(name: str, value: Any) -> None:
     """Constructing, updating and encoding never raise anything else, and name the field."""
@@ -335,7 +330,7 @@ def test_any_value_is_stored_exactly_or_is_a_violation(name: str, value: Any) ->
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=40)
 @given(stored=values)
 def test_any_stored_value_is_read_or_is_a_violation(name: str, stored: Any) -> None:
     """Whatever other code left in a field, reading it raises nothing else."""
@@ -368,7 +363,6 @@ UPDATES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-@settings(deadline=None)
 @given(st.lists(st.fixed_dictionaries({}, optional=UPDATES), max_size=5))
 def test_updates_one_after_another_keep_the_state_whole(updates: list[dict[str, Any]]) -> None:
     """After any updates the fields decode, and hold what a naive reading of the reducers gives."""

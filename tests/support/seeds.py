@@ -1,6 +1,8 @@
 """Seeds: every random choice of a test comes from one number, printed so that it can be replayed.
 
-HOLDFAST_SEED=123 makes every test that asks for a seed use this one.
+A run of the suite makes the choices of the last run: what passed once fails only when something
+changed. HOLDFAST_SEED=fresh makes new ones, as `make torture` does; HOLDFAST_SEED=123 makes every
+test that asks for a seed use this one.
 """
 
 from __future__ import annotations
@@ -8,13 +10,23 @@ from __future__ import annotations
 import os
 import random
 from typing import Final
+from zlib import crc32
 
 VARIABLE: Final = "HOLDFAST_SEED"
+FRESH: Final = "fresh"
+
+
+def fresh() -> bool:
+    """Whether this run is to look where none has looked before."""
+    return os.environ.get(VARIABLE) == FRESH
 
 
 def seed(name: str) -> int:
-    """A fresh seed, or the one that is to be replayed."""
+    """The seed of this name, a new one, or the one that is to be replayed."""
     given = os.environ.get(VARIABLE)
-    chosen = int(given) if given else random.SystemRandom().randrange(2**32)
+    if fresh():
+        chosen = random.SystemRandom().randrange(2**32)
+    else:
+        chosen = int(given) if given else crc32(name.encode())
     print(f"{name}: replay with {VARIABLE}={chosen}")
     return chosen

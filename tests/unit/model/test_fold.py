@@ -180,7 +180,7 @@ DRAFTS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(DRAFTS, max_size=20), st.lists(st.integers(0, 10_000), min_size=20, max_size=20))
 def test_replaying_what_was_recorded_gives_the_same_fold(
     drafts: list[dict[str, Any]], times: list[int]

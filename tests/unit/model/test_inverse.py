@@ -55,7 +55,7 @@ def fitting(draw: st.DrawFn) -> tuple[Any, list[Any]]:
     return state, fit
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(fitting())
 def test_the_inverses_in_reverse_give_the_original(case: tuple[Any, list[Any]]) -> None:
     """Not merely equal: the canonical bytes, kinds of number included, are the same."""
@@ -69,7 +69,7 @@ def test_the_inverses_in_reverse_give_the_original(case: tuple[Any, list[Any]]) 
     assert canonical(now) == canonical(state)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(fitting())
 def test_applying_at_once_is_applying_one_by_one(case: tuple[Any, list[Any]]) -> None:
     """A batch of ops is the ops in order."""
@@ -80,7 +80,7 @@ def test_applying_at_once_is_applying_one_by_one(case: tuple[Any, list[Any]]) ->
     assert canonical(apply(state, given_ops)) == canonical(one_by_one)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(STATES, st.lists(OPS, max_size=6))
 def test_no_op_ever_touches_the_given_state(state: Any, given_ops: list[Any]) -> None:
     """Whether it applies or is refused, what went in is unchanged, and only our errors come out."""

@@ -188,7 +188,7 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.dictionaries(st.text(), json_values))
 def test_stored_and_live_cannot_differ(data: dict[str, Any]) -> None:
     """Whatever is admitted decodes from its stored bytes to the very same kinds and values."""
