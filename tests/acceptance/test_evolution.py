@@ -161,6 +161,43 @@ async def test_old_code_leaves_what_it_does_not_know_in_nested_records(
     assert new.state.tags == ["kept"]
 
 
+class Stop(Record):
+    city: str
+
+
+class WideStop(Record):
+    city: str
+    country: str = ""
+
+
+class Tour(State):
+    schema_version: ClassVar[str] = "1.0.0"
+    to: Stop
+    stops: list[Stop] = []
+
+
+class WideTour(State):
+    schema_version: ClassVar[str] = "1.1.0"
+    to: WideStop
+    stops: list[WideStop] = []
+
+
+async def test_old_code_that_replaces_a_record_it_read_keeps_what_it_does_not_know(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Alone and in a list: it comes with the copy, and newer code finds it there."""
+    old = await begin(hf, Tour(to=Stop(city="oslo")))
+    new = await hf.get(KEY, state_type=WideTour, actor="agent:b")
+    oslo = WideStop(city="oslo", country="no")
+    await new.apply({"to": oslo, "stops": [oslo]})
+    await old.refresh()
+    bergen = old.state.to.model_copy(update={"city": "bergen"})
+    await old.apply({"to": bergen, "stops": [*old.state.stops, Stop(city="rome")]})
+    await new.refresh()
+    assert new.state.to == WideStop(city="bergen", country="no")
+    assert new.state.stops == [oslo, WideStop(city="rome")]
+
+
 class Mood(Enum):
     CALM = "calm"
 

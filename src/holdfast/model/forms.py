@@ -220,7 +220,10 @@ class DictForm(Form):
 
 
 class RecordForm(Form):
-    """A nested record, or a whole State: a JSON object with every field of the class."""
+    """A nested record, or a whole State: a JSON object with every field of the class.
+
+    What only newer code knows of a record that was read goes back as it came.
+    """
 
     kinds = frozenset(("dict",))
 
@@ -236,11 +239,13 @@ class RecordForm(Form):
         # A subclass has fields of its own, which would be lost: it is not of this type.
         if type(value) is not self.of:
             raise Misfit(self.words, value)
-        held, written = value.__dict__, {}
+        held, kept, written = value.__dict__, value.__pydantic_extra__, {}
         name = ""
         try:
             for name, form in fields_of(self.of).items():
                 written[name] = form.encode(held.get(name, ABSENT))
+            for name in kept or ():
+                written.setdefault(name, plain_json(kept[name]))
         except Misfit as misfit:
             raise misfit.at(name) from None
         return written

@@ -3,7 +3,8 @@
 A State is a frozen pydantic model, strict in every type; a Record is one nested in it. Both are
 checked when the class is defined: every field has an exact stored form, every reducer fits its
 field. `encode_fields` gives the plain fields a session holds, `decode_fields` reads them back: it
-is strict about types, fills in defaults and passes over what only newer code knows.
+is strict about types, fills in defaults and passes over what only newer code knows; a record keeps
+that, unseen, for when it is written again.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ def encode_fields(state: State) -> dict[str, Any]:
 def decode_fields(state_type: type[S], fields: Mapping[str, Any]) -> S:
     """The typed view of a session's fields. Raises SchemaViolation.
 
-    Fields that are missing take their defaults. Names that the class does not declare, at any
-    depth, are passed over, and unknown enum variants kept as UnknownVariant.
+    Fields that are missing take their defaults. Names that the class does not declare are passed
+    over, those of a record inside kept with it; unknown enum variants are kept as UnknownVariant.
     """
     own = {name: fields[name] for name in state_type.__pydantic_fields__ if name in fields}
     read: S = decoded(state_type, own)
@@ -131,7 +132,7 @@ def decoded(record: type[Record], fields: Mapping[str, Any]) -> Any:
         raise SchemaViolation(record.__name__, "plain JSON values", described(fields)) from error
     try:
         return record.__pydantic_validator__.validate_json(
-            raw, strict=True, extra="ignore", context=validation.STORED
+            raw, strict=True, extra="allow", context=validation.STORED
         )
     except ValidationError as error:
         raise validation.violation(error, RecordForm(record), record.__name__) from error
