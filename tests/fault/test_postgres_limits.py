@@ -125,6 +125,21 @@ async def test_readers_that_hang_do_not_stop_writers(
     assert (await load(store, A)).head.version == 2
 
 
+async def test_deletions_that_wait_do_not_stop_readers(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """More of them than there are connections for reading wait for a row; others read meanwhile."""
+    await create(store, A)
+    await create(store, B)
+    async with held(admin, "SELECT FROM holdfast.sessions WHERE id = 'a' FOR UPDATE"):
+        waiting = [asyncio.create_task(store.delete(A)) for _ in range(2 * connect.POOL_MAX)]
+        await waiting_backend(admin)
+        for _ in range(3 * connect.POOL_MAX):
+            assert (await load(store, B)).head.version == 1
+        assert not any(task.done() for task in waiting)
+    assert sorted(await asyncio.gather(*waiting))[-2:] == [False, True]
+
+
 async def test_time_never_goes_back_within_a_session(
     store: PostgresStore, admin: asyncpg.Connection
 ) -> None:

@@ -15,7 +15,7 @@ from holdfast.store.open import refuse_missing
 from holdfast.store.postgres import connect
 from holdfast.store.postgres.connect import SCHEMA
 from holdfast.store.postgres.store import PostgresStore
-from tests.support.postgres import Server
+from tests.support.postgres import Server, waiting_backend
 from tests.support.processes import Child
 
 
@@ -142,6 +142,21 @@ async def test_many_open_a_new_database_at_once(postgres_url: str) -> None:
     for store in stores:
         assert (await store.verify(None)).ok
         await store.close()
+
+
+async def test_a_schema_may_take_longer_to_come_than_any_statement(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process is bringing it forward: opening waits beyond the limits of all else."""
+    monkeypatch.setattr(connect, "STATEMENT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(connect, "LOCK_SECONDS_MAX", 0.1)
+    async with admin.transaction():
+        await admin.execute("SELECT pg_advisory_xact_lock($1)", connect._MIGRATING)
+        opening = asyncio.create_task(PostgresStore.open(postgres_url))
+        await waiting_backend(admin)
+        await admin.execute("SELECT pg_sleep(0.5)")
+        assert not opening.done()
+    await (await opening).close()
 
 
 @pytest.fixture

@@ -187,6 +187,7 @@ BACKENDS = "datname = current_database() AND pid <> pg_backend_pid() AND applica
 async def backends(conn: Any, *, waiting: bool = False, name: str = "holdfast") -> list[int]:
     """The process ids of the stores' backends; those that wait for a lock, if asked for."""
     lock = " AND wait_event_type = 'Lock'" if waiting else ""
+    await conn.execute("SELECT pg_stat_clear_snapshot()")  # kept for a transaction otherwise
     rows = await conn.fetch(f"SELECT pid FROM pg_stat_activity WHERE {BACKENDS}{lock}", name)
     return [row["pid"] for row in rows]
 

@@ -101,6 +101,8 @@ class Hinting:
             self._ear.terminate()
 
     async def _listen(self) -> None:
+        if self._ear is not None:
+            self._ear.terminate()
         try:
             self._ear = await self._connect()
             await self._ear.add_listener(CHANNEL, self._ring)
@@ -108,7 +110,8 @@ class Hinting:
             await self._ear.execute("SELECT pg_advisory_lock_shared(holdfast.listening())")
             self._ring()  # what was committed before they knew
         except _FAILURES:
-            self._ear = None  # polling goes on
+            if self._ear is not None:
+                self._ear.terminate()  # polling goes on
 
     def _ring(self, *_: object) -> None:
         self.hints += 1
