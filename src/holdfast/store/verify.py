@@ -40,38 +40,55 @@ def verify_session(
     now: Fold, stored: Iterable[Stored], snapshot: Snapshot | None = None
 ) -> Iterator[Finding]:
     """Every way in which the log, its chain and what was folded from it disagree."""
-    key = now.head.key
-    fold = Fold(blank(key, now.head.uid, now.head.created_us))
-    processed: dict[int, int] = {}
-    claimed: dict[int, int] = {}
-    whole = True
-    for event, raw, salt, digest in stored:
-        expected = fold.head.version + 1
-        for problem in _event_problems(fold.head, event, raw, salt, digest, expected):
+    log = Log(now, snapshot)
+    for each in stored:
+        yield from log.add(each)
+    yield from log.end()
+
+
+class Log:
+    """One session's log, read event by event and held against what was folded from it."""
+
+    def __init__(self, now: Fold, snapshot: Snapshot | None = None) -> None:
+        self._now, self._snapshot, self._key = now, snapshot, now.head.key
+        self._fold = Fold(blank(self._key, now.head.uid, now.head.created_us))
+        self._processed: dict[int, int] = {}  # by what events of processing say
+        self._claimed: dict[int, int] = {}  # by what the inputs themselves say
+        self._whole = True
+
+    def add(self, stored: Stored) -> Iterator[Finding]:
+        """What is wrong with the next event."""
+        event, key, before = stored[0], self._key, self._fold.head
+        expected = before.version + 1
+        for problem in _event_problems(before, *stored, expected):
             yield Finding("event", problem, key, event.seq)
         if event.seq == 1:
-            yield from _first_problems(key, now.head, event)
-        whole = whole and event.damage is None and event.seq == expected
+            yield from _first_problems(key, self._now.head, event)
+        self._whole = self._whole and event.damage is None and event.seq == expected
         if event.processed_us is not None:
-            claimed[event.seq] = event.processed_us
+            self._claimed[event.seq] = event.processed_us
         if event.type == PROCESSED and event.data is not None:
-            processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
-        if whole:
-            fold, fits = replay_any(fold, event)
-            if not fits:
-                yield Finding("event", "has operations that do not fit the state", key, event.seq)
-            if snapshot is not None and snapshot[0] == event.seq:
-                yield from _snapshot_problems(key, snapshot, fold)
-        else:  # what follows a hole cannot be folded; its own chain and body still can be checked
-            fold = Fold(_skip(fold.head, event))
-    if snapshot is not None and not 1 <= snapshot[0] <= now.head.version:
-        yield Finding("snapshot", "is of a version that is not in the log", key, snapshot[0])
-    if whole:
-        yield from _fold_problems(key, now, fold)
-        if processed != claimed:
-            yield Finding("event", "processed times differ from the log's", key)
-    elif now.head.version != fold.head.version:
-        yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
+            self._processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
+        if not self._whole:  # what follows a hole cannot be folded; its own chain and body can be
+            self._fold = Fold(_skip(before, event))
+            return
+        self._fold, fits = replay_any(self._fold, event)
+        if not fits:
+            yield Finding("event", "has operations that do not fit the state", key, event.seq)
+        if self._snapshot is not None and self._snapshot[0] == event.seq:
+            yield from _snapshot_problems(key, self._snapshot, self._fold)
+
+    def end(self) -> Iterator[Finding]:
+        """What is wrong with the whole, after the last event."""
+        key, now, snapshot = self._key, self._now, self._snapshot
+        if snapshot is not None and not 1 <= snapshot[0] <= now.head.version:
+            yield Finding("snapshot", "is of a version that is not in the log", key, snapshot[0])
+        if self._whole:
+            yield from _fold_problems(key, now, self._fold)
+            if self._processed != self._claimed:
+                yield Finding("event", "processed times differ from the log's", key)
+        elif now.head.version != self._fold.head.version:
+            yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
 
 
 def _event_problems(

@@ -20,7 +20,7 @@ from holdfast.store.postgres.connect import Connection
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Finding, Place, Progress, Report
-from holdfast.store.verify import Names, ScopeRow, Stored, verify_session
+from holdfast.store.verify import Log, Names, ScopeRow, Stored
 
 _PAGE: Final = 500
 
@@ -76,19 +76,16 @@ class Audit:
         """One session. Raises SessionNotFound, SessionDeleted, SessionErased."""
         found = await self._reader.load(self._conn, key)
         head, sid = found.live.fold.head, found.live.sid
-        stored = await self._stored(sid, head)
-        self.findings += verify_session(found.live.fold, stored, found.snapshot)
-        await self._columns(sid, head)
-        self.sessions += 1
-
-    async def _stored(self, sid: int, head: Head) -> list[Stored]:
-        stored: list[Stored] = []
+        log = Log(found.live.fold, found.snapshot)
         after = 0
         while page := await self._conn.fetch(SQL["audit_events"], sid, after, _PAGE):
             after = page[-1]["seq"]
-            stored += [self._one(row, head.uid) for row in page]
-        self.events += len(stored)
-        return stored
+            self.events += len(page)
+            for row in page:
+                self.findings += log.add(self._one(row, head.uid))
+        self.findings += log.end()
+        await self._columns(sid, head)
+        self.sessions += 1
 
     def _one(self, row: Any, uid: str) -> Stored:
         event = rows.event_from(row, uid, self._reader.codec)
