@@ -33,6 +33,7 @@ _TYPES: Final[dict[type, Type]] = {
     FrozenDict: "dict",
 }
 _SHOWN_CHARS_MAX: Final = 60
+_ALIKE_CHARS: Final = 12  # shown of what two long values have in common
 
 
 class Kind(StrEnum):
@@ -156,9 +157,32 @@ def _splice(holder: Any, change: Change) -> None:
 
 def brief(value: Any, chars_max: int = _SHOWN_CHARS_MAX) -> str:
     """A value on one line of a terminal: its JSON, cut short, without control characters."""
-    if value is ABSENT:
-        return "nothing"
-    text = canonical(value).decode()
+    return _cut(_text(value), 0, chars_max)
+
+
+def brief_pair(old: Any, new: Any, chars_max: int = _SHOWN_CHARS_MAX) -> tuple[str, str]:
+    """Two values beside each other, from shortly before the place where they begin to differ."""
+    texts = _text(old), _text(new)
+    start = 0
+    if max(map(len, texts)) > chars_max:
+        alike = _alike(*texts)
+        start = alike - _ALIKE_CHARS if alike > chars_max // 2 else 0
+    return _cut(texts[0], start, chars_max), _cut(texts[1], start, chars_max)
+
+
+def _alike(one: str, other: str) -> int:
+    """How many characters two texts begin with in common."""
+    most = min(len(one), len(other))
+    return next((at for at in range(most) if one[at] != other[at]), most)
+
+
+def _text(value: Any) -> str:
+    return "nothing" if value is ABSENT else canonical(value).decode()
+
+
+def _cut(text: str, start: int, chars_max: int) -> str:
+    if start:
+        text = "…" + text[start:]
     if len(text) > chars_max:
         text = text[: chars_max - 1] + "…"
     if text.isprintable():

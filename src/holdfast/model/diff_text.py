@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from holdfast.model.changes import Change, Kind, brief
+from holdfast.model.changes import Change, Kind, brief, brief_pair
 from holdfast.model.ops import Path, show
 
 if TYPE_CHECKING:
@@ -13,13 +13,15 @@ if TYPE_CHECKING:
 
 _SIGNS: Final = {Kind.ADD: "+", Kind.MODIFY: "~", Kind.DELETE: "-"}
 _COLOURS: Final = {Kind.ADD: "green", Kind.MODIFY: "yellow", Kind.DELETE: "red"}
+_LINE_CHARS_MAX: Final = 60
 _CELL_CHARS_MAX: Final = 120
 
 
 def lines(changes: Iterable[Change]) -> Iterator[str]:
     """One line for each change: its sign, its place, and what became of what."""
     for change in changes:
-        yield f"{_SIGNS[change.kind]} {place(change)}: {' → '.join(_values(change))}"
+        values = " → ".join(filter(None, _values(change, _LINE_CHARS_MAX)))
+        yield f"{_SIGNS[change.kind]} {place(change)}: {values}"
 
 
 def table(changes: Iterable[Change]) -> Table:
@@ -33,8 +35,7 @@ def table(changes: Iterable[Change]) -> Table:
         made.add_column(column, overflow="fold")
     for change in changes:
         colour = _COLOURS[change.kind]
-        old = "" if change.kind is Kind.ADD else brief(_one(change, change.old), _CELL_CHARS_MAX)
-        new = "" if change.kind is Kind.DELETE else brief(_one(change, change.new), _CELL_CHARS_MAX)
+        old, new = _values(change, _CELL_CHARS_MAX)
         cells = ((_SIGNS[change.kind], colour), (place(change), ""), (old, "red"), (new, "green"))
         made.add_row(*(Text(text, style=style) for text, style in cells))
     return made
@@ -51,13 +52,15 @@ def place(change: Change) -> str:
     return f"{show(above)}[{start}:{start + len(items)}]"
 
 
-def _values(change: Change) -> list[str]:
-    both = {
-        Kind.ADD: (change.new,),
-        Kind.MODIFY: (change.old, change.new),
-        Kind.DELETE: (change.old,),
-    }
-    return [brief(_one(change, value)) for value in both[change.kind]]
+def _values(change: Change, chars_max: int) -> tuple[str, str]:
+    """Old and new as people see them; what there is not is empty."""
+    match change.kind:
+        case Kind.ADD:
+            return "", brief(_one(change, change.new), chars_max)
+        case Kind.DELETE:
+            return brief(_one(change, change.old), chars_max), ""
+        case Kind.MODIFY:
+            return brief_pair(change.old, change.new, chars_max)
 
 
 def _one(change: Change, value: object) -> object:

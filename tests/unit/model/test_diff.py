@@ -399,6 +399,15 @@ def test_a_huge_nesting_is_refused_and_not_fatal() -> None:
 # --- for people ---------------------------------------------------------------------------------
 
 
+def test_long_values_are_shown_where_they_begin_to_differ() -> None:
+    """What both begin with says nothing, so little of it is shown."""
+    long = "All work and no play makes Jack a dull boy, or so they say, at least "
+    (line,) = str(diff({"t": long + "here"}, {"t": long + "there"})).splitlines()
+    assert line == '~ t: …y, at least here" → …y, at least there"'
+    (line,) = str(diff({"t": "no" + long}, {"t": long})).splitlines()
+    assert line.startswith('~ t: "noAll work and')
+
+
 def test_long_values_are_cut_and_controls_are_spelled_out() -> None:
     """A line stays a line on any terminal, whatever the values hold."""
     (line,) = shown({"x": "\x9b31m" + "é" * 500}, {"x": ["\u202e", "\x1b[2J"]})
