@@ -118,7 +118,7 @@ def test_the_documentation_is_complete_and_true() -> None:
 
 
 def test_the_tree_in_the_docstring_is_complete() -> None:
-    """errors.py begins with a picture of every class it has."""
+    """The room begins with a picture of every class it has."""
     shown = set(re.findall(r"\b[A-Z]\w+", (errors.__doc__ or "").split("A class carries")[0]))
     assert set(CLASSES) <= shown
     assert {word for word in shown if word.startswith(("Invalid", "Session", "Store"))} <= set(

@@ -1,0 +1,181 @@
+"""Every error Holdfast raises, under one root.
+
+    HoldfastError
+    ├── InvalidInput        what was asked cannot be done as asked; nothing was changed
+    │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor
+    │   ├── InvalidValue · EventTooLarge · CommitTooLarge
+    │   ├── InvalidEvent · ReservedType · ActorMissing
+    │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
+    │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
+    ├── SessionError        the session is not in the state the call needs
+    │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
+    │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
+    │   └── SessionCorrupt · FollowerBehind
+    ├── StateError          stored state and what is asked of it do not agree
+    │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
+    │   └── MigrationError
+    │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
+    │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
+    │       ├── MigrationFailed       SessionMigrationFailed · CheckpointMigrationFailed
+    │       └── SchemaIncompatible    SessionSchemaIncompatible · CheckpointSchemaIncompatible
+    └── StoreError          the store cannot serve
+        ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
+        ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
+        └── BackupRefused · ExtraMissing
+
+A class carries a stable `code`, whether the same call may succeed later (`retryable`), and what
+the doors answer (`status` for HTTP, `exit_code` for the command line). The message is built here,
+in one place, and ends with what to do next.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors.input import (
+    ActorMissing,
+    CommitTooLarge,
+    EventTooLarge,
+    FieldAccessDenied,
+    InvalidCursor,
+    InvalidDiff,
+    InvalidEvent,
+    InvalidInput,
+    InvalidKey,
+    InvalidOp,
+    InvalidQuery,
+    InvalidSchema,
+    InvalidURL,
+    InvalidValue,
+    NotPending,
+    OpPathUnknown,
+    OpTypeMismatch,
+    ReservedType,
+    SchemaViolation,
+)
+from holdfast.errors.migration import (
+    CheckpointMigrationAmbiguous,
+    CheckpointMigrationFailed,
+    CheckpointMigrationMissing,
+    CheckpointSchemaIncompatible,
+    Lifecycle,
+    MigrationAmbiguous,
+    MigrationError,
+    MigrationFailed,
+    MigrationMissing,
+    SchemaIncompatible,
+    SessionMigrationAmbiguous,
+    SessionMigrationFailed,
+    SessionMigrationMissing,
+    SessionSchemaIncompatible,
+    Step,
+)
+from holdfast.errors.root import (
+    HoldfastError,
+)
+from holdfast.errors.session import (
+    FollowerBehind,
+    SessionConflict,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionErased,
+    SessionError,
+    SessionExists,
+    SessionFenced,
+    SessionLocked,
+    SessionNotFound,
+    SessionNotLoaded,
+)
+from holdfast.errors.state import (
+    DiffMismatch,
+    EnvelopeNewer,
+    IntegrityViolation,
+    InvalidEnvelope,
+    MergeConflict,
+    StateError,
+)
+from holdfast.errors.store import (
+    BackupRefused,
+    ExtraMissing,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreForeign,
+    StoreForked,
+    StoreFull,
+    StoreNewer,
+    StoreOlder,
+    StoreOnNetwork,
+    StoreReadOnly,
+    StoreUnopened,
+)
+
+__all__ = [
+    "ActorMissing",
+    "BackupRefused",
+    "CheckpointMigrationAmbiguous",
+    "CheckpointMigrationFailed",
+    "CheckpointMigrationMissing",
+    "CheckpointSchemaIncompatible",
+    "CommitTooLarge",
+    "DiffMismatch",
+    "EnvelopeNewer",
+    "EventTooLarge",
+    "ExtraMissing",
+    "FieldAccessDenied",
+    "FollowerBehind",
+    "HoldfastError",
+    "IntegrityViolation",
+    "InvalidCursor",
+    "InvalidDiff",
+    "InvalidEnvelope",
+    "InvalidEvent",
+    "InvalidInput",
+    "InvalidKey",
+    "InvalidOp",
+    "InvalidQuery",
+    "InvalidSchema",
+    "InvalidURL",
+    "InvalidValue",
+    "Lifecycle",
+    "MergeConflict",
+    "MigrationAmbiguous",
+    "MigrationError",
+    "MigrationFailed",
+    "MigrationMissing",
+    "NotPending",
+    "OpPathUnknown",
+    "OpTypeMismatch",
+    "ReservedType",
+    "SchemaIncompatible",
+    "SchemaViolation",
+    "SessionConflict",
+    "SessionCorrupt",
+    "SessionDeleted",
+    "SessionErased",
+    "SessionError",
+    "SessionExists",
+    "SessionFenced",
+    "SessionLocked",
+    "SessionMigrationAmbiguous",
+    "SessionMigrationFailed",
+    "SessionMigrationMissing",
+    "SessionNotFound",
+    "SessionNotLoaded",
+    "SessionSchemaIncompatible",
+    "StateError",
+    "Step",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFailed",
+    "StoreForeign",
+    "StoreForked",
+    "StoreFull",
+    "StoreNewer",
+    "StoreOlder",
+    "StoreOnNetwork",
+    "StoreReadOnly",
+    "StoreUnopened",
+]

@@ -1,0 +1,170 @@
+"""The store cannot serve."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.errors.root import HoldfastError
+
+
+class StoreError(HoldfastError):
+    """The store cannot serve the call; the session is as it was."""
+
+    code = "store.error"
+    status = 503
+    exit_code = 4
+    # The ids under which drafts were sent. Whether or not they were recorded, sending them again
+    # with these ids never doubles them.
+    ids: tuple[str, ...] = ()
+
+
+class StoreClosed(StoreError):
+    code = "store.closed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this Holdfast is not open. Use it inside `async with holdfast.open(url) as hf`."
+        )
+
+
+class StoreForked(StoreError):
+    code = "store.forked"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this store was opened before os.fork and belongs to the parent process: neither "
+            "SQLite's locks nor a server's connections can be shared. Open it only after the fork, "
+            "or start the process with spawn or forkserver."
+        )
+
+
+class StoreBusy(StoreError):
+    code = "store.busy"
+    retryable = True
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            f"another process holds {where} and did not let go in time; nothing was written. "
+            "Try again; if it stays so, end the process that keeps a transaction open."
+        )
+
+
+class StoreFull(StoreError):
+    code = "store.full"
+    retryable = True
+    status = 507
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            f"no space is left for {where} and nothing was written. Free some space, then retry."
+        )
+
+
+_FILE_RIGHTS: Final = (
+    "give this process write permission to the file and to its directory (SQLite keeps -wal and "
+    "-shm files beside it)"
+)
+
+
+class StoreReadOnly(StoreError):
+    code = "store.read_only"
+
+    def __init__(self, where: str, advice: str = _FILE_RIGHTS) -> None:
+        self.where, self.advice = where, advice
+        super().__init__(f"{where} cannot be written: {advice}.")
+
+
+class StoreFailed(StoreError):
+    code = "store.failed"
+    retryable = True
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"{where} failed: {reason}. What was acknowledged before is safe. Whether this write "
+            "was recorded is not known: send it again under the same id (error.ids), never doubled."
+        )
+
+
+class StoreUnopened(StoreError):
+    code = "store.unopened"
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"{where} cannot be opened: {reason}.")
+
+
+class BackupRefused(StoreError):
+    code = "backup.refused"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"nothing was copied to or from {where}: {reason}.")
+
+
+class StoreForeign(StoreError):
+    code = "store.foreign"
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            f"{where} is not a Holdfast database: what is there was made by something else. "
+            "Choose another path or another database."
+        )
+
+
+class StoreNewer(StoreError):
+    code = "store.newer"
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        self.where, self.found, self.known = where, found, known
+        super().__init__(
+            f"{where} has schema {found} and this release knows {known}. Upgrade holdfast; "
+            "nothing was changed."
+        )
+
+
+class StoreOlder(StoreError):
+    code = "store.older"
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        self.where, self.found, self.known = where, found, known
+        super().__init__(
+            f"{where} has schema {found} and this release works on {known}; nothing was changed, "
+            "because this command only looks. Use the release that wrote it, or start your "
+            "application with this one, which brings the schema forward."
+        )
+
+
+class StoreCorrupt(StoreError):
+    code = "store.corrupt"
+    status = 500
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"{where} is damaged: {reason}. Keep a copy of the file, run hf.verify() to see what "
+            "is affected, and restore from a backup."
+        )
+
+
+class StoreOnNetwork(StoreError):
+    code = "store.network"
+
+    def __init__(self, where: str, file_system: str) -> None:
+        self.where, self.file_system = where, file_system
+        super().__init__(
+            f"{where} is on a network file system ({file_system}), where SQLite's locks cannot be "
+            "trusted. Put it on a local disk."
+        )
+
+
+class ExtraMissing(StoreError):
+    code = "extra.missing"
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{package} is not installed. Run: pip install 'holdfast[{extra}]'.")
