@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 import holdfast
 from holdfast import errors
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -132,3 +137,38 @@ def test_only_a_file_can_be_restored_to(copy: Path, wrong: str) -> None:
     """Any other URL is refused."""
     with pytest.raises(errors.InvalidURL):
         holdfast.restore(copy, wrong)
+
+
+async def watched(hf: holdfast.Holdfast, after: str | None, count: int) -> tuple[list[int], str]:
+    """The seqs of so many changes beyond a position, and the position of the last."""
+    changes = [change async for change, _ in azip(hf.watch(after=after), range(count))]
+    return [change.event.seq for change in changes], changes[-1].position
+
+
+async def azip(them: AsyncIterator[T], numbers: Iterable[int]) -> AsyncIterator[tuple[T, int]]:
+    """Pairs, for as long as there are numbers."""
+    for number in numbers:
+        yield await anext(them), number
+
+
+async def test_a_watcher_goes_on_over_a_restore(
+    path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is recorded after it comes, though as many events of before are gone; and again, if the
+    same backup is restored again, with a clock that stands."""
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    await fill(path, 4)
+    async with holdfast.open(url(path)) as hf:
+        await hf.backup(copy)
+    await fill(path, 9)
+    async with holdfast.open(url(path)) as hf:
+        seen, position = await watched(hf, None, 9)
+    assert seen == list(range(1, 10))
+    for _ in range(3):
+        holdfast.restore(copy, url(path), replace=True)
+        await fill(path, 7)
+        async with holdfast.open(url(path)) as hf:
+            seen, position = await watched(hf, position, 3)
+            assert seen == [5, 6, 7]
+            assert (await watched(hf, None, 7))[0] == list(range(1, 8))
+            assert (await hf.verify()).findings == ()

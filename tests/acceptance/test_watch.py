@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast import Draft, Holdfast, InvalidCursor, Key, Session, StoreClosed
+from holdfast import Draft, Holdfast, InvalidCursor, Key, PositionUnknown, Session, StoreClosed
 from holdfast.store.protocol import Change
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
@@ -148,6 +148,16 @@ async def test_what_is_no_position_is_refused(hf: Holdfast, s: Session, after: A
     """With InvalidCursor, and the store serves on."""
     with pytest.raises(InvalidCursor):
         await take(hf.watch(after=after), 1)
+    assert named(await take(hf.watch(), 1)) == [("one", 1)]
+
+
+async def test_a_position_that_was_never_handed_out_is_refused(hf: Holdfast, s: Session) -> None:
+    """One of another store, or of a time that was taken back: it would hide what comes now."""
+    (change,) = await take(hf.watch(), 1)
+    beyond = ".".join(["9" * 18] * (change.position.count(".") + 1))
+    with pytest.raises(PositionUnknown) as info:
+        await take(hf.watch(after=beyond), 1)
+    assert info.value.position == beyond
     assert named(await take(hf.watch(), 1)) == [("one", 1)]
 
 

@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 
 import holdfast
+from holdfast.session import watch
 from holdfast.store.postgres import store
 from tests.support.postgres import Server, terminate_backends
 
@@ -107,3 +108,21 @@ async def test_hints_come_again_after_a_restart(
         await asyncio.to_thread(postgres_server.restart)
         for _ in range(20):
             await follower.reached((await session.append("a.b")).seq)
+
+
+async def test_a_watch_over_a_crash_misses_nothing(
+    postgres_server: Server, postgres_url: str
+) -> None:
+    """Numbers of transactions that left no trace are given again: no position may rest on them."""
+    async with holdfast.open(postgres_url) as hf:
+        session = await hf.create(*KEY[:2], id=KEY[2], actor="x")
+        admin = await asyncpg.connect(postgres_url)
+        for _ in range(50):
+            await admin.execute("SELECT pg_current_xact_id()")
+        await admin.close()
+        feed = watch.feed_of(hf._store_now())
+        _, position = await feed.changes(None, app=None, key=None, limit=100)
+        await asyncio.to_thread(postgres_server.restart, signal.SIGQUIT)
+        await session.append("a.b")
+        changes, _ = await feed.changes(position, app=None, key=None, limit=100)
+        assert [change.event.type for change in changes] == ["a.b"]

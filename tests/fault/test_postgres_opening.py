@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -24,6 +25,15 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     conn = await asyncpg.connect(postgres_url)
     yield conn
     await conn.close()
+
+
+@pytest.fixture
+def own_server() -> Iterator[Server]:
+    """A server that may be put back to an earlier time."""
+    server = Server(fsync="off")
+    server.start()
+    yield server
+    server.remove()
 
 
 @pytest.fixture
@@ -202,6 +212,30 @@ async def test_a_dump_restored_on_another_server_goes_on(
         await hf.session(("shop", "ada", "a"), actor="x").append("after.move")
         (change,), _ = await store.changes(position, app=None, key=None, limit=100)
         assert change.event.seq == 6
+
+
+async def test_a_server_put_back_to_an_earlier_time_hides_nothing_from_watchers(
+    tmp_path: Path, own_server: Server
+) -> None:
+    """It gives the numbers of lost transactions again; positions of before lead on all the same."""
+    async with holdfast.open(own_server.url) as hf:
+        await hf.create("shop", "ada", id="a", actor="x")
+    own_server.stop()
+    shutil.copytree(own_server.data, tmp_path / "kept")
+    own_server.start()
+    async with holdfast.open(own_server.url) as hf:
+        session = hf.session(("shop", "ada", "a"), actor="x")
+        for _ in range(5):
+            await session.append("lost.event")
+        position = [(await anext(feed)).position for feed in [hf.watch()] for _ in range(6)][-1]
+    own_server.stop()
+    own_server.put_back(tmp_path / "kept")
+    async with holdfast.open(own_server.url) as hf:
+        session = hf.session(("shop", "ada", "a"), actor="x")
+        await session.append("new.event")
+        async with asyncio.timeout(60):
+            change = await anext(hf.watch(after=position))
+        assert (change.event.type, change.event.seq) == ("new.event", 2)
 
 
 async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(postgres_url: str) -> None:

@@ -131,6 +131,16 @@ class Server:
         self.stop(how)
         self.start()
 
+    def put_back(self, data: Path) -> None:
+        """Start with data of an earlier time, as a restored base backup is started."""
+        shutil.rmtree(self.data)
+        shutil.copytree(data, self.data)
+        (self.data / "recovery.signal").touch()
+        if self._as:
+            for path in (self.data, *self.data.rglob("*")):
+                os.chown(path, self._as["user"], self._as["group"])
+        self.start(restore_command="false", hot_standby="off")
+
     def log(self) -> str:
         """What the server has said."""
         return (self._home / "log").read_text(errors="replace")

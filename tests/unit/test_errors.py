@@ -29,6 +29,7 @@ BRANCHES = {
 }
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
+    "position": "4.2",
     "part": "app",
     "field": "plan.steps[0]",
     "reason": "is empty",

@@ -2,7 +2,7 @@
 
     HoldfastError
     ├── InvalidInput        what was asked cannot be done as asked; nothing was changed
-    │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor
+    │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
     │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
@@ -48,6 +48,7 @@ from holdfast.errors.input import (
     NotPending,
     OpPathUnknown,
     OpTypeMismatch,
+    PositionUnknown,
     ReservedType,
     SchemaViolation,
 )
@@ -146,6 +147,7 @@ __all__ = [
     "NotPending",
     "OpPathUnknown",
     "OpTypeMismatch",
+    "PositionUnknown",
     "ReservedType",
     "SchemaIncompatible",
     "SchemaViolation",

@@ -62,6 +62,19 @@ class InvalidCursor(InvalidInput):
         )
 
 
+class PositionUnknown(InvalidInput):
+    code = "watch.position"
+    status = 410
+
+    def __init__(self, position: str) -> None:
+        self.position = position
+        super().__init__(
+            f"this store never handed out the position {position!r}: it is of another store, or "
+            "the store was put back to an earlier time since. Watch from a position stored before "
+            "that time, or without one from the beginning."
+        )
+
+
 class InvalidValue(InvalidInput):
     code = "value.invalid"
 

@@ -13,7 +13,13 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound, StoreClosed
+from holdfast.errors import (
+    PositionUnknown,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+    StoreClosed,
+)
 from holdfast.model.canon import canonical
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import runnable_us
@@ -169,6 +175,8 @@ class MemoryStore:
     ) -> tuple[tuple[Change, ...], str]:
         self._check_open()
         start = 0 if after is None else cursors.read_position(after, 1)[0]
+        if after is not None and start > len(self._feed):
+            raise PositionUnknown(after)
         found: list[Change] = []
         place = start
         for place, (of, seq) in enumerate(self._feed[start:], start + 1):

@@ -48,8 +48,12 @@ _META: Final = (
     "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = 'holdfast' AND c.relname = 'meta'"
 )
-# Told apart from every other server, also from one that a dump of this one was restored on.
-_HOME: Final = "SELECT system_identifier::text FROM pg_control_system()"
+# Told apart from every other server, also from one that a dump of this one was restored on, and
+# from this one before it was put back to an earlier time or a standby took its place.
+_HOME: Final = (
+    "SELECT system_identifier || '/' || timeline_id "
+    "FROM pg_control_system(), pg_control_checkpoint()"
+)
 _MARK: Final = (
     "INSERT INTO holdfast.meta VALUES ($1, $2) "
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -247,7 +251,7 @@ def _marks(home: str) -> dict[str, bytes]:
 
 
 async def _move_house(conn: Connection) -> None:
-    """Raise the epoch if the database came here by a dump from another server."""
+    """Raise the epoch if transactions here begin at numbers that were given before."""
     home = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'home'")
     if home is not None and bytes(home).decode() != await conn.fetchval(_HOME):
         epoch = await conn.fetchval("SELECT holdfast.epoch()")

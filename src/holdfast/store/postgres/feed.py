@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import asyncpg
 
+from holdfast.errors import PositionUnknown
 from holdfast.model.keys import Key
-from holdfast.model.limits import INT_MAX
 from holdfast.store import cursor as cursors
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import rows
@@ -43,8 +43,11 @@ async def changes(
     changes = tuple(_change(row, codec) for row in found if row["pos"] is not None)
     if len(changes) == limit:
         return changes, changes[-1].position
+    if xid >= found[0]["horizon"] and not await conn.fetchval("SELECT pg_is_in_recovery()"):
+        assert after is not None
+        raise PositionUnknown(after)
     # All below the horizon was looked at, whether it was asked for or not: never again.
-    seen = (found[0]["horizon"] - 1, INT_MAX)
+    seen = (found[0]["last_x"] or 0, found[0]["last_pos"] or 0)
     return changes, cursors.write_position(*max(seen, (xid, pos)))
 
 

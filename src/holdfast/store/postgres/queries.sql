@@ -94,10 +94,14 @@ DELETE FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3
 RETURNING sid, version, link, holdfast.now_us() AS at_us
 
 -- name: feed
--- Only what lies below the horizon: no transaction that is still open can add behind it. The
--- horizon comes along, as a row of its own if there is nothing else.
+-- Only what lies below the horizon: no transaction that is still open can add behind it. The last
+-- event there comes along, in a row of its own if there is nothing else: all up to it was looked at.
+-- Not the horizon itself: a crash gives the numbers of transactions that left no trace again.
 WITH h AS MATERIALIZED (SELECT holdfast.stamp(pg_snapshot_xmin(pg_current_snapshot())) AS xid)
-SELECT h.xid::text::bigint AS horizon, e.* FROM h LEFT JOIN LATERAL (
+SELECT h.xid::text::bigint AS horizon, l.xid::text::bigint AS last_x, l.pos AS last_pos, e.*
+FROM h LEFT JOIN LATERAL (
+    SELECT e.xid, e.pos FROM holdfast.events e WHERE e.xid < h.xid ORDER BY e.xid DESC, e.pos DESC LIMIT 1
+) l ON true LEFT JOIN LATERAL (
     SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type,
            e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc,
            e.link, e.processed_us

@@ -7,6 +7,7 @@ so that a target is complete or as it was, whatever happens in between.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,10 @@ import apsw
 from holdfast.errors import BackupRefused, StoreCorrupt, StoreForeign, StoreNewer
 from holdfast.store.protocol import Progress
 from holdfast.store.sqlite.connect import SCHEMA, Database, close, schema_of, translate
+from holdfast.store.sqlite.sql import SQL
 
 _PAGES_PER_STEP: Final = 1_000
+_EPOCH_BITS: Final = 30  # positions between two restores; the seconds of the clock stand above
 _EXISTS: Final = (
     "it exists already; to overwrite it, ask for that (replace=True, or --replace on the command "
     "line)"
@@ -60,7 +63,8 @@ def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | N
     source = _open_backup(backup)
     try:
         _copy(source, part, progress)
-        with _set_aside(target):
+        with _set_aside(target) as issued:
+            _lift(part, issued)
             _put(part, target)
     except apsw.Error as error:
         raise translate(error, str(target)) from error
@@ -94,14 +98,15 @@ def _open_backup(backup: Path) -> apsw.Connection:
 
 
 @contextmanager
-def _set_aside(target: Path) -> Iterator[None]:
-    """Hold the database that is replaced, so that nobody opens it meanwhile.
+def _set_aside(target: Path) -> Iterator[int]:
+    """Hold the database that is replaced, so that nobody opens it meanwhile; what _issued says of
+    it, or 0.
 
     Leaving WAL mode writes everything back into the file and fails if any process has it open. A
     file too damaged for that is moved aside with its log, where it can still be looked at.
     """
     if not target.exists():
-        yield
+        yield 0
         return
     conn = apsw.Connection(str(target))
     # If it cannot be closed cleanly, closing must not throw its log away.
@@ -110,6 +115,7 @@ def _set_aside(target: Path) -> Iterator[None]:
         conn.pragma("locking_mode", "exclusive")
         conn.pragma("journal_mode", "delete")
         conn.execute("BEGIN EXCLUSIVE")
+        issued = _issued(conn)
     except (apsw.BusyError, apsw.LockedError) as error:
         close(conn)
         raise BackupRefused(str(target), "a process has it open; close it there first") from error
@@ -117,14 +123,14 @@ def _set_aside(target: Path) -> Iterator[None]:
         close(conn)
         moved = _move_aside(target)
         try:
-            yield
+            yield 0
         except BaseException:
             for old, aside in moved:
                 aside.rename(old)
             raise
         return
     try:
-        yield
+        yield issued
     finally:
         close(conn)
 
@@ -164,6 +170,27 @@ def _copy(source: apsw.Connection, part: Path, progress: Progress | None) -> Non
         copy.pragma("journal_mode", "wal")
     finally:
         close(copy)
+
+
+def _lift(part: Path, issued: int) -> None:
+    """Let positions in the feed begin above every one that was handed out since the backup.
+
+    What was recorded since then is gone, and watchers remember positions of it: given again, they
+    would hide what comes now. By the clock, as the file that held them may be gone too.
+    """
+    copy = apsw.Connection(str(part))
+    try:
+        epochs = [(each >> _EPOCH_BITS) + 1 for each in (issued, _issued(copy))]
+        with copy:
+            copy.execute(SQL["feed_forget"])
+            copy.execute(SQL["feed_begin"], (max(int(time.time()), *epochs) << _EPOCH_BITS,))
+    finally:
+        close(copy)
+
+
+def _issued(conn: apsw.Connection) -> int:
+    """The last position that a database has handed out."""
+    return int(conn.execute(SQL["feed_issued"]).get)
 
 
 def _put(part: Path, target: Path) -> None:

@@ -31,8 +31,18 @@ WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
   AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
 ORDER BY e.pos LIMIT ?6
 
--- name: feed_end
-SELECT coalesce(max(pos), 0) FROM events
+-- name: feed_next
+SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
+
+-- name: feed_issued
+-- The highest position that was ever given, also to events that are gone.
+SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'
+
+-- name: feed_forget
+DELETE FROM sqlite_sequence WHERE name = 'events'
+
+-- name: feed_begin
+INSERT INTO sqlite_sequence VALUES ('events', ?)
 
 -- name: is_pending
 SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'

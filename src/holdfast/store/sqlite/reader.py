@@ -15,7 +15,13 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.errors import HoldfastError, SessionDeleted, SessionErased, SessionNotFound
+from holdfast.errors import (
+    HoldfastError,
+    PositionUnknown,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
 from holdfast.model.canon import canonical
 from holdfast.model.events import Event
 from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
@@ -169,8 +175,12 @@ class Reader:
         self, after: int, app: str | None, key: Key | None, limit: int
     ) -> tuple[list[Change], int]:
         """Events beyond a position. Looks at no more than a stretch of the log at a time."""
-        end = self._rows(SQL["feed_end"], ())[0][0]
-        stretch = min(end, after + _STRETCH)
+        start, end = self._rows(SQL["feed_next"], (after,))[0]
+        if start is None:
+            if after > self._rows(SQL["feed_issued"], ())[0][0]:
+                raise PositionUnknown(write_position(after))
+            return [], after
+        stretch = min(end, start + _STRETCH - 1)  # from where there is something: there are gaps
         user, id = (None, None) if key is None else (key.user, key.id)
         app = app if key is None else key.app
         found: list[Change] = []
