@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import asyncpg
@@ -214,28 +215,53 @@ async def test_a_dump_restored_on_another_server_goes_on(
         assert change.event.seq == 6
 
 
+@pytest.mark.parametrize("stays_open", [False, True])
 async def test_a_server_put_back_to_an_earlier_time_hides_nothing_from_watchers(
-    tmp_path: Path, own_server: Server
+    tmp_path: Path, own_server: Server, *, stays_open: bool
 ) -> None:
-    """It gives the numbers of lost transactions again; positions of before lead on all the same."""
+    """It gives the numbers of lost transactions again; positions of before lead on all the same,
+    whether the store is opened anew or was open all the while."""
     async with holdfast.open(own_server.url) as hf:
         await hf.create("shop", "ada", id="a", actor="x")
     own_server.stop()
     shutil.copytree(own_server.data, tmp_path / "kept")
     own_server.start()
-    async with holdfast.open(own_server.url) as hf:
+    async with AsyncExitStack() as stack:
+        hf = await stack.enter_async_context(holdfast.open(own_server.url))
         session = hf.session(("shop", "ada", "a"), actor="x")
         for _ in range(5):
             await session.append("lost.event")
         position = [(await anext(feed)).position for feed in [hf.watch()] for _ in range(6)][-1]
-    own_server.stop()
-    own_server.put_back(tmp_path / "kept")
-    async with holdfast.open(own_server.url) as hf:
-        session = hf.session(("shop", "ada", "a"), actor="x")
-        await session.append("new.event")
+        if not stays_open:
+            await hf.close()
+        own_server.stop()
+        own_server.put_back(tmp_path / "kept")
+        if not stays_open:
+            hf = await stack.enter_async_context(holdfast.open(own_server.url))
+        await hf.session(("shop", "ada", "a"), actor="x").append("new.event")
         async with asyncio.timeout(60):
             change = await anext(hf.watch(after=position))
         assert (change.event.type, change.event.seq) == ("new.event", 2)
+
+
+async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(
+    postgres_url: str, admin: asyncpg.Connection, guest: str
+) -> None:
+    """After a standby took the server's place nobody is kept from working."""
+    async with holdfast.open(postgres_url):
+        pass
+    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+    await admin.execute(
+        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO guest"
+    )
+    await admin.execute("UPDATE holdfast.meta SET value = value || '0' WHERE name = 'home'")
+    async with holdfast.open(guest) as hf:
+        await hf.create("a", "b", id="c")
+        (schema,) = [check for check in (await hf.doctor()).checks if check.name == "schema"]
+        assert (schema.severity, "CREATE" in schema.advice) == ("warning", True)
+    await refuse_missing(guest)
+    async with holdfast.open(postgres_url) as hf:
+        assert all(check.ok for check in (await hf.doctor()).checks if check.name == "schema")
 
 
 async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(postgres_url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,7 @@ BROKEN: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.CannotConnectNowError,
 )
+TIMELINE: Final = {"timeline"}  # the least that can be behind
 # One process at a time brings the schema forward; the number only has to be ours.
 _MIGRATING: Final = 0x484F4C44
 
@@ -106,6 +108,9 @@ class Line:
                 command_timeout=STATEMENT_SECONDS_MAX,
                 server_settings=_settings(LANE_LOCK_SECONDS_MAX) | _LOOKING_UP,
             )
+            with suppress(StoreError):  # a newer release may have been here; that one sees to it
+                if await behind(self._conn) == TIMELINE:  # a standby took the server's place
+                    await _catch_up(self._conn, self._url)
         return self._conn
 
     def drop(self) -> None:
@@ -125,9 +130,7 @@ async def connect(url: str) -> Pool:
     pool = await open_pool(url, size=POOL_MAX)
     try:
         async with pool.acquire() as conn:
-            ready = await _is_ready(conn)
-        if not ready:
-            await _prepare(url)
+            await _catch_up(conn, url)
     except BaseException as error:
         await pool.close()
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
@@ -136,6 +139,21 @@ async def connect(url: str) -> Pool:
             raise translate(error, where(url)) from error
         raise
     return pool
+
+
+async def _catch_up(conn: Connection, url: str) -> None:
+    """See that the database is what this release works on, here. Raises StoreError.
+
+    A timeline alone may stay behind where this role or this server cannot write it: the doctor
+    tells, and nobody is kept from working.
+    """
+    found = await behind(conn)
+    if found:
+        try:
+            await _prepare(url)
+        except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
+            if found != TIMELINE:
+                raise
 
 
 async def _prepare(url: str) -> None:
@@ -190,7 +208,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
         conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
         try:
             found = await _schema(conn)
-            behind = ready and found == SCHEMA and not await _is_ready(conn)
+            late = ready and found == SCHEMA and await behind(conn) not in (set(), TIMELINE)
         finally:
             await conn.close()
     except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
@@ -199,7 +217,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
         raise StoreUnopened(where(url), "the database has no schema holdfast; check the URL")
     if 0 < found < SCHEMA:
         raise StoreOlder(where(url), found, SCHEMA)
-    if behind:
+    if late:
         raise StoreUnopened(where(url), _BEHIND)
 
 
@@ -222,7 +240,7 @@ async def bring_forward(conn: Connection, place: str) -> None:
             raise StoreNewer(place, found, SCHEMA)
         if found < 0:
             raise StoreForeign(place)
-        if await _is_ready(conn):
+        if not await behind(conn):
             return  # another process was faster, and may be using it already
         await conn.execute("CREATE SCHEMA IF NOT EXISTS holdfast")
         for number in range(found + 1, SCHEMA + 1):
@@ -236,13 +254,21 @@ async def bring_forward(conn: Connection, place: str) -> None:
         )
 
 
-async def _is_ready(conn: Connection) -> bool:
-    """Whether schema and functions are those of this release, and this server is their home."""
+async def behind(conn: Connection) -> set[str]:
+    """What here is not of this release, or of another home; only its timeline, if no more."""
     if await _schema(conn) != SCHEMA:
-        return False
+        return {"schema"}
     rows = await conn.fetch("SELECT name, value FROM holdfast.meta WHERE name <> 'secret'")
     found = {name: bytes(value) for name, value in rows}
-    return found == _marks(await conn.fetchval(_HOME))
+    here = _marks(await conn.fetchval(_HOME))
+    differ = {name for name in found | here if found.get(name) != here.get(name)}
+    if differ == {"home"} and _server(found.get("home", b"")) == _server(here["home"]):
+        return TIMELINE
+    return differ
+
+
+def _server(home: bytes) -> bytes:
+    return home.partition(b"/")[0]
 
 
 def _marks(home: str) -> dict[str, bytes]:

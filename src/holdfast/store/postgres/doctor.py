@@ -12,7 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from holdfast.store.doctor import listed, plural, size
-from holdfast.store.postgres.connect import DESK_MAX, POOL_MAX, SCHEMA, Connection
+from holdfast.store.postgres.connect import (
+    DESK_MAX,
+    POOL_MAX,
+    SCHEMA,
+    TIMELINE,
+    Connection,
+    behind,
+)
 from holdfast.store.protocol import Check
 
 OLDEST: Final = 14  # of the major versions that its makers still mend
@@ -162,7 +169,13 @@ def _autovacuum(value: str) -> Check:
 async def _schema(conn: Connection) -> Check:
     number = int(bytes(await conn.fetchval(_SCHEMA)))
     if number == SCHEMA:
-        return Check("schema", f"{number}, the one of this release")
+        if await behind(conn) != TIMELINE:
+            return Check("schema", f"{number}, the one of this release")
+        advice = (
+            "Open the store once as a role with CREATE on the database: until then a watcher may "
+            "miss as many new events as the server lost."
+        )
+        return Check("schema", "from before the server was put back in time", "warning", advice)
     advice = "A newer release migrated the database while this one was running. Upgrade holdfast."
     return Check("schema", f"{number}, not {SCHEMA}", "problem", advice)
 
