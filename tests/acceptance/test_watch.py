@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import Draft, Holdfast, InvalidCursor, Key, PositionUnknown, Session, StoreClosed
 from holdfast.store.protocol import Change
+from holdfast.store.sqlite import reader
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 PAGE = 200  # changes that are read at a time
@@ -139,6 +140,18 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> Non
     for session in sessions:
         mine = [change.event.seq for change in seen if change.key == session.key]
         assert mine == list(range(1, 52))
+
+
+async def test_few_among_many_are_all_met(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However far apart they lie: a quiet store is watched to its end."""
+    monkeypatch.setattr(reader, "_STRETCH", 7)
+    rare = await hf.create("rare", "u", id="rare", actor="x")
+    crowd = await hf.create("crowd", "u", id="crowd", actor="x")
+    for _ in range(5):
+        await crowd.append_many([Draft(type="x.y") for _ in range(20)])
+        await rare.append("x.y")
+    for seen in (hf.watch(app="rare"), hf.watch(key=rare.key)):
+        assert [change.event.seq for change in await take(seen, 6)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize(

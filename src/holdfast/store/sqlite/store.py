@@ -159,12 +159,15 @@ class SQLiteStore:
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[Change, ...], str]:
         position = 0 if after is None else cursors.read_position(after, 1)[0]
+        found: list[Change] = []
         while True:
-            found, end = self._read(partial(self._changes, position, app, key, limit))
-            if found or end == position:
+            room = limit - len(found)
+            more, end = self._read(partial(self._changes, position, app, key, room))
+            found += more
+            if len(found) == limit or end == position:  # less than a page only at the end
                 return tuple(found), cursors.write_position(end)
             position = end
-            await asyncio.sleep(0)  # a long stretch without a match: let others run
+            await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
     def _changes(
         self, after: int, app: str | None, key: Key | None, limit: int
