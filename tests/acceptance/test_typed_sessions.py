@@ -444,6 +444,75 @@ async def test_plain_operations_on_typed_state_are_checked(hf: holdfast.Holdfast
     assert session.values["extra"] == 5
 
 
+class Ballot(State):
+    schema_version: ClassVar[str] = "1.0.0"
+    votes: Annotated[int, Field(le=10)] = 0
+    names: Annotated[list[str], Field(max_length=3)] = []
+    log: list[str] = []
+    chair: Annotated[str, holdfast.access(write=["system"])] = ""
+
+
+async def test_an_object_that_was_never_loaded_checks_all_the_same(hf: holdfast.Holdfast) -> None:
+    """Types, rights and versions: it reads the state first; a commit asks for it to be loaded."""
+    made = await hf.create(*KEY[:2], id=KEY[2], state=Ballot(), actor="agent:a")
+
+    def handle() -> holdfast.Session[Any]:
+        return hf.session(KEY, state_type=Ballot, actor="agent:a")
+
+    with pytest.raises(errors.SchemaViolation):
+        await handle().append("a.b", set={"votes": "many"})
+    with pytest.raises(errors.FieldAccessDenied):
+        await handle().append_many([holdfast.Draft(type="a.b", set={"chair": "me"})])
+    with pytest.raises(errors.SessionNotLoaded):
+        async with hf.commit() as c:
+            c.append(handle(), "a.b", set={"votes": "many"})
+    await handle().append("a.b", {"no": "change"})
+    await made.refresh()
+    assert (made.version, made.state) == (2, Ballot())
+
+    class Ballot2(Ballot):
+        schema_version: ClassVar[str] = "2.0.0"
+
+    migrations = MigrationRegistry()
+    migrations.migration("1.0.0", "2.0.0")(lambda fields: fields)
+    await hf.get(KEY, state_type=Ballot2, migrations=migrations, actor="agent:b")
+    with pytest.raises(errors.SessionSchemaIncompatible):
+        await handle().append("a.b", set={"votes": 1})
+
+
+async def test_plain_operations_that_fit_only_what_was_seen_do_not_slip_past_others(
+    hf: holdfast.Holdfast,
+) -> None:
+    """Each fits by itself, both do not: the second is refused, and the state stays readable."""
+    one = await hf.create(*KEY[:2], id=KEY[2], state=Ballot(votes=9, names=["a", "b"]), actor="x")
+    two = await hf.get(KEY, state_type=Ballot, actor="x")
+    await one.append("a.b", inc={"votes": 1}, id="first")
+    with pytest.raises(errors.SchemaViolation):
+        await two.append("a.b", inc={"votes": 1})
+    two = await hf.get(KEY, state_type=Ballot, actor="x")
+    async with hf.commit() as c:
+        c.append(one, "a.b", add={"names": ["c"]})
+    with pytest.raises(errors.SessionConflict):
+        async with hf.commit() as c:
+            c.append(two, "a.b", add={"names": ["d"]})
+    await two.refresh()
+    assert (two.state.votes, two.state.names) == (10, ["a", "b", "c"])
+    again = await two.append("a.b", inc={"votes": 1}, id="first")
+    assert (again.seq, again.id) == (2, "first")
+
+
+async def test_plain_operations_that_always_fit_meet_no_conflict(hf: holdfast.Holdfast) -> None:
+    """More of a list, or a new value: two writers at once are both recorded, in a commit too."""
+    one = await hf.create(*KEY[:2], id=KEY[2], state=Ballot(), actor="x")
+    two = await hf.get(KEY, state_type=Ballot, actor="x")
+    await one.append("a.b", add={"log": ["1"]}, set={"votes": 3})
+    async with hf.commit() as c:
+        c.append(two, "a.b", add={"log": ["2"]}, set={"votes": 4})
+    await one.append("a.b", add={"log": ["3"]})
+    await two.refresh()
+    assert (two.state.log, two.state.votes, two.version) == (["1", "2", "3"], 4, 4)
+
+
 async def test_what_a_view_shows_cannot_be_changed_in_place(hf: holdfast.Holdfast) -> None:
     """Lists and dicts of a state are read-only, and may be given back as they are."""
     session = await chat(hf, recent=["a"], tags={"x": 1})

@@ -21,9 +21,9 @@ from holdfast.errors import HoldfastError, SchemaViolation
 from holdfast.model import validation
 from holdfast.model.access import Access
 from holdfast.model.fits import reducer_of
-from holdfast.model.forms import Form, RecordForm, fields_of
+from holdfast.model.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of
 from holdfast.model.limits import OPS_PER_EVENT_MAX
-from holdfast.model.ops import Add, Merge, PlainOp, Set
+from holdfast.model.ops import Add, Delete, Inc, Merge, PlainOp, Set
 from holdfast.model.reducers import MISSING, Compiled, Item, LastWriteWins, MergeByKey, Reducer
 from holdfast.model.state import Record, State, decode_fields, decoded, encode_fields, encoded
 from holdfast.model.values import described
@@ -167,6 +167,33 @@ def _checked_whole(
         for op in ops
     ]
     return Planned(tuple(settled), tuple(state_type.__pydantic_fields__))
+
+
+def rests_on(state_type: type[State], ops: Iterable[PlainOp]) -> tuple[str, ...]:
+    """The fields that plain operations were checked on, and that must still be as they were.
+
+    What fits whatever the field holds by then is not among them: a new value, or more of what may
+    be there in any number.
+    """
+    names: dict[str, None] = {}
+    for op in ops:
+        name = str(op.path[0])
+        if _is_whole(state_type, name):
+            return tuple(state_type.__pydantic_fields__)
+        if not _fits_always(state_type, name, op):
+            names[name] = None
+    return tuple(names)
+
+
+def _fits_always(state_type: type[State], name: str, op: PlainOp) -> bool:
+    if len(op.path) > 1:
+        return False
+    if isinstance(op, (Set, Delete)):
+        return True
+    field = state_type.__pydantic_fields__[name]
+    ruled = any(not isinstance(item, (Reducer, Access)) for item in field.metadata)
+    of = type(fields_of(state_type)[name])
+    return not ruled and isinstance(op, (Add, Inc, Merge)) and of in (ItemsForm, Scalar, DictForm)
 
 
 def _is_whole(state_type: type[State], name: str) -> bool:

@@ -64,7 +64,11 @@ class CommitBuilder:
         expect: int | None = None,
         **more: Any,
     ) -> None:
-        """Add an event of `session`. Takes what Session.append takes, except `partial`."""
+        """Add an event of `session`. Takes what Session.append takes, except `partial`.
+
+        Where it changes typed state, that is checked now, on what the session knows, and the
+        commit raises SessionConflict if another writer was faster on a field that was looked at.
+        """
         draft = Draft(type=type, data={} if data is None else data, **more)
         self._add(session, draft, expect=expect)
 
@@ -106,9 +110,7 @@ class CommitBuilder:
         for each in prepared:
             self._put(session, each)
         known.raised = True
-        guards = {name: int(known.versions.get(name, 0)) for name in planned.guards}
-        self._guards.setdefault(session.key, {}).update(guards)
-        self._schemas[session.key] = known.head.schema_version
+        self._guard(session, known, planned.guards)
 
     def label(
         self, session: Session[Any], labels: Mapping[str, str | None], *, actor: str | None = None
@@ -134,12 +136,11 @@ class CommitBuilder:
     ) -> None:
         version = check_expect(expect)
         prepared = self._hf._prepare(draft, session.actor, reserved=fact)
-        typed, head = session._typed, session._head
-        if typed is not None and head is not None and changes_fields(prepared):
-            typed.check(head)
-            if session._scopes is not None:
-                typed.fit_after(self._know(session).fields, [prepared])
-            self._schemas[session.key] = head.schema_version
+        typed = session._typed
+        if typed is not None and changes_fields(prepared):
+            known = self._know(session)
+            typed.check(known.head)
+            self._guard(session, known, typed.fit_after(known.fields, [prepared]))
         self._put(session, prepared)
         if version is not None:
             self._expect[len(self._drafts) - 1] = version
@@ -159,11 +160,17 @@ class CommitBuilder:
         self._drafts.append(prepared)
         self._sessions.append(session)
 
+    def _guard(self, session: Session[Any], known: _Known, names: Iterable[str]) -> None:
+        """Record only under this schema, and if these fields are still what was looked at."""
+        guards = {name: int(known.versions.get(name, 0)) for name in names}
+        self._guards.setdefault(session.key, {}).update(guards)
+        self._schemas[session.key] = known.head.schema_version
+
     def _know(self, session: Session[Any]) -> _Known:
         """State as this commit will leave it so far: one for a key, whatever object names it."""
         known = self._known.get(session.key)
         if known is None:
-            if session._scopes is None:
+            if session._head is None:
                 raise SessionNotLoaded("the state")
             known = _Known(session.head, session._fields, session._versions)
             for owner, draft in zip(self._sessions, self._drafts, strict=True):

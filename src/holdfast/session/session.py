@@ -240,15 +240,17 @@ class Session(Generic[S]):
         prepared = self._hf._prepare(draft, self.actor)
         if partial:
             return self._publish(prepared)
-        return (await self._append((prepared,), expect))[0]
+        return (await self._append((prepared,), expect, named=id is not None))[0]
 
     async def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
     ) -> tuple[Event, ...]:
         """Record several events in order, all or nothing."""
         actor = actor or self.actor
+        drafts = tuple(drafts)
         prepared = tuple([self._hf._prepare(draft, actor) for draft in drafts])
-        return await self._append(prepared, expect) if prepared else ()
+        named = any([draft.id is not None for draft in drafts])
+        return await self._append(prepared, expect, named=named) if prepared else ()
 
     async def update(
         self,
@@ -383,24 +385,36 @@ class Session(Generic[S]):
             return (await self._commit((prepared,), _NEVER))[0]
         return None
 
-    async def _append(self, drafts: tuple[Prepared, ...], expect: int | None) -> tuple[Event, ...]:
-        """Record events of the caller's; those that change typed state under its version only.
+    async def _append(
+        self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False
+    ) -> tuple[Event, ...]:
+        """Record events of the caller's. Those that change typed state are checked on the newest
+        that is known, and are recorded under its version and on the fields that were looked at.
 
-        If that has moved on, refresh says whether this code may go on: not over a MAJOR.
+        If those have moved on, it is done again; refresh says whether this code may: not over a
+        MAJOR. `named` drafts may have been recorded before, when they did fit.
         """
         typed = self._typed
-        if typed is None or self._head is None or not any(map(changes_fields, drafts)):
+        if typed is None or not any(map(changes_fields, drafts)):
             return await self._commit(drafts, expect)
-        for _ in range(UPDATE_TRIES_MAX):
+        if self._head is None or self._scopes is None:
+            await self.refresh()
+        for left in reversed(range(UPDATE_TRIES_MAX)):
             if not typed.way(self.head.schema_version):
-                typed.fit_after(self._fields, drafts)
                 try:
-                    return await self._commit(drafts, expect, schema=self.head.schema_version)
+                    guards = self._guards(typed.fit_after(self._fields, drafts))
+                    schema = self.head.schema_version
+                    return await self._commit(drafts, expect, guards, schema)
+                except SchemaViolation:
+                    if named:
+                        with suppress(SessionConflict):
+                            return await self._commit(drafts, _NEVER)
+                    raise
                 except SessionConflict as error:
-                    if error.what != "the schema":
+                    if error.what == "the session" or not left:
                         raise
             await self.refresh()
-        return await self._commit(drafts, expect, schema=self.head.schema_version)
+        raise AssertionError("refresh brings state forward, or raises")
 
     async def _load(self, *, tail: int, since_us: int | None = None) -> None:
         """Read it, brought forward to the version of its class; if that fails, nothing changes."""

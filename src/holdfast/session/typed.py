@@ -17,7 +17,7 @@ from holdfast.model.migrations import MigrationRegistry
 from holdfast.model.ops import PlainOp, apply
 from holdfast.model.semver import SchemaVersion, relation
 from holdfast.model.state import State, decode_fields, encode_fields
-from holdfast.model.update import Planned, plan_update
+from holdfast.model.update import Planned, plan_update, rests_on
 from holdfast.model.values import FrozenDict, FrozenList, described
 from holdfast.session.forward import Forward
 from holdfast.session.session import own_ops
@@ -104,18 +104,21 @@ class Typed(Forward, Generic[S]):
     def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
         return [name for name in fields if name not in self.of.model_fields]
 
-    def fit_after(self, fields: FrozenDict, drafts: Iterable[Prepared]) -> None:
+    def fit_after(self, fields: FrozenDict, drafts: Iterable[Prepared]) -> tuple[str, ...]:
         """Raise SchemaViolation if plain operations would leave what the class does not declare.
 
         They know nothing of types, so all of the state is looked at; apply need not do that.
+        Returns the fields that the verdict rests on.
         """
-        after = fields
+        after, guards = fields, set[str]()
         for draft in drafts:
             ops = [op for op in own_ops(draft) if op.path[0] in self.of.model_fields]
             self._admit([str(op.path[0]) for op in ops], draft.actor)
             after = apply(after, ops)
+            guards.update(rests_on(self.of, ops))
         if after is not fields:
             decode_fields(self.of, after)
+        return tuple(sorted(guards))
 
 
 def encoded(state: object) -> tuple[dict[str, Any], str]:
