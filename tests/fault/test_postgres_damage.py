@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from holdfast.model.ops import Set
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.testing.commits import add, create, draft, key, load
 
@@ -52,6 +53,8 @@ FLIPPED = "set_byte(body, length(body) / 2, get_byte(body, length(body) / 2) # 1
         ("head", "UPDATE sessions SET runnable_us = 7"),
         ("head", "UPDATE sessions SET version = 2"),
         ("head", "UPDATE sessions SET labels = '{}'"),
+        ("head", "UPDATE sessions SET wake_us = 7"),
+        ("event", "UPDATE events SET xid = '7' WHERE seq = 3"),
         ("label", "UPDATE labels SET value = 'lead'"),
         ("label", "DELETE FROM labels"),
         ("snapshot", f"UPDATE snapshots SET body = {FLIPPED}"),
@@ -84,4 +87,33 @@ async def test_a_damaged_snapshot_only_costs_time(
     assert (await load(store, A)).fields == {"n": 2, "big": BIG}
     made = await add(store, A, draft(inc={"n": 1}))
     assert made.fields == {"n": 3, "big": BIG}
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        ("UPDATE holdfast.events SET crc = crc + 1 WHERE seq = 2", (2, 3)),
+        ("DELETE FROM holdfast.events WHERE seq = 4", (4,)),
+    ],
+    ids=["rotted", "gone"],
+)
+async def test_what_is_left_of_a_damaged_log_is_read_and_written(
+    postgres_url: str, change: str, lost: tuple[int, ...]
+) -> None:
+    """Events that cannot be read, stand on such a one, or are not there are named; others count."""
+    store = await PostgresStore.open(postgres_url)
+    await create(store, A)
+    await add(store, A, draft(set={"plan": {"x": 1}}))
+    await add(store, A, draft(ops=(Set(("plan", "y"), 2),)))
+    await add(store, A, draft(inc={"n": 1}))
+    await store.close()
+    conn = await asyncpg.connect(postgres_url)
+    await conn.execute(change)
+    await conn.close()
+    store = await PostgresStore.open(postgres_url)
+    assert (await load(store, A)).damaged == lost
+    assert (await add(store, A, draft(inc={"m": 1}))).fields["m"] == 1
+    assert (await load(store, A)).damaged == lost
+    assert not (await store.verify(None)).ok
     await store.close()

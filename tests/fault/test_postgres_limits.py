@@ -140,6 +140,19 @@ async def test_deletions_that_wait_do_not_stop_readers(
     assert sorted(await asyncio.gather(*waiting))[-2:] == [False, True]
 
 
+async def test_a_lock_lasts_from_when_it_is_had(
+    store: PostgresStore, admin: asyncpg.Connection
+) -> None:
+    """Not from when its holder began to wait for the row."""
+    await create(store, A)
+    async with held(admin, "SELECT FROM holdfast.sessions FOR UPDATE"):
+        waiting = asyncio.create_task(store.acquire(A, "ada", 30.0))
+        await waiting_backend(admin)
+        await admin.execute("SELECT pg_sleep(0.2)")
+        now_us = await admin.fetchval("SELECT holdfast.now_us()")
+    assert (await waiting).until_us >= now_us + 30_000_000
+
+
 async def test_time_never_goes_back_within_a_session(
     store: PostgresStore, admin: asyncpg.Connection
 ) -> None:

@@ -307,3 +307,41 @@ async def test_defaults_of_the_role_do_not_change_what_is_seen_after_a_lock(
     finally:
         await admin.execute("ALTER ROLE holdfast RESET default_transaction_isolation")
         await admin.close()
+
+
+async def test_durability_is_not_left_to_the_defaults_of_a_role(
+    postgres_url: str, admin: asyncpg.Connection
+) -> None:
+    """What is acknowledged is on disk, unless the URL itself asks for less."""
+    name = await admin.fetchval("SELECT current_user")
+    await admin.execute(f'ALTER ROLE "{name}" SET synchronous_commit = off')
+    try:
+        store = await PostgresStore.open(postgres_url)
+        line = connect.Line(postgres_url)
+        for conn in (await line.connection(), store._desk, store._pool):
+            assert await conn.fetchval("SHOW synchronous_commit") == "on"
+        await line.close()
+        await store.close()
+        asked = connect.Line(f"{postgres_url}&synchronous_commit=off")
+        assert await (await asked.connection()).fetchval("SHOW synchronous_commit") == "off"
+        await asked.close()
+    finally:
+        await admin.execute(f'ALTER ROLE "{name}" RESET synchronous_commit')
+
+
+async def test_an_older_release_leaves_newer_functions_alone(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It works with them; only a newer one replaces them, and a change without a number too."""
+    mark = "SELECT value FROM holdfast.meta WHERE name = 'functions'"
+    monkeypatch.setattr(connect, "FUNCTIONS", connect.FUNCTIONS + 1)
+    await (await PostgresStore.open(postgres_url)).close()
+    newer = await admin.fetchval(mark)
+    monkeypatch.undo()
+    await admin.execute("UPDATE holdfast.meta SET value = 'elsewhere' WHERE name = 'home'")
+    async with holdfast.open(postgres_url) as hf:
+        await hf.create("a", "b", id="c")
+    assert await admin.fetchval(mark) == newer
+    await admin.execute("UPDATE holdfast.meta SET value = 'of old' WHERE name = 'functions'")
+    await (await PostgresStore.open(postgres_url)).close()
+    assert (await admin.fetchval(mark)).startswith(f"{connect.FUNCTIONS} ".encode())

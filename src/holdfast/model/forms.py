@@ -385,7 +385,8 @@ def _str(value: Any) -> Any:
 
 def _datetime(value: Any) -> Any:
     moment = utc(value) if isinstance(value, datetime) else MISFIT
-    return moment if moment is MISFIT else moment.isoformat()[:-6] + "Z"
+    # Not by its own method: a subclass may write itself otherwise.
+    return moment if moment is MISFIT else datetime.isoformat(moment)[:-6] + "Z"
 
 
 def _date(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.errors import (
+    InvalidEvent,
     NotPending,
     SessionConflict,
     SessionExists,
@@ -148,19 +149,20 @@ class Plan:
 
     def _add(self, commit: Commit) -> Committed:
         key = commit.key
+        if not commit.drafts:
+            raise InvalidEvent(f"a commit to {key} has no events")
         fold = self.folds.get(key) or self._view.fold(key)
         scopes = self._scopes(key) if fold is None else {}
         events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
         before = len(self.records)
-        if None in events or not events:
+        if None in events:
             fold = self._admit(commit, fold)
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.given:  # the same id twice in one commit
                     events[place] = self.given.get((key, draft.id))
                 if events[place] is None:
                     fold, events[place] = self._record(key, fold, draft, scopes)
-            if events:
-                self._put(self.folds, key, fold)
+            self._put(self.folds, key, fold)
         assert fold is not None
         return Committed(
             tuple(events),  # type: ignore[arg-type]  # no None is left
@@ -184,7 +186,7 @@ class Plan:
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
         key, expect = commit.key, commit.expect
-        creates = expect == 0 and bool(commit.drafts) and commit.drafts[0].type == CREATED
+        creates = expect == 0 and commit.drafts[0].type == CREATED
         if fold is None:
             if not creates:
                 raise SessionNotFound(key)

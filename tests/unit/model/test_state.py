@@ -231,6 +231,23 @@ def test_nesting_without_end_is_a_violation() -> None:
         node, node.__dict__["children"] = node.children[0], []
 
 
+def test_a_moment_is_written_alike_whatever_class_it_is_of() -> None:
+    """A subclass that writes itself otherwise does not change what is stored."""
+
+    class Zulu(datetime):
+        def isoformat(self, *args: Any, **named: Any) -> str:
+            return "about noon"
+
+        def astimezone(self, tz: Any = None) -> datetime:
+            return self
+
+    class Made(State):
+        at: datetime
+
+    made = Made(at=Zulu(2026, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert encode_fields(made) == {"at": "2026-01-02T03:04:05Z"}
+
+
 # --- other editions ------------------------------------------------------------------------------
 
 

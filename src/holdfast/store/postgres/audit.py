@@ -10,13 +10,13 @@ from typing import Any, Final
 import asyncpg
 
 from holdfast.model.chain import SALT_BYTES
-from holdfast.model.due import deadline_us, runnable_us
+from holdfast.model.due import deadline_us, first_us, runnable_us
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.ops import scope_of
 from holdfast.store.codec import SEALED
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connect import Connection
+from holdfast.store.postgres.connect import TABLES_SECONDS_MAX, Connection
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import Finding, Place, Progress, Report
@@ -29,6 +29,7 @@ async def run(
     conn: Connection, reader: Reader, key: Key | None, progress: Progress | None
 ) -> Report:
     async with conn.transaction(isolation="repeatable_read", readonly=True):
+        await conn.execute(f"SET LOCAL statement_timeout = '{TABLES_SECONDS_MAX}s'")
         audit = Audit(conn, reader)
         if key is None:
             await audit.everything(progress)
@@ -47,7 +48,7 @@ class Audit:
         self._scoped = self._unread = 0
 
     async def everything(self, progress: Progress | None) -> None:
-        total = await self._conn.fetchval(SQL["audit_count"])
+        total = await self._conn.fetchval(SQL["audit_count"], timeout=TABLES_SECONDS_MAX)
         sid = 0
         while page := await self._conn.fetch(SQL["audit_keys"], sid, _PAGE):
             for row in page:
@@ -56,7 +57,8 @@ class Audit:
                 if progress is not None:
                     progress(self.sessions, total)
         await self._scopes()
-        for what, count in await self._conn.fetch(SQL["audit_orphans"]):
+        orphans = await self._conn.fetch(SQL["audit_orphans"], timeout=TABLES_SECONDS_MAX)
+        for what, count in orphans:
             if count:
                 self.findings.append(Finding(what, f"rows without a session: {count}"))
 
@@ -77,12 +79,16 @@ class Audit:
         found = await self._reader.load(self._conn, key)
         head, sid = found.live.fold.head, found.live.sid
         log = Log(found.live.fold, found.snapshot)
-        after = 0
+        after, place = 0, (0, 0)
         while page := await self._conn.fetch(SQL["audit_events"], sid, after, _PAGE):
             after = page[-1]["seq"]
             self.events += len(page)
             for row in page:
                 self.findings += log.add(self._one(row, head.uid))
+                before, place = place, (row["xid"], row["pos"])
+                if place <= before:
+                    what = "stands in the feed before the event it follows"
+                    self.findings.append(Finding("event", what, key, row["seq"]))
         self.findings += log.end()
         await self._columns(sid, head)
         self.sessions += 1
@@ -101,8 +107,8 @@ class Audit:
 
     async def _columns(self, sid: int, head: Head) -> None:
         row = await self._conn.fetchrow(SQL["audit_columns"], sid)
-        due = (row["runnable_us"], row["deadline_us"])
-        if due != (runnable_us(head), deadline_us(head)):
+        due = (row["runnable_us"], row["deadline_us"], row["wake_us"])
+        if due != (runnable_us(head), deadline_us(head), first_us(head, "wake")):
             self._find("head", "has other due times than its log amounts to", head)
         listed = [tuple(label) for label in await self._conn.fetch(SQL["audit_labels"], sid)]
         key = (head.key.app, head.key.user, head.created_us)

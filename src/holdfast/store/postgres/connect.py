@@ -24,10 +24,12 @@ from holdfast.errors import (
 )
 
 SCHEMA: Final = 3
+FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
 POOL_MAX: Final = 8  # for reading
 DESK_MAX: Final = 4  # for what may wait for a row: claims, locks, deletions
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
+TABLES_SECONDS_MAX: Final = 3_600  # for what reads whole tables: verification, the doctor
 LOCK_SECONDS_MAX: Final = 10.0
 LANE_LOCK_SECONDS_MAX: Final = 3.0  # others' commits wait behind a batch that waits
 # A server that restarts is waited for, so long; asked again, so often.
@@ -46,6 +48,10 @@ TIMELINE: Final = {"timeline"}  # the least that can be behind
 # One process at a time brings the schema forward; the number only has to be ours.
 _MIGRATING: Final = 0x484F4C44
 
+_DURABLE: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false) "
+    "WHERE current_setting('synchronous_commit') = 'off'"
+)
 _META: Final = (
     "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = 'holdfast' AND c.relname = 'meta'"
@@ -56,6 +62,7 @@ _HOME: Final = (
     "SELECT system_identifier || '/' || timeline_id "
     "FROM pg_control_system(), pg_control_checkpoint()"
 )
+_STORED: Final = "SELECT value FROM holdfast.meta WHERE name = $1"
 _MARK: Final = (
     "INSERT INTO holdfast.meta VALUES ($1, $2) "
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -108,6 +115,7 @@ class Line:
                 command_timeout=STATEMENT_SECONDS_MAX,
                 server_settings=_settings(LANE_LOCK_SECONDS_MAX) | _LOOKING_UP,
             )
+            await be_durable(self._conn, self._url)
             with suppress(StoreError):  # a newer release may have been here; that one sees to it
                 if await behind(self._conn) == TIMELINE:  # a standby took the server's place
                     await _catch_up(self._conn, self._url)
@@ -175,6 +183,7 @@ async def open_pool(url: str, *, size: int) -> Pool:
             max_size=size,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
+            init=lambda conn: be_durable(conn, url),
             reset=_as_it_is,
             server_settings=_settings(LOCK_SECONDS_MAX),
         )
@@ -193,6 +202,13 @@ def _settings(lock_seconds: float) -> dict[str, str]:
         # Whatever the role or the database defaults to: after a lock the newest rows are seen.
         "default_transaction_isolation": "read committed",
     }
+
+
+async def be_durable(conn: Connection, url: str) -> None:
+    """Whatever the role or the database defaults to, what is acknowledged is on disk; unless the
+    URL itself asks for less."""
+    if "synchronous_commit" not in url:
+        await conn.execute(_DURABLE)
 
 
 async def _as_it_is(conn: Connection) -> None:
@@ -246,8 +262,12 @@ async def bring_forward(conn: Connection, place: str) -> None:
         for number in range(found + 1, SCHEMA + 1):
             await conn.execute(_sql(f"{number:04}.sql"))
         await _move_house(conn)
-        await conn.execute(_sql("functions.sql"))
-        for name, value in _marks(await conn.fetchval(_HOME)).items():
+        marks = _marks(await conn.fetchval(_HOME))
+        if _newer(await conn.fetchval(_STORED, "functions")):
+            del marks["functions"]
+        else:
+            await conn.execute(_sql("functions.sql"))
+        for name, value in marks.items():
             await conn.execute(_MARK, name, value)
         await conn.execute(
             "INSERT INTO holdfast.meta VALUES ('secret', $1) ON CONFLICT DO NOTHING", os.urandom(32)
@@ -262,9 +282,17 @@ async def behind(conn: Connection) -> set[str]:
     found = {name: bytes(value) for name, value in rows}
     here = _marks(await conn.fetchval(_HOME))
     differ = {name for name in found | here if found.get(name) != here.get(name)}
+    if _newer(found.get("functions")):
+        differ -= {"functions"}  # they serve older releases too, and must not be put back
     if differ == {"home"} and _server(found.get("home", b"")) == _server(here["home"]):
         return TIMELINE
     return differ
+
+
+def _newer(functions: bytes | None) -> bool:
+    """Whether stored functions are of a later release than this."""
+    number = (functions or b"").partition(b" ")[0]
+    return number.isdigit() and int(number) > FUNCTIONS
 
 
 def _server(home: bytes) -> bytes:
@@ -272,13 +300,14 @@ def _server(home: bytes) -> bytes:
 
 
 def _marks(home: str) -> dict[str, bytes]:
-    functions = hashlib.sha256(_sql("functions.sql").encode()).digest()
-    return {"schema": str(SCHEMA).encode(), "functions": functions, "home": home.encode()}
+    digest = hashlib.sha256(_sql("functions.sql").encode()).hexdigest()
+    found = {"schema": f"{SCHEMA}", "functions": f"{FUNCTIONS} {digest}", "home": home}
+    return {name: text.encode() for name, text in found.items()}
 
 
 async def _move_house(conn: Connection) -> None:
     """Raise the epoch if transactions here begin at numbers that were given before."""
-    home = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'home'")
+    home = await conn.fetchval(_STORED, "home")
     if home is not None and bytes(home).decode() != await conn.fetchval(_HOME):
         epoch = await conn.fetchval("SELECT holdfast.epoch()")
         await conn.execute(_EPOCH.format(epoch + 1))
@@ -294,7 +323,7 @@ async def _schema(conn: Connection) -> int:
         # Empty: somebody made it for us. Anything in it is somebody else's.
         return -1 if await conn.fetchval(_OCCUPIED) else 0
     try:
-        found = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'")
+        found = await conn.fetchval(_STORED, "schema")
     except asyncpg.UndefinedColumnError:
         return -1
     number = b"" if found is None else bytes(found)

@@ -16,6 +16,7 @@ from holdfast.store.postgres.connect import (
     DESK_MAX,
     POOL_MAX,
     SCHEMA,
+    TABLES_SECONDS_MAX,
     TIMELINE,
     Connection,
     behind,
@@ -26,7 +27,6 @@ OLDEST: Final = 14  # of the major versions that its makers still mend
 DEAD_ROWS_MIN: Final = 10_000
 LAG_BYTES_MAX: Final = 256 * 2**20
 TRANSACTION_SECONDS_MAX: Final = 30.0
-TABLES_SECONDS_MAX: Final = 3_600
 AHEAD_SECONDS_MAX: Final = 60
 PROCESS_MAX: Final = POOL_MAX + DESK_MAX + 3  # two lanes and an ear
 CLOCK_SECONDS_MAX: Final = 1.0

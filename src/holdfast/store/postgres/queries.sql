@@ -79,10 +79,14 @@ UPDATE holdfast.sessions SET lease_us = NULL, worker = NULL, runnable_us = least
 WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND lease_us > holdfast.now_us() RETURNING sid
 
 -- name: acquire
-UPDATE holdfast.sessions SET fence = fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
-FROM (SELECT holdfast.now_us() AS now_us) n
-WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL
-    AND (lease_us IS NULL OR lease_us <= n.now_us OR worker = $4) RETURNING fence, lease_us
+WITH held AS MATERIALIZED (
+    SELECT sid FROM holdfast.sessions
+    WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL FOR UPDATE
+), n AS MATERIALIZED (SELECT held.sid, holdfast.now_us() AS now_us FROM held)
+UPDATE holdfast.sessions s
+SET fence = s.fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
+FROM n WHERE s.sid = n.sid AND s.deleted_us IS NULL
+    AND (s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4) RETURNING s.fence, s.lease_us
 
 -- name: bury
 UPDATE holdfast.sessions SET deleted_us = holdfast.now_us(), labels = '{}', timers = '{}', pending = 0,
@@ -122,7 +126,7 @@ SELECT sid, app, owner, id FROM holdfast.sessions WHERE deleted_us IS NULL AND s
 SELECT * FROM holdfast.events WHERE sid = $1 AND seq > $2 ORDER BY seq LIMIT $3
 
 -- name: audit_columns
-SELECT runnable_us, deadline_us FROM holdfast.sessions WHERE sid = $1
+SELECT runnable_us, deadline_us, wake_us FROM holdfast.sessions WHERE sid = $1
 
 -- name: audit_labels
 SELECT app, owner, created_us, name, value FROM holdfast.labels WHERE sid = $1 ORDER BY name

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import SessionDeleted, SessionErased, SessionNotFound
 from holdfast.model.canon import canonical
 from holdfast.model.events import Event
-from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay
+from holdfast.model.fold import Fold, ScopeKey, ScopeValue, replay_any
 from holdfast.model.head import Head, blank
 from holdfast.model.keys import Key
 from holdfast.model.limits import EVENT_OVERHEAD_BYTES
@@ -79,12 +79,16 @@ class Reader:
             for r in found
             if r["kind"] == 2 and r["seq"] > fold.head.version
         )
-        damaged = []
+        damaged: list[int] = []
+        seq = fold.head.version
         for event in events:
-            if event.seq > fold.head.version:
-                fold = replay(fold, event)
-                if event.damage is not None:
+            if event.seq > seq:
+                damaged += range(seq + 1, event.seq)  # rows that are not there at all
+                fold, whole = replay_any(fold, event)
+                if not whole:
                     damaged.append(event.seq)
+                seq = event.seq
+        damaged += range(seq + 1, head.version + 1)
         settled = Fold(head, fold.fields, fold.versions)
         return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
 

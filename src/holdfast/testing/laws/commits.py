@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.errors import (
     HoldfastError,
+    InvalidEvent,
     OpPathUnknown,
     OpTypeMismatch,
     SessionConflict,
@@ -208,6 +209,13 @@ class CommitLaws:
         commits.insert(place, wrong)
         async with refused(store, error):
             await store.commit(commits)
+
+    async def test_a_commit_without_events_is_refused(self, store: Store) -> None:
+        """Also beside one that has some: its conditions would be recorded by nobody."""
+        await create(store, A)
+        await create(store, B)
+        async with refused(store, InvalidEvent):
+            await store.commit([addition(A), Commit(B, (), 7)])
 
     async def test_two_commits_of_one_session_follow_each_other(self, store: Store) -> None:
         """The second is compared with, and applied to, what the first leaves."""
