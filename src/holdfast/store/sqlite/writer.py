@@ -79,6 +79,7 @@ class Writer(threading.Thread):
         self.reader: Reader
         self._database, self._codec, self._clock = database, codec, clock
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._taken: list[Job] = []  # out of the queue, and perhaps not answered yet
         self._entropy = Entropy(os.urandom)
         self.wal: Wal
         self._due: dict[Key, Live] = {}
@@ -168,6 +169,7 @@ class Writer(threading.Thread):
 
     def _work(self, first: Job) -> Job | None:
         """Do `first` and what waits behind it; a job that must run alone is handed back."""
+        self._taken = [first]
         if first.call is not None:
             self._run_call(first)
             return None
@@ -181,6 +183,7 @@ class Writer(threading.Thread):
             if job is None:
                 self._jobs.put(None)  # the end comes after this batch
                 break
+            self._taken.append(job)
             if job.call is not None:
                 alone = job
                 break
@@ -363,7 +366,9 @@ class Writer(threading.Thread):
         return told
 
     def _refuse_all(self) -> None:
-        """The writer cannot go on: nobody may wait for it for ever."""
+        """The writer cannot go on: nobody may wait for it for ever. Who was answered is not told
+        again."""
+        _answer([(job, None, self._failed) for job in self._taken])
         while True:
             try:
                 job = self._jobs.get_nowait()

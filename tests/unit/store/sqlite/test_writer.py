@@ -7,13 +7,15 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import apsw
 import pytest
 
-from holdfast.errors import StoreClosed
+from holdfast.errors import StoreClosed, StoreError
 from holdfast.store.protocol import Committed
 from holdfast.store.sqlite import writer
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.commits import add, create, draft, key, load, log
+from tests.support.inside import on_writer
 
 A = key("a")
 SOON = 10.0
@@ -78,3 +80,28 @@ async def test_closing_answers_those_who_wait_in_front_of_a_full_queue(
         answers = await asyncio.gather(*tasks, return_exceptions=True)
     for answer in answers:
         assert isinstance(answer, Committed) or type(answer) is StoreClosed
+
+
+async def test_whoever_was_taken_is_told_when_the_writer_cannot_go_on(store: SQLiteStore) -> None:
+    """Also one whose turn had not come: a transaction could not be ended, nor a connection made.
+    The next caller gets a new writer."""
+    await create(store, A)
+    held, running = threading.Event(), store._write()
+
+    def fail(_: object) -> None:
+        running.conn.execute("BEGIN IMMEDIATE")
+        raise apsw.IOError("the disk is gone")
+
+    def refuse() -> None:
+        raise apsw.CantOpenError("no file can be opened")
+
+    running._commit, running._begin = fail, refuse  # type: ignore[assignment,method-assign]
+    waiting = [asyncio.create_task(on_writer(store, lambda _: held.wait()))]
+    waiting += [asyncio.create_task(add(store, A)) for _ in range(3)]
+    waiting += [asyncio.create_task(store.claim("w", limit=1, lease_seconds=1))]  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    held.set()
+    async with asyncio.timeout(SOON):
+        answers = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(answer, StoreError) for answer in answers[1:])
+    assert (await add(store, A)).head.version == 2
