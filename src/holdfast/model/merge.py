@@ -2,19 +2,21 @@
 
 A place that one side changed is that side's; a place that both changed alike is agreed. Dicts are
 merged name by name, lists of one length item by item unless a side moved items, and what both sides
-only added to a list is put one behind the other. Everything else that both changed is a conflict,
-for a policy to decide.
+only added to a list is put one behind the other. An item that both changed is merged inside only if
+it is known to be the same one, by a name such as `id`. Everything else that both changed is a
+conflict, for a policy to decide.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from holdfast.errors import InvalidInput, MergeConflict
-from holdfast.model.canon import same
+from holdfast.model.canon import packed, same
 from holdfast.model.compare import SWEEPS, items_apart, moved, names_apart
 from holdfast.model.diff import diff
 from holdfast.model.limits import VALUE_DEPTH_MAX
@@ -23,6 +25,7 @@ from holdfast.model.policy import Conflict, Policy, escalate
 from holdfast.model.values import ABSENT, EMPTY, FrozenDict, FrozenList, admit
 
 Side: TypeAlias = Literal["a", "b", "neither"]
+KNOWN_BY: Final = ("id", "uid", "uuid", "key", "name")  # what tells the items of a list apart
 _NO_ITEMS: Final = FrozenList()
 _put: Final[Any] = dict.__setitem__  # into a copy that nobody else has seen yet
 
@@ -155,15 +158,19 @@ class _Walk:
         from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
         if from_a and from_b and moved(base, (a, from_a), (b, from_b)):
             return None
-        made = list(base)
+        made, items = list(base), _Items(base)
         for index in sorted(from_a | from_b):
             if index not in from_b:
                 made[index] = a[index]
             elif index not in from_a:
                 made[index] = b[index]
             else:
-                at, below = (*path, index), max(sweeps - 1, 0)
-                made[index] = self.merged(at, base[index], a[index], b[index], below)
+                three, at = (base[index], a[index], b[index]), (*path, index)
+                whole = any([type(each) in (FrozenDict, FrozenList) for each in three])
+                if whole and not _settled(*three) and not items.is_one(*three):
+                    made[index] = self._decided(Conflict(at, *three))
+                else:
+                    made[index] = self.merged(at, *three, max(sweeps - 1, 0))
         return FrozenList(made)
 
     def _decided(self, conflict: Conflict) -> Any:
@@ -181,6 +188,40 @@ class _Walk:
             side = "neither"
         self.resolved.append(Resolved(conflict, side, policy))
         return value
+
+
+def _settled(base: Any, a: Any, b: Any) -> bool:
+    """Whether no more than one side changed a value, or both alike."""
+    return same(a, b) or same(base, a) or same(base, b)
+
+
+class _Items:
+    """The items of a list, and whether one that both sides changed is the same one to both.
+
+    An index may have come to mean another item: one that was put in its place, or that moved and
+    changed at once. It is known by the first name of KNOWN_BY that it has, if no other item has
+    the same there; a list, by both sides having only added to it.
+    """
+
+    def __init__(self, items: FrozenList) -> None:
+        self._items = items
+        self._marks: dict[str, Counter[bytes]] = {}
+
+    def is_one(self, base: Any, a: Any, b: Any) -> bool:
+        if type(base) is FrozenList:
+            return bool(base) and _grown(base, a, b) is not None
+        if not (type(base) is type(a) is type(b) is FrozenDict):
+            return False
+        name = next((name for name in KNOWN_BY if name in base), None)
+        if name is None or not (same(base[name], a.get(name)) and same(base[name], b.get(name))):
+            return False
+        return self._times(name, packed(base[name])) == 1
+
+    def _times(self, name: str, mark: bytes) -> int:
+        if name not in self._marks:
+            held = [item[name] for item in self._items if type(item) is FrozenDict and name in item]
+            self._marks[name] = Counter(map(packed, held))
+        return self._marks[name][mark]
 
 
 def _grown(base: Any, a: Any, b: Any) -> FrozenList | None:
