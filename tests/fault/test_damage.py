@@ -301,6 +301,38 @@ async def test_a_damaged_event_is_served_among_those_of_its_type(specimen: Speci
         assert served[1:] == wanted[1:]
 
 
+async def test_a_watcher_passes_over_a_row_that_cannot_be_read(specimen: Specimen) -> None:
+    """An event stands for it that says so, and all others come as they are."""
+    async with at(specimen.write(specimen.pages.content)) as hf:
+        whole = [change async for change in first(hf, 20)]
+    path = specimen.changed("UPDATE events SET actor = CAST(x'75FF' AS TEXT) WHERE pos = 3")
+    async with at(path) as hf:
+        seen = [change async for change in first(hf, 20)]
+    assert [(c.position, c.key, c.event.seq) for c in seen] == [
+        (c.position, c.key, c.event.seq) for c in whole
+    ]
+    assert [c.position for c in seen if c.event.damage] == ["3"]
+
+
+async def first(hf: Holdfast, count: int) -> AsyncIterator[Any]:
+    feed = hf.watch()
+    for _ in range(count):
+        yield await anext(feed)
+
+
+async def test_nothing_is_computed_from_a_state_with_a_hole(specimen: Specimen) -> None:
+    """Neither an update nor an envelope; an append, which looks at nothing, is recorded."""
+    path = specimen.changed("UPDATE events SET crc = crc + 1 WHERE id = 'my-own-id'")
+    async with at(path) as hf:
+        session = await hf.get(ADA, actor="agent:ada")
+        assert session.damaged
+        with pytest.raises(holdfast.SessionCorrupt):
+            session.envelope()
+        with pytest.raises(holdfast.SessionCorrupt):
+            await session.update(lambda state: {"step": 1})
+        await session.append("agent.said", set={"step": 1})
+
+
 async def test_damage_never_speaks_a_foreign_tongue(specimen: Specimen) -> None:
     """Whatever rotted in a row, reading and writing raise our errors or none."""
     chance = random.Random(seed("tongue"))

@@ -22,6 +22,7 @@ from holdfast.errors import (
     InvalidQuery,
     SchemaViolation,
     SessionConflict,
+    SessionCorrupt,
     SessionNotLoaded,
     StoreError,
 )
@@ -147,12 +148,16 @@ class Session(Generic[S]):
         return self
 
     def envelope(self, *, format: Format = "json") -> bytes:
-        """The session's own fields on their way to another system: see holdfast.envelope."""
+        """The session's own fields on their way to another system: see holdfast.envelope.
+
+        Raises SessionCorrupt if an event is damaged: what is not known would be vouched for.
+        """
         from holdfast.model import envelope as envelopes
 
         head = self.head
         if self._scopes is None:
             raise SessionNotLoaded("the state")
+        self._check_whole()
         return envelopes.encode(
             self._fields,
             schema_version=head.schema_version,
@@ -264,8 +269,10 @@ class Session(Generic[S]):
         `change` is called again on the newest state; SessionConflict after too many tries. Going
         through all names notices new session fields, not new app: or user: names. With typed
         state it returns an update as `apply` takes it, made again if anything was written.
+        SessionCorrupt if an event is damaged: what it did would be missing from what is computed.
         """
         await self.refresh()  # "nothing to do" must be decided on the newest state too
+        self._check_whole()
         return await self._persist(lambda: self._try_update(change, actor))
 
     async def apply(
@@ -466,6 +473,10 @@ class Session(Generic[S]):
         self._hf._hub.touch(self.key, committed.head.version)
         self._absorb(committed, drafts)
         return committed.events
+
+    def _check_whole(self) -> None:
+        if self.damaged:
+            raise SessionCorrupt(self.key, f"event {self.damaged[0]} cannot be read")
 
     def _check_temp(self, drafts: Iterable[Prepared]) -> None:
         """Raise before anything is recorded if a temp: operation does not fit."""

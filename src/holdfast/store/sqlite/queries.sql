@@ -31,6 +31,13 @@ WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
   AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
 ORDER BY e.pos LIMIT ?6
 
+-- name: feed_places
+SELECT e.pos, s.app, s.user, s.id, s.uid, e.seq
+FROM events e JOIN sessions s ON s.sid = e.sid
+WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
+  AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
+ORDER BY e.pos LIMIT ?6
+
 -- name: feed_next
 SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 

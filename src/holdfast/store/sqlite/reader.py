@@ -183,14 +183,27 @@ class Reader:
         stretch = min(end, start + _STRETCH - 1)  # from where there is something: there are gaps
         user, id = (None, None) if key is None else (key.user, key.id)
         app = app if key is None else key.app
-        found: list[Change] = []
-        for row in self._rows(SQL["feed"], (after, stretch, app, user, id, limit)):
-            pos, of, uid = row[0], Key(*row[1:4]), rows.unpack_id(row[4])
-            event = rows.event_from(row[5:], uid, self.codec)
-            found.append(Change(write_position(pos), of, event))
+        asked = (after, stretch, app, user, id, limit)
+        try:
+            found = [self._change(row) for row in self._rows(SQL["feed"], asked)]
+        except (apsw.CorruptError, UnicodeDecodeError):
+            found = [self._change_at(row) for row in self._rows(SQL["feed_places"], asked)]
         if len(found) == limit:
-            return found, int(row[0])
+            return found, int(found[-1].position)
         return found, stretch
+
+    def _change(self, row: tuple[Any, ...]) -> Change:
+        event = rows.event_from(row[5:], rows.unpack_id(row[4]), self.codec)
+        return Change(write_position(row[0]), Key(*row[1:4]), event)
+
+    def _change_at(self, place: tuple[Any, ...]) -> Change:
+        """A change by itself: if its row cannot be read, an event stands for it that says so."""
+        pos, app, user, id, _, seq = place
+        try:
+            return self._change(self._rows(SQL["feed"], (pos - 1, pos, app, user, id, 1))[0])
+        except (apsw.CorruptError, UnicodeDecodeError) as error:
+            lost = rows.lost_event(seq, f"has a row that cannot be read ({error})")
+            return Change(write_position(pos), Key(app, user, id), lost)
 
     # --- scopes --------------------------------------------------------------------------------
 
