@@ -101,7 +101,7 @@ if TYPE_CHECKING:
     from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
     from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
     from holdfast.model.semver import SchemaVersion
-    from holdfast.model.state import Record, State
+    from holdfast.model.state import Record, State, decode_fields, encode_fields
     from holdfast.model.types import TTL, Ref, UnknownVariant
     from holdfast.session.migrate import MigrationOutcome, MigrationPlan
     from holdfast.session.sync import SyncHoldfast
@@ -214,7 +214,9 @@ __all__ = [
     "UnknownVariant",
     "access",
     "deadline_at",
+    "decode_fields",
     "diff",
+    "encode_fields",
     "envelope",
     "escalate",
     "merge",
@@ -241,6 +243,8 @@ _LATER = {
     "State": "model.state",
     "TTL": "model.types",
     "UnknownVariant": "model.types",
+    "decode_fields": "model.state",
+    "encode_fields": "model.state",
     "envelope": "",
     "reducers": "",
     "Change": "model.changes",

@@ -44,7 +44,7 @@ from holdfast.errors import (
 from holdfast.model.canon import checksum
 from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
 from holdfast.model.semver import SchemaVersion
-from holdfast.model.values import FrozenDict, freeze, round_trip, settle
+from holdfast.model.values import FrozenDict, described, freeze, round_trip, settle
 
 Fields: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[[Fields], Fields]
@@ -279,6 +279,15 @@ class MigrationRegistry:
             if towards:
                 onward.setdefault(source, []).append(step)
         return onward
+
+
+def check_registry(migrations: object) -> MigrationRegistry:
+    """The registry that was given. Raises InvalidInput if it is none."""
+    if not isinstance(migrations, MigrationRegistry):
+        raise InvalidInput(
+            f"{described(migrations)} is no registry. Pass a holdfast.MigrationRegistry."
+        )
+    return migrations
 
 
 def _versions(migration: Migration) -> tuple[SchemaVersion, SchemaVersion]:
