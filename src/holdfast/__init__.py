@@ -104,7 +104,7 @@ if TYPE_CHECKING:
     from holdfast.model.state import Record, State, decode_fields, encode_fields
     from holdfast.model.types import TTL, Ref, UnknownVariant
     from holdfast.session.migrate import MigrationOutcome, MigrationPlan
-    from holdfast.session.sync import SyncHoldfast
+    from holdfast.session.sync import SyncHoldfast, SyncSession
     from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
@@ -210,6 +210,8 @@ __all__ = [
     "StoreOnNetwork",
     "StoreReadOnly",
     "StoreUnopened",
+    "SyncHoldfast",
+    "SyncSession",
     "Timer",
     "UnknownVariant",
     "access",
@@ -261,6 +263,8 @@ _LATER = {
     "merge": "model.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "SyncHoldfast": "session.sync",
+    "SyncSession": "session.sync",
 }
 
 

@@ -1,197 +1,37 @@
 """The same verbs without await, for scripts and notebooks.
 
 Nothing is implemented twice: an event loop runs in a thread of its own and every call is handed to
-it. What comes back is wrapped only if it has verbs itself.
+it. What comes back is wrapped only if it has verbs itself. What a type checker sees of the three is
+in sync.pyi, which a test holds to the classes they stand for.
 """
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import os
-import sys
-import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
-from contextlib import suppress
-from types import TracebackType
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from holdfast.errors import InvalidInput, StoreClosed, StoreForked
 from holdfast.session.commit import CommitBuilder
+from holdfast.session.facade import Facade
+from holdfast.session.loop import Loop
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
 from holdfast.store.protocol import Seal
 
-T = TypeVar("T")
-R = TypeVar("R")
-_FINISH_SECONDS: Final = 5.0  # for calls of other threads, once the store is closed
+S = TypeVar("S", covariant=True)
 
 
-class _Loop:
-    """An event loop in a daemon thread, and a way to run things on it from outside."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="holdfast-sync", daemon=True
-        )
-        self._thread.start()
-        self._pid = os.getpid()
-        self._lock = threading.Lock()  # over "is it open" and handing over: nobody waits in vain
-        self._ending = False
-
-    def call(self, function: Any, *args: Any, **named: Any) -> Any:
-        """What the function gives on the loop. A caller who is interrupted takes it back."""
-        if self._pid != os.getpid():
-            raise StoreForked
-        if self.is_here():
-            raise InvalidInput(
-                "a function called by Holdfast cannot wait for Holdfast. Do it before or after."
-            )
-        answer = self._hand_over(_settled(function, args, named))
-        try:
-            result, error = answer.result()
-        except CancelledError as error:
-            raise StoreClosed from error
-        except BaseException:  # Ctrl-C: what nobody waits for must not go on waiting
-            answer.cancel()
-            raise
-        if error is not None:
-            raise error
-        return result
-
-    def end(self, stream: _Stream) -> None:
-        """End a stream whoever drops it: the collector may do so in any thread, at any time."""
-        if not self.is_open():
-            return
-        if self.is_here():
-            self._hand_over(stream.end())
-            return
-        with suppress(StoreClosed):
-            self.call(stream.end)
-
-    def is_here(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def is_open(self) -> bool:
-        """Whether calls are answered. Once Python ends, the loop's thread does not run any more."""
-        return self._pid == os.getpid() and not self._ending and not sys.is_finalizing()
-
-    def stop(self) -> None:
-        with self._lock:
-            self._ending = True
-        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _hand_over(self, work: Coroutine[Any, Any, R]) -> Future[R]:
-        with self._lock:
-            if self._ending:
-                work.close()
-                raise StoreClosed
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    async def _finish(self) -> None:
-        """Let other threads' calls end, which they do now that the store is closed."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        if left:
-            _, left = await asyncio.wait(left, timeout=_FINISH_SECONDS)
-        for task in left:
-            task.cancel()
-        await asyncio.gather(*left, return_exceptions=True)
-        await self._loop.shutdown_asyncgens()
+class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
+    """A commit over several sessions, without await: `with hf.commit() as c: …`."""
 
 
-async def _settled(
-    function: Any, args: tuple[Any, ...], named: Mapping[str, Any]
-) -> tuple[Any, BaseException | None]:
-    """What a function gives or raises. asyncio would end the loop's thread with the last two."""
-    try:
-        result = function(*args, **named)
-        return (await result if inspect.isawaitable(result) else result), None
-    except (KeyboardInterrupt, SystemExit) as error:
-        return None, error
+class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
+    """A session, or a handle on one, without await."""
 
 
-class _Stream:
-    """An async iterator that is stepped from outside, and can be ended while it waits."""
-
-    def __init__(self, events: AsyncGenerator[Any]) -> None:
-        self._events = events
-        self._step: asyncio.Task[Any] | None = None
-
-    async def next(self) -> Any:
-        self._step = asyncio.current_task()
-        return await anext(self._events)
-
-    async def end(self) -> None:
-        if self._step is not None and not self._step.done():  # its caller was interrupted
-            self._step.cancel()
-            await asyncio.wait([self._step])
-        await self._events.aclose()
-
-
-class Sync(Generic[T]):
-    """A stand-in for an object of the async API: the same names, without await."""
-
-    def __init__(self, of: T, loop: _Loop) -> None:
-        self._of, self._loop = of, loop
-
-    def __repr__(self) -> str:
-        return f"<sync {self._of!r}>"
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._of, name)
-        if not callable(found):
-            return found
-
-        def call(*args: Any, **named: Any) -> Any:
-            args = tuple(_plain(a) for a in args)
-            named = {n: _plain(a) for n, a in named.items()}
-            return self._wrap(self._loop.call(found, *args, **named))
-
-        return call
-
-    def __enter__(self) -> Sync[T]:
-        self._loop.call(self._of.__aenter__)  # type: ignore[attr-defined]  # only wrapped if so
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._loop.call(self._of.__aexit__, kind, error, trace)  # type: ignore[attr-defined]
-
-    def _wrap(self, result: Any) -> Any:
-        if isinstance(result, (Session, CommitBuilder)):
-            return Sync(result, self._loop)
-        return self._iterate(result) if isinstance(result, AsyncGenerator) else result
-
-    def _iterate(self, events: AsyncGenerator[Any]) -> Iterator[Any]:
-        stream = _Stream(events)
-        try:
-            while True:
-                try:
-                    yield self._loop.call(stream.next)
-                except StopAsyncIteration:
-                    return
-        finally:
-            self._loop.end(stream)
-
-
-def _plain(argument: Any) -> Any:
-    return argument._of if isinstance(argument, Sync) else argument
-
-
-class SyncHoldfast(Sync[Holdfast]):
+class SyncHoldfast(Facade[Holdfast], of=Holdfast):
     """Holdfast without await, open at once: use it in a `with` block, or call close()."""
 
     def __init__(self, url: str, *, seal: Seal | None = None) -> None:
-        super().__init__(Holdfast(url, seal=seal), _Loop())
+        super().__init__(Holdfast(url, seal=seal), Loop())
         try:
             super().__enter__()
         except BaseException:
