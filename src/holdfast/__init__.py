@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from holdfast.model.merge import Merged, Resolved, merge
     from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
     from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
+    from holdfast.model.reducers import Replace
     from holdfast.model.semver import SchemaVersion
     from holdfast.model.state import Record, State, decode_fields, encode_fields
     from holdfast.model.types import TTL, Ref, UnknownVariant
@@ -173,6 +174,7 @@ __all__ = [
     "Priority",
     "Record",
     "Ref",
+    "Replace",
     "Report",
     "ReservedType",
     "Resolved",
@@ -241,6 +243,7 @@ _LATER = {
     "MigrationRegistry": "model.migrations",
     "Record": "model.state",
     "Ref": "model.types",
+    "Replace": "model.reducers",
     "SchemaVersion": "model.semver",
     "State": "model.state",
     "TTL": "model.types",

@@ -13,7 +13,7 @@ import pytest
 from pydantic import Field
 
 import holdfast
-from holdfast import MigrationRegistry, Record, State, errors, reducers
+from holdfast import MigrationRegistry, Record, Replace, State, errors, reducers
 from holdfast.model.canon import checksum
 
 KEY = ("shop", "ada", "a")
@@ -218,6 +218,31 @@ async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfas
     with pytest.raises(errors.SessionConflict):
         await c.__aexit__(None, None, None)
     assert (await hf.get(two.key, state_type=Chat)).state.plan == "two"
+
+
+async def test_a_field_with_a_reducer_is_replaced_or_emptied(hf: holdfast.Holdfast) -> None:
+    """By apply, by update and within a commit; and what is declared about it still holds."""
+    s = await chat(hf)
+    await s.apply({"recent": ["a", "b"], "messages": [Message(role="user", text="1")]})
+    event = await s.apply({"recent": Replace(["c"]), "messages": Replace([])}, type="chat.reset")
+    assert event is not None
+    assert (event.type, s.state.recent, s.state.messages) == ("chat.reset", ["c"], [])
+    await s.update(lambda state: {"recent": Replace([*state.recent, "d"][-1:])})
+    assert s.state.recent == ["d"]
+    async with hf.commit() as c:
+        c.apply(s, {"recent": Replace([])})
+        c.apply(s, {"recent": ["e"]})
+    assert (await hf.get(KEY, state_type=Chat)).state.recent == ["e"]
+    for wrong in ({"recent": Replace([1])}, {"nothing": Replace([])}):
+        with pytest.raises(errors.SchemaViolation):
+            await s.apply(wrong)
+        with pytest.raises(errors.SchemaViolation):
+            async with hf.commit() as c:
+                c.apply(s, wrong)
+    plain = await hf.get(KEY, actor="agent:a")
+    with pytest.raises(errors.InvalidValue):
+        await plain.update(lambda state: {"recent": Replace([])})
+    assert (await hf.get(KEY, state_type=Chat)).state.recent == ["e"]
 
 
 async def test_state_goes_out_in_an_envelope(hf: holdfast.Holdfast) -> None:
