@@ -25,7 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.model.canon import canonical
 from holdfast.model.limits import ENVELOPE_BYTES_MAX, INT_MAX, NAME_CHARS_MAX, STATE_DEPTH_MAX
-from holdfast.model.values import described, freeze, is_plain, settle
+from holdfast.model.values import described, freeze, is_plain, settle, unfitting
 
 if TYPE_CHECKING:
     from holdfast.model.migrations import MigrationRegistry
@@ -209,7 +209,7 @@ def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any
 def _plain(fields: Any, bytes_max: int) -> dict[str, Any]:
     """The fields as they are if they can be written as they are, or else a plain copy."""
     if not isinstance(fields, Mapping):
-        raise InvalidValue("fields", f"is {type(fields).__name__}, not a dict")
+        raise InvalidValue("fields", unfitting(fields, "not a dict"))
     # A value takes at least a byte, so more values than bytes cannot fit.
     if is_plain(fields, "fields", depth_max=STATE_DEPTH_MAX, values_max=bytes_max):
         return fields  # type: ignore[return-value]  # plain, so a dict

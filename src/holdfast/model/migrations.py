@@ -44,7 +44,7 @@ from holdfast.errors import (
 from holdfast.model.canon import checksum
 from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
 from holdfast.model.semver import SchemaVersion
-from holdfast.model.values import FrozenDict, described, freeze, round_trip, settle
+from holdfast.model.values import FrozenDict, described, freeze, round_trip, settle, unfitting
 
 Fields: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[[Fields], Fields]
@@ -321,7 +321,7 @@ def _why(error: InvalidSchema | InvalidValue) -> str:
 def _plain(fields: Any, where: str) -> Fields:
     """A copy in plain values that shares nothing with `fields`. Raises InvalidValue."""
     if not isinstance(fields, dict):
-        raise InvalidValue(where, f"is {type(fields).__name__}, not a dict")
+        raise InvalidValue(where, unfitting(fields, "not a dict"))
     if (trip := round_trip(fields, _decode)) is not None:
         return trip[1]
     settled: Fields = settle(fields, where, depth_max=STATE_DEPTH_MAX)
