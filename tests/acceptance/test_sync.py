@@ -251,6 +251,31 @@ def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
     assert said == ["store.closed"]
 
 
+def test_closing_from_within_a_change_is_refused(hf: Any) -> None:
+    """It would wait for itself; Holdfast stays open."""
+    s = hf.create("a", "u")
+    with pytest.raises(errors.InvalidInput, match="cannot wait"):
+        s.update(lambda state: hf.close(), actor="x")
+    assert s.append("a.b", actor="x").seq == 2
+
+
+def test_threads_may_close_it_at_the_same_time(url: str) -> None:
+    """One of them does it, none of them fails, and no thread is left."""
+    hf = holdfast.open_sync(url)
+    hf.create("a", "u")
+    failed: list[threading.ExceptHookArgs] = []
+    before, threading.excepthook = threading.excepthook, failed.append
+    try:
+        threads = [threading.Thread(target=hf.close) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    finally:
+        threading.excepthook = before
+    assert (failed, ours()) == ([], [])
+
+
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
 def test_leaving_from_within_a_change_reaches_the_caller(
     hf: Any, ending: type[BaseException]

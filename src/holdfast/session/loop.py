@@ -37,12 +37,7 @@ class Loop:
 
     def call(self, function: Any, *args: Any, **named: Any) -> Any:
         """What the function gives on the loop. A caller who is interrupted takes it back."""
-        if self._pid != os.getpid():
-            raise StoreForked
-        if self.is_here():
-            raise InvalidInput(
-                "a function called by Holdfast cannot wait for Holdfast. Do it before or after."
-            )
+        self.check_caller()
         answer = self._hand_over(_settled(function, args, named))
         try:
             result, error = answer.result()
@@ -65,6 +60,15 @@ class Loop:
         with suppress(StoreClosed):
             self.call(stream.end)
 
+    def check_caller(self) -> None:
+        """Refuse who would wait for ever: a forked child, and what runs on the loop itself."""
+        if self._pid != os.getpid():
+            raise StoreForked
+        if self.is_here():
+            raise InvalidInput(
+                "a function called by Holdfast cannot wait for Holdfast. Do it before or after."
+            )
+
     def is_here(self) -> bool:
         return threading.current_thread() is self._thread
 
@@ -73,7 +77,10 @@ class Loop:
         return self._pid == os.getpid() and not self._ending and not sys.is_finalizing()
 
     def stop(self) -> None:
+        """End the thread. Once is enough: whoever comes second need not wait."""
         with self._lock:
+            if self._ending:
+                return
             self._ending = True
         asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

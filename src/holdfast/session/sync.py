@@ -7,8 +7,10 @@ in sync.pyi, which a test holds to the classes they stand for.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
+from holdfast.errors import StoreClosed
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.facade import Facade
 from holdfast.session.loop import Loop
@@ -47,7 +49,9 @@ class SyncHoldfast(Facade[Holdfast], of=Holdfast):
     def close(self) -> None:
         """Finish what was handed over and let go of everything. Closing twice is fine."""
         if self._loop.is_open():
+            self._loop.check_caller()
             try:
-                self._loop.call(self._of.close)
+                with suppress(StoreClosed):  # another thread was faster
+                    self._loop.call(self._of.close)
             finally:
                 self._loop.stop()
