@@ -101,11 +101,12 @@ if TYPE_CHECKING:
     from holdfast.model.merge import Merged, Resolved, merge
     from holdfast.model.migrations import Migrated, Migration, MigrationRegistry
     from holdfast.model.policy import Conflict, LastWriter, Policy, Priority, escalate
+    from holdfast.model.reducers import Replace
     from holdfast.model.semver import SchemaVersion
-    from holdfast.model.state import Record, State
+    from holdfast.model.state import Record, State, decode_fields, encode_fields
     from holdfast.model.types import TTL, Ref, UnknownVariant
     from holdfast.session.migrate import MigrationOutcome, MigrationPlan
-    from holdfast.session.sync import SyncHoldfast
+    from holdfast.session.sync import SyncHoldfast, SyncSession
     from holdfast.store.protocol import Progress
 
 __version__ = "0.1.0"
@@ -175,6 +176,7 @@ __all__ = [
     "Priority",
     "Record",
     "Ref",
+    "Replace",
     "Report",
     "ReservedType",
     "Resolved",
@@ -212,11 +214,15 @@ __all__ = [
     "StoreOnNetwork",
     "StoreReadOnly",
     "StoreUnopened",
+    "SyncHoldfast",
+    "SyncSession",
     "Timer",
     "UnknownVariant",
     "access",
     "deadline_at",
+    "decode_fields",
     "diff",
+    "encode_fields",
     "envelope",
     "escalate",
     "merge",
@@ -239,10 +245,13 @@ _LATER = {
     "MigrationRegistry": "model.migrations",
     "Record": "model.state",
     "Ref": "model.types",
+    "Replace": "model.reducers",
     "SchemaVersion": "model.semver",
     "State": "model.state",
     "TTL": "model.types",
     "UnknownVariant": "model.types",
+    "decode_fields": "model.state",
+    "encode_fields": "model.state",
     "envelope": "",
     "reducers": "",
     "Change": "model.changes",
@@ -259,6 +268,8 @@ _LATER = {
     "merge": "model.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "SyncHoldfast": "session.sync",
+    "SyncSession": "session.sync",
 }
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 import holdfast
 from holdfast import Draft, errors
 from tests.support.forked import in_child
+from tests.support.processes import ROOT, Child
 
 
 @pytest.fixture
@@ -145,4 +149,143 @@ def test_use_after_fork_is_told(hf: Any) -> None:
         return "no error"
 
     assert in_child(child, seconds=2) == "store.forked"
+    assert s.append("a.b", actor="x").seq == 2
+
+
+INTERRUPTED = "tests.support.interrupted"
+
+
+@pytest.mark.parametrize("role", ["watcher", "follower"])
+def test_an_interrupted_loop_ends_with_keyboard_interrupt(role: str, url: str) -> None:
+    """Ctrl-C while a for loop waits for events is KeyboardInterrupt, and Holdfast goes on."""
+    with Child(INTERRUPTED, role, url) as child:
+        child.expect("waiting")
+        child.interrupt()
+        child.expect("interrupted after 1")
+        child.expect("recorded 2")
+        child.expect("closed")
+        child.end()
+        assert child.complaint() == ""
+
+
+def test_an_interrupted_call_is_taken_back(url: str) -> None:
+    """Ctrl-C during an ordinary call is KeyboardInterrupt, and nothing of it goes on waiting."""
+    with Child(INTERRUPTED, "caller", url) as child:
+        child.expect("waiting")
+        child.interrupt()
+        child.expect("interrupted")
+        child.expect("left 0")
+        child.expect("closed")
+        child.end()
+        assert child.complaint() == ""
+
+
+def test_an_interrupted_script_ends_as_any_other() -> None:
+    """Ctrl-C that nobody catches leaves one traceback, of KeyboardInterrupt."""
+    with Child(INTERRUPTED, "script", "memory://") as child:
+        child.expect("waiting")
+        child.interrupt()
+        child.end(-signal.SIGINT)
+        complaint = child.complaint()
+        assert complaint.endswith("KeyboardInterrupt\n")
+        assert complaint.count("Traceback") == 1
+
+
+LEFT_OPEN = """
+import gc
+import holdfast
+
+with holdfast.open_sync("memory://") as hf:
+    s = hf.create("a", "u")
+    dropped, kept, last = hf.watch(), s.follow(), s.follow()
+    assert next(dropped).event.seq == next(kept).seq == next(last).seq == 1
+del dropped
+gc.collect()
+try:
+    next(kept)
+except holdfast.StoreClosed as error:
+    print(error.code)
+never_closed = holdfast.open_sync("memory://")
+never_closed.create("a", "u")
+waiting = never_closed.watch()
+print(next(waiting).event.seq)
+"""
+
+
+def test_an_iterator_left_open_is_silent() -> None:
+    """One that outlives the block, or the program, says nothing when it is dropped."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("store.closed\n1\n", "", 0)
+
+
+def test_an_iterator_may_be_dropped_on_the_loop(hf: Any) -> None:
+    """The collector runs in whichever thread it likes, that of the loop too."""
+    s = hf.create("a", "u")
+    held = [s.follow()]
+    assert next(held[0]).seq == 1
+    hf._loop.call(held.clear)
+    assert s.append("a.b", actor="x").seq == 2
+    assert hf._loop.call(lambda: hf._of._hub._followers) == {}
+
+
+def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
+    """Whoever follows in another thread is told, and does not wait for ever."""
+    said: list[str] = []
+    ready = threading.Event()
+    with holdfast.open_sync(url) as hf:
+        s = hf.create("a", "u")
+
+        def follow() -> None:
+            try:
+                for _ in s.follow():
+                    ready.set()
+            except errors.StoreClosed as error:
+                said.append(error.code)
+
+        thread = threading.Thread(target=follow)
+        thread.start()
+        assert ready.wait(20)
+    thread.join(20)
+    assert said == ["store.closed"]
+
+
+def test_closing_from_within_a_change_is_refused(hf: Any) -> None:
+    """It would wait for itself; Holdfast stays open."""
+    s = hf.create("a", "u")
+    with pytest.raises(errors.InvalidInput, match="cannot wait"):
+        s.update(lambda state: hf.close(), actor="x")
+    assert s.append("a.b", actor="x").seq == 2
+
+
+def test_threads_may_close_it_at_the_same_time(url: str) -> None:
+    """One of them does it, none of them fails, and no thread is left."""
+    hf = holdfast.open_sync(url)
+    hf.create("a", "u")
+    failed: list[threading.ExceptHookArgs] = []
+    before, threading.excepthook = threading.excepthook, failed.append
+    try:
+        threads = [threading.Thread(target=hf.close) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+    finally:
+        threading.excepthook = before
+    assert (failed, ours()) == ([], [])
+
+
+@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
+def test_leaving_from_within_a_change_reaches_the_caller(
+    hf: Any, ending: type[BaseException]
+) -> None:
+    """What a function of the caller's raises is raised where the call was made, whatever it is."""
+    s = hf.create("a", "u", state={"n": 0})
+
+    def leave(state: Any) -> Any:
+        raise ending
+
+    with pytest.raises(ending):
+        s.update(leave, actor="x")
     assert s.append("a.b", actor="x").seq == 2

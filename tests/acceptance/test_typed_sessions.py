@@ -13,7 +13,7 @@ import pytest
 from pydantic import Field
 
 import holdfast
-from holdfast import MigrationRegistry, Record, State, errors, reducers
+from holdfast import MigrationRegistry, Record, Replace, State, errors, reducers
 from holdfast.model.canon import checksum
 
 KEY = ("shop", "ada", "a")
@@ -220,12 +220,146 @@ async def test_typed_updates_of_two_sessions_are_one_commit(hf: holdfast.Holdfas
     assert (await hf.get(two.key, state_type=Chat)).state.plan == "two"
 
 
+async def test_a_field_with_a_reducer_is_replaced_or_emptied(hf: holdfast.Holdfast) -> None:
+    """By apply, by update and within a commit; and what is declared about it still holds."""
+    s = await chat(hf)
+    await s.apply({"recent": ["a", "b"], "messages": [Message(role="user", text="1")]})
+    event = await s.apply({"recent": Replace(["c"]), "messages": Replace([])}, type="chat.reset")
+    assert event is not None
+    assert (event.type, s.state.recent, s.state.messages) == ("chat.reset", ["c"], [])
+    await s.update(lambda state: {"recent": Replace([*state.recent, "d"][-1:])})
+    assert s.state.recent == ["d"]
+    async with hf.commit() as c:
+        c.apply(s, {"recent": Replace([])})
+        c.apply(s, {"recent": ["e"]})
+    assert (await hf.get(KEY, state_type=Chat)).state.recent == ["e"]
+    for wrong in ({"recent": Replace([1])}, {"nothing": Replace([])}):
+        with pytest.raises(errors.SchemaViolation):
+            await s.apply(wrong)
+        with pytest.raises(errors.SchemaViolation):
+            async with hf.commit() as c:
+                c.apply(s, wrong)
+    plain = await hf.get(KEY, actor="agent:a")
+    with pytest.raises(errors.InvalidValue):
+        await plain.update(lambda state: {"recent": Replace([])})
+    assert (await hf.get(KEY, state_type=Chat)).state.recent == ["e"]
+
+
 async def test_state_goes_out_in_an_envelope(hf: holdfast.Holdfast) -> None:
     """With the version of its class and of the session."""
     session = await chat(hf, plan="p")
     found = holdfast.envelope.decode(session.envelope(format="msgpack"))
     assert (found.schema_version, found.state_version) == ("1.0.0", 1)
     assert found.fields["plan"] == "p"
+
+
+# --- an envelope comes back ----------------------------------------------------------------------
+
+
+class Older(State):
+    """State of another MAJOR than Newer, with other names and defaults for all of them."""
+
+    step: str = "new"
+
+
+class Newer(State):
+    schema_version: ClassVar[str] = "2.0.0"
+    phase: str = "new"
+
+
+RENAMED = holdfast.MigrationRegistry()
+RENAMED.register("1.0.0", "2.0.0", lambda fields: {"phase": fields["step"]})
+
+
+async def test_an_envelope_brings_its_schema_version_along(hf: holdfast.Holdfast) -> None:
+    """What was sent out is not read as empty by a class of another MAJOR: migrated, or refused."""
+    sent = await hf.create("shop", "ada", state=Older(step="packed"))
+    found = holdfast.envelope.decode(sent.envelope())
+    made = await hf.create("shop", "ada", id="back", state=found, labels={"from": "there"})
+    assert (made.head.schema_version, made.state, made.labels) == (
+        "1.0.0",
+        {"step": "packed"},
+        {"from": "there"},
+    )
+    with pytest.raises(errors.SessionMigrationMissing):
+        await hf.get(made.key, state_type=Newer)
+    assert (await hf.get(made.key, state_type=Older)).state == Older(step="packed")
+    loaded = await hf.get(made.key, state_type=Newer, migrations=RENAMED)
+    assert (loaded.state, loaded.head.schema_version) == (Newer(phase="packed"), "2.0.0")
+
+
+async def test_an_envelope_without_a_version_begins_an_untyped_session(
+    hf: holdfast.Holdfast,
+) -> None:
+    """There is nothing to keep then, and nothing is invented."""
+    sent = await hf.create("shop", "ada", state={"n": 1})
+    found = holdfast.envelope.decode(sent.envelope(format="protobuf"))
+    made = await hf.get_or_create("shop", "ada", id="back", state=found)
+    again = await hf.get_or_create("shop", "ada", id="back", state=found)
+    assert (made.head.schema_version, again.state, again.version) == (None, {"n": 1}, 1)
+
+
+def enveloped(fields: dict[str, Any], version: str | None) -> holdfast.Envelope:
+    return holdfast.envelope.decode(
+        holdfast.envelope.encode(
+            fields, schema_version=version, state_version=1, serialized_at_us=0
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "version", "error"),
+    [
+        ({"app:limit": 1}, None, errors.InvalidInput),
+        ({"user:name": "x"}, "1.0.0", errors.InvalidInput),
+        ({"temp:name": "x"}, "1.0.0", errors.InvalidInput),
+        ({"": 1}, "1.0.0", errors.InvalidOp),
+        ({"n": 1}, "1.0.0-beta", errors.InvalidSchema),
+    ],
+)
+async def test_an_envelope_that_is_no_state_of_a_session_creates_none(
+    hf: holdfast.Holdfast, fields: dict[str, Any], version: str | None, error: type[Exception]
+) -> None:
+    """Names that others share, and versions that no load could read, are refused before."""
+    with pytest.raises(error):
+        await hf.create("shop", "ada", id="x", state=enveloped(fields, version))
+    assert await hf.find(("shop", "ada", "x")) is None
+
+
+async def test_migrations_are_for_typed_state_only(hf: holdfast.Holdfast) -> None:
+    """Where no class is there to migrate to, a registry is a misunderstanding, and told so."""
+    how: dict[str, Any] = {"id": "x", "migrations": RENAMED}
+    for state in ({"step": "a"}, enveloped({"step": "a"}, "1.0.0")):
+        with pytest.raises(errors.InvalidInput, match="state_type"):
+            await hf.create("shop", "ada", state=state, **how)
+        with pytest.raises(errors.InvalidInput, match="state_type"):
+            await hf.get_or_create("shop", "ada", state=state, **how)
+
+
+def test_an_envelope_is_read_as_a_class() -> None:
+    """Without a store: migrated, refused or read, as a load would."""
+    found = enveloped({"step": "packed"}, "1.0.0")
+    assert found.state(Older) == Older(step="packed")
+    assert found.state(Newer, migrations=RENAMED) == Newer(phase="packed")
+    with pytest.raises(errors.MigrationMissing):
+        found.state(Newer)
+    with pytest.raises(errors.SchemaViolation):
+        enveloped({"step": 1}, "1.3.0").state(Older)
+    with pytest.raises(errors.SchemaIncompatible):
+        enveloped({"step": "x"}, "1.0.0-beta").state(Older)
+    assert enveloped({"step": "x"}, None).state(Older) == Older(step="x")
+    with pytest.raises(errors.InvalidInput, match="no State"):
+        found.state(dict)  # type: ignore[type-var]
+    with pytest.raises(errors.InvalidInput, match="no registry"):
+        found.state(Newer, migrations={})  # type: ignore[arg-type]
+
+
+def test_plain_fields_are_read_as_a_class() -> None:
+    """The same for fields that came in no envelope, with the version they were stored under."""
+    fields = {"step": "packed"}
+    made = holdfast.decode_fields(Newer, fields, schema_version="1.0.0", migrations=RENAMED)
+    assert (made, fields) == (Newer(phase="packed"), {"step": "packed"})
+    assert holdfast.encode_fields(made) == {"phase": "packed"}
 
 
 # --- the class changes ---------------------------------------------------------------------------

@@ -98,10 +98,14 @@ class Child:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait(self._patience)
 
-    def end(self) -> None:
-        """Wait for an end without an error."""
-        code = self._process.wait(self._patience)
-        assert code == 0, f"ended with {code}: {self.complaint()}"
+    def interrupt(self) -> None:
+        """SIGINT, as Ctrl-C sends it."""
+        self._process.send_signal(signal.SIGINT)
+
+    def end(self, code: int = 0) -> None:
+        """Wait for its end with this code: 0 if without an error, -n if by signal n."""
+        found = self._process.wait(self._patience)
+        assert found == code, f"ended with {found}: {self.complaint()}"
 
     def complaint(self) -> str:
         self._errors.seek(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from mypy import api
 
 PROGRAM = """
@@ -37,19 +38,140 @@ chat.title  # wrong
 """
 
 
-def test_fields_of_a_state_are_typed(tmp_path: Path) -> None:
-    """Reading, constructing and misusing: a checker says what is wrong and nothing else."""
-    source = tmp_path / "program.py"
-    source.write_text(PROGRAM)
-    root = str(Path(__file__).parents[2] / "pyproject.toml")
-    said, failed, _ = api.run(["--config-file", root, "--cache-dir", str(tmp_path), str(source)])
+SYNC = """
+import holdfast
+
+
+class Chat(holdfast.State):
+    title: str = ""
+
+
+hf: holdfast.SyncHoldfast = holdfast.open_sync("memory://")
+with holdfast.open_sync("memory://") as opened:
+    reveal_type(opened)
+s = hf.create("a", "u", state=Chat())
+reveal_type(s.state.title)
+reveal_type(hf.get(s.key).state)
+reveal_type(hf.find(s.key, state_type=Chat))
+reveal_type([change.event.seq for change in hf.watch()])
+s.update(lambda state: {"title": state.title + "!"}, actor="x")
+s.append("a.b", {"text": "hi"}, actor="x").seq + 1
+with hf.commit() as c:
+    c.append(s, "a.b", actor="x")
+    c.label(s, {"plan": 1})  # wrong
+session: holdfast.SyncSession[Chat] = s.refresh()
+hf.nonsense()  # wrong
+s.apend("a.b")  # wrong
+s.state.titel  # wrong
+s.append("a.b", wrong=1)  # wrong
+await_it = hf.get(s.key).__await__()  # wrong
+hf.create("a", "u", state=5)  # wrong
+"""
+
+
+DAILY = """
+import holdfast
+from holdfast import Diff, Replace, ops
+
+
+class Chat(holdfast.State):
+    title: str = ""
+
+
+async def main(hf: holdfast.Holdfast, raw: bytes) -> None:
+    s = await hf.create("a", "u", state=holdfast.envelope.decode(raw))
+    event = await s.append("user.message", {"text": "hi"}, ops=[ops.Inc("count", 2)])
+    print(event.data["text"], [e.data.get("text") for e in s.events])
+    if event.data is None:
+        print(event.damage)
+    Diff.of({}, [ops.Set("a", 1), ops.Add(("a", "b"), (1, 2)), ops.Delete("c")])
+    reveal_type(ops.Inc("count", 2).path)
+    reveal_type(holdfast.envelope.decode(raw).state(Chat))
+    reveal_type(holdfast.decode_fields(Chat, {}, schema_version="1.0.0"))
+    typed = await hf.get(s.key, state_type=Chat)
+    await typed.update(lambda state: {"title": Replace(state.title)})
+    event.data.text  # wrong
+    ops.Inc(7, 2)  # wrong
+    ops.Add("a", "text")  # wrong
+    holdfast.envelope.decode(raw).state(dict)  # wrong
+    await hf.create("a", "u", state=raw)  # wrong
+"""
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("tutorial", "state", "envelopes", "diff", "evolution")
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# The pages leave annotations out for brevity; all else is checked as strictly as the package.
+BRIEF = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls"
+
+
+@pytest.fixture(scope="module")
+def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One place for all programs, so that the package is read once."""
+    return tmp_path_factory.mktemp("typing")
+
+
+def mypy(at: Path, *args: object) -> str:
+    """What mypy says of programs, under the settings of the package."""
+    how = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(at)]
+    said, failed, _ = api.run([*how, *map(str, args)])
     assert failed == "", failed
-    revealed = re.findall(r'Revealed type is "(.+)"', said)
-    assert [name.replace("builtins.", "") for name in revealed] == [
+    return said
+
+
+def checked(program: str, at: Path) -> list[str]:
+    """The types that mypy reveals, if it finds wrong what is marked so and nothing else."""
+    source = at / "program.py"
+    source.write_text(program)
+    said = mypy(at, source)
+    wrong = {n for n, line in enumerate(program.splitlines(), 1) if line.endswith("# wrong")}
+    assert {int(n) for n in re.findall(r"program\.py:(\d+): error:", said)} == wrong, said
+    return [name.replace("builtins.", "") for name in re.findall(r'Revealed type is "(.+)"', said)]
+
+
+def test_fields_of_a_state_are_typed(at: Path) -> None:
+    """Reading, constructing and misusing: a checker says what is wrong and nothing else."""
+    revealed = checked(PROGRAM, at)
+    assert revealed == [
         "str",
         "holdfast.model.types.TTL",
         "holdfast.model.types.Ref[bytes] | None",
         "str",
     ]
-    wrong = {n for n, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
-    assert {int(n) for n in re.findall(r"program\.py:(\d+): error:", said)} == wrong, said
+
+
+def test_the_synchronous_face_is_typed(at: Path) -> None:
+    """A wrong verb is refused, and state is of its class, as with await."""
+    revealed = checked(SYNC, at)
+    assert revealed == [
+        "holdfast.session.sync.SyncHoldfast",
+        "str",
+        "typing.Mapping[str, Any]",
+        "holdfast.session.sync.SyncSession[program.Chat] | None",
+        "list[int]",
+    ]
+
+
+def test_what_programs_do_every_day_is_typed(at: Path) -> None:
+    """Data by its names, a lone name for a path, envelopes and replacements need no ignore."""
+    assert checked(DAILY, at) == [
+        "tuple[str | int, ...]",
+        "program.Chat",
+        "program.Chat",
+    ]
+
+
+def test_the_pages_are_typed(at: Path) -> None:
+    """A reader who copies from docs/ into a typed program meets no complaint."""
+    sources = []
+    for page in PAGES:
+        text = (ROOT / "docs" / f"{page}.md").read_text()
+        lines = [""] * text.count("\n")  # so that mypy names the lines of the page
+        lines[0] = BRIEF
+        for found in _BLOCK.finditer(text):
+            start = text.count("\n", 0, found.start(1))
+            block = found[1].splitlines()
+            lines[start : start + len(block)] = block
+        sources.append(at / f"{page}_page.py")
+        sources[-1].write_text("\n".join(lines))
+    said = mypy(at, *sources)
+    assert said.startswith("Success"), said

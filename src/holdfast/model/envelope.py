@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -25,8 +25,13 @@ from holdfast.errors import (
 )
 from holdfast.model.canon import canonical
 from holdfast.model.limits import ENVELOPE_BYTES_MAX, INT_MAX, NAME_CHARS_MAX, STATE_DEPTH_MAX
-from holdfast.model.values import freeze, is_plain, settle
+from holdfast.model.values import described, freeze, is_plain, settle, unfitting
 
+if TYPE_CHECKING:
+    from holdfast.model.migrations import MigrationRegistry
+    from holdfast.model.state import State
+
+S = TypeVar("S", bound="State")
 Format: TypeAlias = Literal["json", "msgpack", "protobuf"]
 NUMBER: Final = 1  # of the format, the same for all three
 
@@ -58,6 +63,22 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     serialized_at_us: int  # microseconds since 1970
     fields: dict[str, Any]  # read-only
     checksum: str  # SHA-256 in hex, of the very bytes: another format, another checksum
+
+    def state(self, state_type: type[S], *, migrations: MigrationRegistry | None = None) -> S:
+        """The fields as a State of this class; those of another MAJOR by way of `migrations`.
+
+        Without a schema version they are read as they are. Raises MigrationError, SchemaViolation.
+        """
+        try:
+            from holdfast.model.state import State, decode_fields
+        except ModuleNotFoundError as error:
+            raise ExtraMissing("pydantic", "state") from error
+        if not (isinstance(state_type, type) and issubclass(state_type, State)):
+            raise InvalidInput(
+                f"{described(state_type)} is no State. Pass a class made of holdfast.State."
+            )
+        version = self.schema_version
+        return decode_fields(state_type, self.fields, schema_version=version, migrations=migrations)
 
 
 def encode(
@@ -188,7 +209,7 @@ def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any
 def _plain(fields: Any, bytes_max: int) -> dict[str, Any]:
     """The fields as they are if they can be written as they are, or else a plain copy."""
     if not isinstance(fields, Mapping):
-        raise InvalidValue("fields", f"is {type(fields).__name__}, not a dict")
+        raise InvalidValue("fields", unfitting(fields, "not a dict"))
     # A value takes at least a byte, so more values than bytes cannot fit.
     if is_plain(fields, "fields", depth_max=STATE_DEPTH_MAX, values_max=bytes_max):
         return fields  # type: ignore[return-value]  # plain, so a dict

@@ -43,6 +43,7 @@ from holdfast.model.values import (
     round_trip,
     settle,
     try_encode,
+    unfitting,
 )
 
 RESERVED: Final = ("session.", "state.", "audit.")
@@ -77,7 +78,9 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     type: str
     actor: str
     at_us: int
-    data: FrozenDict | None
+    # None if the event is damaged. `| Any` lets a type checker pass event.data["text"] without a
+    # check for that in every place, and pass the check where it is made.
+    data: FrozenDict | Any
     ops: tuple[op.Op, ...] = ()
     cause: str | None = None  # id of the event this one answers
     invocation_id: str | None = None
@@ -276,7 +279,7 @@ def _is_flat(data: dict[str, Any], ops: tuple[op.Op, ...]) -> bool:
 def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
     """The slow walk: the same body in plain values, or the exact reason why it cannot be stored."""
     if not isinstance(data, Mapping):
-        raise InvalidValue("data", f"is {type(data).__name__}, not a dict")
+        raise InvalidValue("data", unfitting(data, "not a dict"))
     settled: list[op.Op] = []
     for o in ops:
         where = f"the value at {op.show(o.path)}"
@@ -342,7 +345,7 @@ def _add(name: str, items: Sequence[Any], data: Any) -> list[op.Op]:
         raise InvalidOp(f"add={{{name!r}: …}} takes a list of items")
     refs = [_reference(item, data) for item in items]
     if not any(ref is not None for ref in refs):
-        return [op.Add(path, items)]  # type: ignore[arg-type]  # a tuple is settled to a list
+        return [op.Add(path, items)]  # a tuple is settled to a list
     return [
         op.Add(path, [item]) if ref is None else op.AddRef(path, ref)
         for item, ref in zip(items, refs, strict=True)

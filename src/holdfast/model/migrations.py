@@ -44,7 +44,7 @@ from holdfast.errors import (
 from holdfast.model.canon import checksum
 from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
 from holdfast.model.semver import SchemaVersion
-from holdfast.model.values import FrozenDict, freeze, round_trip, settle
+from holdfast.model.values import FrozenDict, described, freeze, round_trip, settle, unfitting
 
 Fields: TypeAlias = dict[str, Any]
 Function: TypeAlias = Callable[[Fields], Fields]
@@ -281,6 +281,15 @@ class MigrationRegistry:
         return onward
 
 
+def check_registry(migrations: object) -> MigrationRegistry:
+    """The registry that was given. Raises InvalidInput if it is none."""
+    if not isinstance(migrations, MigrationRegistry):
+        raise InvalidInput(
+            f"{described(migrations)} is no registry. Pass a holdfast.MigrationRegistry."
+        )
+    return migrations
+
+
 def _versions(migration: Migration) -> tuple[SchemaVersion, SchemaVersion]:
     return (migration.source, migration.target)
 
@@ -312,7 +321,7 @@ def _why(error: InvalidSchema | InvalidValue) -> str:
 def _plain(fields: Any, where: str) -> Fields:
     """A copy in plain values that shares nothing with `fields`. Raises InvalidValue."""
     if not isinstance(fields, dict):
-        raise InvalidValue(where, f"is {type(fields).__name__}, not a dict")
+        raise InvalidValue(where, unfitting(fields, "not a dict"))
     if (trip := round_trip(fields, _decode)) is not None:
         return trip[1]
     settled: Fields = settle(fields, where, depth_max=STATE_DEPTH_MAX)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
@@ -25,8 +25,12 @@ Path: TypeAlias = tuple[str | int, ...]
 Scope: TypeAlias = Literal["session", "app", "user", "temp"]
 
 
+# In every operation a lone name may be given as text: `check` makes a path of it before anything
+# else looks. A type checker is told by the __init__ of each, which msgspec makes by itself.
+
+
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    path: Path  # a lone name may be given as text
+    path: Path
 
 
 class Set(_Op, frozen=True, array_like=True, gc=False, tag="set"):
@@ -34,15 +38,27 @@ class Set(_Op, frozen=True, array_like=True, gc=False, tag="set"):
 
     value: Any
 
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, value: Any) -> None: ...
+
 
 class Delete(_Op, frozen=True, array_like=True, gc=False, tag="del"):
     """Take the name at the path out of its dict. It must be there."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path) -> None: ...
 
 
 class Add(_Op, frozen=True, array_like=True, gc=False, tag="add"):
     """Put `items` at the end of the list at the path (begun if missing)."""
 
     items: list[Any]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, items: list[Any] | tuple[Any, ...]) -> None: ...
 
 
 class Insert(_Op, frozen=True, array_like=True, gc=False, tag="ins"):
@@ -51,17 +67,31 @@ class Insert(_Op, frozen=True, array_like=True, gc=False, tag="ins"):
     at: int
     items: list[Any]
 
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, path: str | Path, at: int, items: list[Any] | tuple[Any, ...]
+        ) -> None: ...
+
 
 class Merge(_Op, frozen=True, array_like=True, gc=False, tag="merge"):
     """Update the dict at the path (begun if missing) with the names of `value`, one level deep."""
 
     value: dict[str, Any]
 
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, value: dict[str, Any]) -> None: ...
+
 
 class Inc(_Op, frozen=True, array_like=True, gc=False, tag="inc"):
     """Add `by` to the number at the path (0 if missing)."""
 
     by: int | float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, by: int | float) -> None: ...
 
 
 class Cut(_Op, frozen=True, array_like=True, gc=False, tag="cut"):
@@ -70,11 +100,19 @@ class Cut(_Op, frozen=True, array_like=True, gc=False, tag="cut"):
     start: int
     stop: int
 
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, start: int, stop: int) -> None: ...
+
 
 class SetRef(_Op, frozen=True, array_like=True, gc=False, tag="set@"):
     """Set, with the value found at `ref` in the event's data."""
 
     ref: Path
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, ref: Path) -> None: ...
 
 
 class AddRef(_Op, frozen=True, array_like=True, gc=False, tag="add@"):
@@ -82,11 +120,19 @@ class AddRef(_Op, frozen=True, array_like=True, gc=False, tag="add@"):
 
     ref: Path
 
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, ref: Path) -> None: ...
+
 
 class MergeRef(_Op, frozen=True, array_like=True, gc=False, tag="merge@"):
     """Merge, with the dict found at `ref` in the event's data."""
 
     ref: Path
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, ref: Path) -> None: ...
 
 
 PlainOp: TypeAlias = Set | Delete | Add | Insert | Merge | Inc | Cut

@@ -37,6 +37,15 @@ class Compiled(msgspec.Struct, frozen=True):
     guarded: bool = False
 
 
+class Replace(msgspec.Struct, frozen=True):
+    """In an update: the whole new value of a field, past its reducer, as in `Replace([])`.
+
+    It is checked as the field's type and rules say, and looks at nothing that the field held.
+    """
+
+    value: Any
+
+
 class Reducer(msgspec.Struct, frozen=True):
     """What happens to a field when it is updated."""
 

@@ -24,6 +24,9 @@ from holdfast.model.forms import ABSENT, Form, Misfit, RecordForm
 from holdfast.model.ops import show
 from holdfast.model.values import described, encode
 
+if TYPE_CHECKING:
+    from holdfast.model.migrations import MigrationRegistry
+
 S = TypeVar("S", bound="State")
 
 
@@ -99,15 +102,38 @@ def encode_fields(state: State) -> dict[str, Any]:
     return written
 
 
-def decode_fields(state_type: type[S], fields: Mapping[str, Any]) -> S:
+def decode_fields(
+    state_type: type[S],
+    fields: Mapping[str, Any],
+    *,
+    schema_version: str | None = None,
+    migrations: MigrationRegistry | None = None,
+) -> S:
     """The typed view of a session's fields. Raises SchemaViolation.
 
     Fields that are missing take their defaults. Names that the class does not declare are passed
     over, those of a record inside kept with it; unknown enum variants are kept as UnknownVariant.
+    With the `schema_version` they were stored under, fields of another MAJOR are brought forward
+    by `migrations`, or MigrationError is raised.
     """
+    if schema_version is not None:
+        fields = _forward(state_type, fields, schema_version, migrations)
     own = {name: fields[name] for name in state_type.__pydantic_fields__ if name in fields}
     read: S = decoded(state_type, own)
     return read
+
+
+def _forward(
+    state_type: type[State],
+    fields: Mapping[str, Any],
+    stored: str,
+    migrations: MigrationRegistry | None,
+) -> Mapping[str, Any]:
+    from holdfast.model.migrations import MigrationRegistry, check_registry
+
+    registry = MigrationRegistry() if migrations is None else check_registry(migrations)
+    plain = fields if isinstance(fields, dict) else dict(fields)
+    return registry.migrate(plain, stored, state_type.schema_version).fields
 
 
 def encoded(form: Form, value: Any, name: str = "") -> Any:

@@ -5,7 +5,8 @@ Neither the state nor the field that is updated is validated or copied: adding o
 the same whatever the session holds. The exceptions are declared by the user. A field with
 constraints or validators of its own is checked as it will be; a class with a model validator, or a
 @field_validator on an updated field, has its whole state checked as it will be, and then every
-field is guarded, because the verdict rests on all of them.
+field is guarded, because the verdict rests on all of them. A value in a Replace goes past the
+reducer: it is checked and compiled as if the field had none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from holdfast.model.fits import reducer_of
 from holdfast.model.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of
 from holdfast.model.limits import OPS_PER_EVENT_MAX
 from holdfast.model.ops import Add, Delete, Inc, Merge, PlainOp, Set
-from holdfast.model.reducers import MISSING, Compiled, Item, LastWriteWins, MergeByKey, Reducer
+from holdfast.model.reducers import (
+    MISSING,
+    Compiled,
+    Item,
+    LastWriteWins,
+    MergeByKey,
+    Reducer,
+    Replace,
+    last_write_wins,
+)
 from holdfast.model.state import Record, State, decode_fields, decoded, encode_fields, encoded
 from holdfast.model.values import described
 
@@ -41,10 +51,10 @@ class Planned(msgspec.Struct, frozen=True):
 class Slot:
     """A field as an updater sees it: what its reducer takes, and what is checked afterwards."""
 
-    def __init__(self, state_type: type[State], name: str) -> None:
+    def __init__(self, state_type: type[State], name: str, *, whole: bool = False) -> None:
         field = state_type.__pydantic_fields__[name]
         self.name, self.of, self.field = name, state_type, field
-        self.reducer: Reducer = reducer_of(field.metadata)
+        self.reducer: Reducer = last_write_wins if whole else reducer_of(field.metadata)
         rules = tuple(item for item in field.metadata if not isinstance(item, (Reducer, Access)))
         replaces = isinstance(self.reducer, LastWriteWins)
         taken = list[field.annotation] if self.reducer.nests else field.annotation  # type: ignore[name-defined]  # a type at run time
@@ -131,8 +141,11 @@ def plan_update(
     """
     if not isinstance(update, Mapping):
         raise SchemaViolation("update", "a dict of fields", described(update))
-    slots = [_slot(state_type, name) for name in update]
-    plain = [slot.plain(value) for slot, value in zip(slots, update.values(), strict=True)]
+    slots = [
+        _slot(state_type, name, whole=type(value) is Replace) for name, value in update.items()
+    ]
+    values = [value.value if type(value) is Replace else value for value in update.values()]
+    plain = [slot.plain(value) for slot, value in zip(slots, values, strict=True)]
     parts = [slot.compiled(fields, value) for slot, value in zip(slots, plain, strict=True)]
     if sum([len(part.ops) for part in parts]) > OPS_PER_EVENT_MAX:
         parts = [
@@ -206,18 +219,18 @@ def _is_whole(state_type: type[State], name: str) -> bool:
     return any(name in fields or "*" in fields for fields in named)
 
 
-def _slot(state_type: type[State], name: Any) -> Slot:
-    slots: dict[str, Slot] | None = state_type.__dict__.get("__slots_of__")
+def _slot(state_type: type[State], name: Any, *, whole: bool) -> Slot:
+    slots: dict[tuple[str, bool], Slot] | None = state_type.__dict__.get("__slots_of__")
     if slots is None:
         fields_of(state_type)  # complete, or refused
         slots = {}
         state_type.__slots_of__ = slots  # type: ignore[attr-defined]  # a cache of this module
-    found = slots.get(name) if isinstance(name, str) else None
+    found = slots.get((name, whole)) if isinstance(name, str) else None
     if found is None:
         if name not in state_type.__pydantic_fields__:
             words = f"a field of {state_type.__name__}"
             raise SchemaViolation(str(name), words, "a name that it does not declare")
-        found = slots[name] = Slot(state_type, name)
+        found = slots[name, whole] = Slot(state_type, name, whole=whole)
     return found
 
 

@@ -251,7 +251,14 @@ def _settle(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
         plain = _settle_inside(value, where, depth_max, open_)
         open_.pop()
         return plain
-    raise InvalidValue(where, f"is {type(value).__name__}, which JSON cannot hold")
+    raise InvalidValue(where, unfitting(value, "which JSON cannot hold"))
+
+
+def unfitting(value: object, why: str) -> str:
+    """What is said of a value of a wrong type; of typed state, where its plain values are."""
+    if getattr(type(value), "__is_record__", False):
+        why = "typed state: pass s.values, or what holdfast.encode_fields makes of a State"
+    return f"is {type(value).__name__}, {why}"
 
 
 def _settle_inside(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:

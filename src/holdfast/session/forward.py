@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from holdfast.errors import (
-    InvalidInput,
-    InvalidSchema,
-    SessionMigrationFailed,
-    SessionSchemaIncompatible,
-)
+from holdfast.errors import InvalidSchema, SessionMigrationFailed, SessionSchemaIncompatible
 from holdfast.model.diff import diff
 from holdfast.model.events import Draft
 from holdfast.model.head import MIGRATED, Head
 from holdfast.model.limits import OPS_PER_EVENT_MAX
-from holdfast.model.migrations import Migrated, MigrationRegistry, Way
+from holdfast.model.migrations import Migrated, MigrationRegistry, Way, check_registry
 from holdfast.model.ops import Delete, PlainOp, Set, scope_of
 from holdfast.model.semver import SchemaVersion
-from holdfast.model.values import FrozenDict, described
+from holdfast.model.values import FrozenDict
 
 
 class Forward:
@@ -93,14 +88,6 @@ class Forward:
                 reason = f"made {name!r}, which is no field of the session's own"
                 step = migrated.path[-1].step
                 raise SessionMigrationFailed(stored, str(self.code), step, reason)
-
-
-def check_registry(migrations: object) -> MigrationRegistry:
-    if not isinstance(migrations, MigrationRegistry):
-        raise InvalidInput(
-            f"{described(migrations)} is no registry. Pass a holdfast.MigrationRegistry."
-        )
-    return migrations
 
 
 def _ops(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:

@@ -35,9 +35,9 @@ from holdfast.errors import (
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.limits import PAGE_MAX
-from holdfast.model.migrations import MigrationRegistry
+from holdfast.model.migrations import MigrationRegistry, check_registry
 from holdfast.model.ops import apply
-from holdfast.session.forward import Forward, check_registry
+from holdfast.session.forward import Forward
 from holdfast.session.loading import Loading
 from holdfast.store.protocol import Progress, Query
 

@@ -41,6 +41,7 @@ from holdfast.model.limits import (
 from holdfast.model.values import EMPTY
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.follow import Hub
+from holdfast.session.given import Begin, given, is_plain
 from holdfast.session.session import Session
 from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
@@ -66,6 +67,7 @@ from holdfast.store.select import check_limit
 from holdfast.store.work import Work, check_lease_seconds, check_worker
 
 if TYPE_CHECKING:
+    from holdfast.model.envelope import Envelope
     from holdfast.model.migrations import MigrationRegistry
     from holdfast.model.state import State
     from holdfast.session.migrate import MigrationPlan
@@ -139,7 +141,7 @@ class Holdfast:
         user: str,
         *,
         id: str | None = None,
-        state: Mapping[str, Any] = ...,
+        state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
     ) -> Session[Mapping[str, Any]]: ...
@@ -150,30 +152,25 @@ class Holdfast:
         user: str,
         *,
         id: str | None = None,
-        state: Mapping[str, Any] | State = _NONE,
+        state: Begin = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
-        The state is a dict, or an object of a State class: the session is typed then. An actor
-        given here is bound to the returned session; else the user counts as creator.
+        The state is a dict; or an object of a State class: the session is typed then; or an
+        Envelope, whose schema version the session keeps, so that a load with a class migrates it
+        or refuses. An actor given here is bound to the session; else the user counts as creator.
         """
         self._store_now()
         key = Key(app, user, self._new_id() if id is None else id)
         bound, actor = actor, actor or f"user:{key.user}"
-        typed, version = None, None
-        if not isinstance(state, Mapping):
-            from holdfast.session.typed import Typed, encoded
-
-            fields, version = encoded(state)
-            typed, state = Typed(type(state), migrations), fields
-            typed.trust()
-        data = created_data(key, labels or EMPTY, version)
-        draft = Draft(type=CREATED, data=data, set=state or EMPTY)
+        begin = given(state, migrations)
+        data = created_data(key, labels or EMPTY, begin.schema_version)
+        draft = Draft(type=CREATED, data=data, set=begin.fields or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
-        session: Session[Any] = Session(self, key, actor=bound, typed=typed)
+        session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed)
         session._check_temp((prepared,))
         (committed,) = await self._committing((Commit(key, (prepared,), 0),))
         self._hub.touch(key, committed.head.version)
@@ -274,7 +271,7 @@ class Holdfast:
         user: str,
         *,
         id: str,
-        state: Mapping[str, Any] = ...,
+        state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         tail: int = 20,
@@ -286,7 +283,7 @@ class Holdfast:
         user: str,
         *,
         id: str,
-        state: Mapping[str, Any] | State = _NONE,
+        state: Begin = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         tail: int = 20,
@@ -296,18 +293,16 @@ class Holdfast:
 
         With an object of a State class as state, it is typed in either case.
         """
-        how: dict[str, Any] = {"tail": tail, "actor": actor}
-        if not isinstance(state, Mapping):
-            how |= {"state_type": type(state), "migrations": migrations}
+        how: dict[str, Any] = {"tail": tail, "actor": actor, "migrations": migrations}
+        if not is_plain(state):
+            how["state_type"] = type(state)
         key = Key(app, user, id)
         found: Session[Any] | None = await self.find(key, **how)
         if found is not None:
             return found
-        given: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
-        if not isinstance(state, Mapping):
-            given["migrations"] = migrations
+        begin: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
         try:
-            made: Session[Any] = await self.create(app, user, id=id, **given)
+            made: Session[Any] = await self.create(app, user, id=id, migrations=migrations, **begin)
         except SessionExists:  # another was faster, which is as good
             made = await self.get(key, **how)
         return made

@@ -124,5 +124,5 @@ class Typed(Forward, Generic[S]):
 def encoded(state: object) -> tuple[dict[str, Any], str]:
     """The fields of a State and the version of its class. Raises SchemaViolation."""
     if not isinstance(state, State):
-        raise SchemaViolation("state", "a dict or a State", described(state))
+        raise SchemaViolation("state", "a dict, a State or an Envelope", described(state))
     return encode_fields(state), type(state).schema_version

@@ -11,8 +11,21 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
-from holdfast import TTL, Record, Ref, SchemaViolation, State, UnknownVariant
+from holdfast import (
+    TTL,
+    Draft,
+    InvalidValue,
+    Record,
+    Ref,
+    SchemaViolation,
+    State,
+    UnknownVariant,
+    diff,
+    envelope,
+    merge,
+)
 from holdfast.model.canon import canonical
+from holdfast.model.events import prepare
 from holdfast.model.state import decode_fields, encode_fields
 from holdfast.model.values import freeze
 from tests.support.declared import Called, Everything, Level, Message, Node, Point, Role, Said
@@ -541,3 +554,31 @@ def test_what_no_json_holds_is_a_violation_when_it_is_decoded() -> None:
     for wrong in ({"title": {1, 2}}, {"title": object()}, {"title": "\ud800"}):
         with pytest.raises(SchemaViolation):
             decode_fields(Chat, wrong)
+
+
+class Plain(State):
+    n: int = 0
+
+
+@pytest.mark.parametrize(
+    "misuse",
+    [
+        lambda: diff(Plain(), {}),
+        lambda: diff({}, Plain(n=1)),
+        lambda: diff({"points": [Point(x=1)]}, {"points": []}),
+        lambda: merge({}, {"n": 1}, Plain()),
+        lambda: envelope.encode(
+            Plain(),  # type: ignore[arg-type]
+            schema_version=None,
+            state_version=1,
+            serialized_at_us=0,
+        ),
+        lambda: prepare(Draft(type="a.b", data={"state": Plain()}), id="1", actor="x"),
+        lambda: prepare(Draft(type="a.b", data=Plain()), id="1", actor="x"),  # type: ignore[arg-type]
+    ],
+    ids=["diff old", "diff new", "diff records", "merge", "envelope", "within data", "as data"],
+)
+def test_typed_state_in_the_place_of_plain_values_is_told_where_those_are(misuse: Any) -> None:
+    """Whoever passes s.state where values are wanted reads of s.values."""
+    with pytest.raises(InvalidValue, match=r"s\.values"):
+        misuse()

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from holdfast import Record, SchemaViolation, State
+from holdfast import Record, Replace, SchemaViolation, State
 from holdfast.model import ops
 from holdfast.model.ops import Add, Cut, Merge, Set
 from holdfast.model.reducers import append, bounded_append, dedupe_append, merge, merge_by_key
@@ -341,3 +341,75 @@ def test_an_update_has_no_more_operations_than_an_event_holds() -> None:
     assert many.guards == ("a", "b", "c", "d")
     after = ops.apply(fields, many.ops)
     assert after["a"] == ops.apply(fields, few.ops)["a"] == after["d"]
+
+
+# --- replacing -----------------------------------------------------------------------------------
+
+
+class Ruled(State):
+    """Fields with a reducer and rules of their own, and one that a validator looks at."""
+
+    few: Annotated[list[int], append, Field(max_length=2)] = []
+    sorted_: Annotated[list[int], append, AfterValidator(sorted)] = []
+
+
+class Judged(State):
+    log: Annotated[list[str], append] = []
+
+    @field_validator("log")
+    @classmethod
+    def _trimmed(cls, log: list[str]) -> list[str]:
+        if "bad" in log:
+            raise ValueError("bad is in it")
+        return [entry.strip() for entry in log]
+
+
+def test_a_replaced_field_is_set_as_a_whole() -> None:
+    """Past its reducer, with plain dicts for records; without a guard, as it looks at nothing."""
+    held = freeze({"appended": [HI], "merged": {"a": 1}, "keyed": [HI]})
+    yo = {**YO, "role": Role.AGENT}
+    update = {"appended": Replace([]), "merged": Replace({"b": 2}), "keyed": Replace([yo])}
+    planned = plan_update(Reduced, held, {**update, "bounded": [Message(id="1", text="hi")]})
+    assert planned == Planned(
+        (
+            Set(("appended",), []),
+            Set(("merged",), {"b": 2}),
+            Set(("keyed",), [YO]),
+            Add(("bounded",), [HI]),
+        ),
+        ("bounded",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("update", "field", "expected"),
+    [
+        ({"nothing": Replace(1)}, "nothing", "a field of Reduced"),
+        ({"app:x": Replace(1)}, "app:x", "a field of Reduced"),
+        ({"appended": Replace(None)}, "appended", "list of Message"),
+        ({"appended": Replace([{"id": 1, "text": ""}])}, "appended[0].id", "str"),
+        ({"appended": [Replace([])]}, "appended[0]", "Message"),
+        ({"appended": Replace(Replace([]))}, "appended", "list of Message"),
+        ({"concat": Replace([[]])}, "concat[0]", "Message"),
+        ({"merged": Replace({"a": "1"})}, "merged.a", "int"),
+    ],
+)
+def test_a_replacement_that_does_not_fit_is_refused(
+    update: dict[str, Any], field: str, expected: str
+) -> None:
+    """By the type of the field, not by what its reducer takes."""
+    with pytest.raises(SchemaViolation) as caught:
+        plan_update(Reduced, {}, update)
+    assert (caught.value.field, caught.value.expected) == (field, expected)
+
+
+def test_the_rules_of_a_field_hold_for_what_replaces_it() -> None:
+    """And what a validator makes of the value is what is stored."""
+    with pytest.raises(SchemaViolation):
+        plan_update(Ruled, {}, {"few": Replace([1, 2, 3])})
+    planned = plan_update(Ruled, {"few": [1, 2]}, {"few": Replace([3]), "sorted_": Replace([2, 1])})
+    assert planned == Planned((Set(("few",), [3]), Set(("sorted_",), [1, 2])))
+    with pytest.raises(SchemaViolation):
+        plan_update(Judged, {}, {"log": Replace(["bad"])})
+    planned = plan_update(Judged, {"log": ["x"]}, {"log": Replace([" y "])})
+    assert planned == Planned((Set(("log",), ["y"]),), ("log",))

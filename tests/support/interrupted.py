@@ -1,0 +1,93 @@
+"""A script that is interrupted while it waits, as with Ctrl-C.
+
+    python -m tests.support.interrupted ROLE URL
+
+Says "waiting" once the main thread waits for Holdfast, then what came of the interruption.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import holdfast
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def tell_when(happened: Callable[[], Any]) -> None:
+    """Say "waiting" from another thread when it has happened and the main thread waits."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def look() -> None:
+        while not (happened() and sys._current_frames()[main].f_code.co_name == "wait"):
+            pass
+        say("waiting")
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+def watcher(hf: Any) -> None:
+    """A for loop over the feed, interrupted when there is nothing more to come."""
+    s = hf.create("a", "u")
+    met = []
+    tell_when(lambda: met)
+    try:
+        for change in hf.watch():
+            met.append(change.event.seq)
+    except KeyboardInterrupt:
+        say("interrupted after", *met)
+    say("recorded", s.append("a.b", actor="x").seq)
+
+
+def follower(hf: Any) -> None:
+    """The same over one session."""
+    s = hf.create("a", "u")
+    met = []
+    tell_when(lambda: met)
+    try:
+        for event in s.follow():
+            met.append(event.seq)
+    except KeyboardInterrupt:
+        say("interrupted after", *met)
+    say("recorded", s.append("a.b", actor="x").seq)
+
+
+def caller(hf: Any) -> None:
+    """A call that would never end: afterwards nothing is left of it on the loop."""
+    begun = threading.Event()
+
+    async def for_ever() -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    tell_when(begun.is_set)
+    try:
+        hf._loop.call(for_ever)
+    except KeyboardInterrupt:
+        say("interrupted")
+    hf.list()
+    say("left", hf._loop.call(lambda: len(asyncio.all_tasks())) - 1)
+
+
+def script(hf: Any) -> None:
+    """One that catches nothing: Python itself ends it, as it ends any other script."""
+    hf.create("a", "u")
+    met = []
+    tell_when(lambda: met)
+    for change in hf.watch():
+        met.append(change)
+
+
+ROLES = {"watcher": watcher, "follower": follower, "caller": caller, "script": script}
+
+if __name__ == "__main__":
+    with holdfast.open_sync(sys.argv[2]) as opened:
+        ROLES[sys.argv[1]](opened)
+    say("closed")

@@ -1,0 +1,120 @@
+"""The synchronous face as a type checker and a reader see it, held to the classes it stands for."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_overloads
+
+import pytest
+
+import holdfast
+from holdfast.session import facade, sync
+from holdfast.session.commit import CommitBuilder
+from holdfast.session.session import Session
+from holdfast.session.sessions import Holdfast
+
+STUB = Path(sync.__file__).with_suffix(".pyi")
+PAIRS = [("SyncHoldfast", Holdfast), ("SyncSession", Session), ("SyncCommit", CommitBuilder)]
+VERBS = [
+    pytest.param(name, of, verb, id=f"{name}.{verb}")
+    for name, of in PAIRS
+    for verb in facade.public(of)
+]
+
+
+@pytest.fixture(scope="module")
+def stub() -> Any:
+    """sync.pyi as a module: its classes have signatures and nothing else."""
+    loader = SourceFileLoader("sync_stub", str(STUB))
+    spec = spec_from_loader("sync_stub", loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+def ways(of: Any, verb: str) -> list[inspect.Signature]:
+    """Each way to call a member of a class: its overloads if it has any, or else the one."""
+    found = inspect.getattr_static(of, verb)
+    named = SimpleNamespace(__module__=of.__module__, __qualname__=f"{of.__name__}.{verb}")
+    one = found.fget if isinstance(found, property) else found
+    return [inspect.signature(way) for way in get_overloads(named) or [one]]  # type: ignore[arg-type]
+
+
+def shown(way: inspect.Signature) -> str:
+    """Names, kinds, annotations, and whether there is a default."""
+    return " ".join([*map(_parameter, way.parameters.values()), _text(way.return_annotation)])
+
+
+def _parameter(of: inspect.Parameter) -> str:
+    default = "" if of.default is of.empty else "= …"
+    return f"{of.kind.name} {of.name}: {_text(of.annotation)} {default};"
+
+
+def _text(annotation: Any) -> str:
+    """As it is written, in the words of the synchronous face."""
+    return re.sub(r"\bS_co\b", "S", str(facade.renamed(annotation)))
+
+
+@pytest.mark.parametrize(("name", "of", "verb"), VERBS)
+def test_every_verb_is_typed_as_its_async_twin(stub: Any, name: str, of: type, verb: str) -> None:
+    """Parameter by parameter; if this fails, bring sync.pyi up to date."""
+    ours = getattr(stub, name)
+    kinds = [isinstance(inspect.getattr_static(cls, verb), property) for cls in (ours, of)]
+    assert kinds[0] == kinds[1]
+    assert [shown(way) for way in ways(ours, verb)] == [shown(way) for way in ways(of, verb)]
+
+
+@pytest.mark.parametrize(("name", "of", "verb"), VERBS)
+def test_defaults_are_those_of_the_async_twin(stub: Any, name: str, of: type, verb: str) -> None:
+    """Where the stub gives a default rather than `...`, it is the one."""
+    for mine, twin in zip(ways(getattr(stub, name), verb), ways(of, verb), strict=True):
+        for given in mine.parameters.values():
+            assert given.default in (..., twin.parameters[given.name].default), given
+
+
+@pytest.mark.parametrize(("name", "of"), PAIRS)
+def test_the_stub_has_all_names_and_no_others(stub: Any, name: str, of: type) -> None:
+    """Verbs, properties, and what every object has: what is not there does not type."""
+    typed = getattr(stub, name)
+    with holdfast.open_sync("memory://") as hf:
+        s = hf.create("a", "u")
+        one: Any = {"SyncHoldfast": hf, "SyncSession": s, "SyncCommit": hf.commit()}[name]
+        assert type(one) is getattr(sync, name)
+        assert isinstance(one._of, of)
+        assert {*facade.public(typed), *typed.__annotations__} == {*facade.public(one)}
+
+
+def test_the_stand_ins_show_themselves() -> None:
+    """dir, help and inspect say what there is, without await."""
+    with holdfast.open_sync("memory://") as hf:
+        assert {"create", "get", "watch", "close", "url"} <= {*dir(hf)}
+        assert {"key", "actor", "state", "append", "follow"} <= {*dir(hf.create("a", "u"))}
+        asked = inspect.signature(hf.get)
+        assert list(asked.parameters) == list(inspect.signature(Holdfast.get).parameters)[1:]
+        assert asked.return_annotation == "SyncSession[Any]"
+        assert hf.get.__doc__ == Holdfast.get.__doc__
+        assert "await" not in (hf.commit.__doc__ or "")
+        assert "`with hf.commit() as c" in (hf.commit.__doc__ or "")
+        assert not inspect.iscoroutinefunction(hf.get)
+        assert hf.get.__qualname__ == "SyncHoldfast.get"
+
+
+def test_only_what_the_object_has_can_be_had_or_set() -> None:
+    """An actor bound later is bound to the session; a misspelt name is an ordinary error."""
+    with holdfast.open_sync("memory://") as hf:
+        s = hf.create("a", "u")
+        s.actor = "agent:a"
+        assert s.append("a.b").actor == "agent:a"
+        assert s.refresh() is s
+        for wrong in (lambda: hf.nonsense(), lambda: setattr(s, "acter", "x")):  # type: ignore[attr-defined]
+            with pytest.raises(AttributeError, match=r"Sync.* object has no attribute"):
+                wrong()
+        with pytest.raises(AttributeError):
+            s.state = {}  # type: ignore[misc]
+        assert (holdfast.SyncHoldfast, holdfast.SyncSession) == (type(hf), type(s))
