@@ -37,6 +37,23 @@ async def test_a_round_of_work(hf: Holdfast, waiting: Session) -> None:
     assert (waiting.state["n"], waiting.head.pending, waiting.head.fence) == (1, 0, 1)
 
 
+async def test_a_loop_over_what_is_pending_never_runs_dry(hf: Holdfast) -> None:
+    """The hundred-and-fiftieth message is answered like the first, by an object or a handle."""
+    session = await hf.create("support", "ada", actor=WHO)
+    seen: list[int] = []
+    for number in range(150):
+        await session.append("user.message", {"n": number})
+        for message in await hf.session(session.key).pending():
+            seen.append(message.data["n"])
+            await session.mark_processed([message.seq])
+    assert seen == list(range(150))
+    await session.append_many([holdfast.Draft(type="user.message")] * 5)
+    assert len(await session.pending(limit=3)) == 3
+    for limit in (0, 1_001, True, "5"):
+        with pytest.raises(errors.InvalidQuery):
+            await session.pending(limit=limit)  # type: ignore[arg-type]  # that is the point
+
+
 async def test_every_way_to_write_is_guarded(hf: Holdfast, waiting: Session) -> None:
     """Through a session with a lease that was given back, nothing is written any more."""
     (lease,) = await hf.claim("w1")

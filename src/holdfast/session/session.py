@@ -181,6 +181,14 @@ class Session(Generic[S]):
             types=check_types(types),
         )
 
+    async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
+        """What is still to be dealt with: user.* events not processed yet, the oldest first.
+
+        Read from the store, whatever this object knows. Who processes them calls again until
+        nothing is left. The cost grows with what was recorded since the oldest of them.
+        """
+        return await self._hf._store_now().pending_inputs(self.key, limit=check_limit(limit))
+
     def follow(self, *, after: int = 0) -> AsyncIterator[Event]:
         """Events after seq `after` as they are recorded: none lost, none doubled, in order.
 

@@ -147,6 +147,13 @@ class MemoryStore:
         matching = (p for p in places if wanted(kept.records[p].event.type, types))
         return tuple(kept.event(place) for place in islice(matching, limit))
 
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        kept = self._living(key)
+        newest_first = range(len(kept.records) - 1, -1, -1)
+        waiting = (place for place in newest_first if self.pending(key, place + 1))
+        found = list(islice(waiting, kept.fold.head.pending))  # looks no further than the oldest
+        return tuple(kept.event(place) for place in islice(reversed(found), limit))
+
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         self._check_open()
         cursors.check(query)

@@ -169,6 +169,14 @@ class Store(Protocol):
         """
         ...
 
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        """At most `limit` inputs that no later event has processed, the oldest first.
+
+        From one instant. Its cost grows with what was recorded since the oldest of them, not with
+        the log before it. Raises as load does.
+        """
+        ...
+
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 

@@ -27,6 +27,23 @@ LEFT JOIN LATERAL (
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 
+-- name: pending_inputs
+-- The head knows how many there are: going back along the index ends at the oldest of them.
+SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
+       e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+FROM holdfast.sessions s
+LEFT JOIN LATERAL (
+    SELECT min(w.seq) AS since FROM (
+        SELECT e.seq FROM holdfast.events e WHERE e.sid = s.sid AND e.processed_us IS NULL AND e.type LIKE 'user.%'
+        ORDER BY e.seq DESC LIMIT s.pending) w
+) o ON true
+LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.events e WHERE e.sid = s.sid AND e.seq >= o.since AND e.processed_us IS NULL
+        AND e.type LIKE 'user.%'
+    ORDER BY e.seq LIMIT $4
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM holdfast.erased WHERE key_hash = $1
 

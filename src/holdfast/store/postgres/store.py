@@ -203,6 +203,13 @@ class PostgresStore:
             exact = [t for t in types if not t.endswith(".*")]
             families = [_like(t[:-1]) for t in types if t.endswith(".*")]
             args += [exact, families]
+        return await self._events(key, sql, *args)
+
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        return await self._events(key, SQL["pending_inputs"], limit)
+
+    async def _events(self, key: Key, sql: str, *args: Any) -> tuple[Event, ...]:
+        """Events of a session by a statement that begins at its head; raises if it has none."""
         found = await self._with(lambda conn: conn.fetch(sql, key.app, key.user, key.id, *args))
         if not found:
             erased = await self._with(lambda conn: self._reader.erasure(conn, key))

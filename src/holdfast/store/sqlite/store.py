@@ -151,6 +151,9 @@ class SQLiteStore:
     ) -> tuple[Event, ...]:
         return self._read(lambda: self._events(key, after, limit, types, reverse=reverse))
 
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        return self._read(lambda: self._pending_inputs(key, limit))
+
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         conn = self._reader.conn
         return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
@@ -313,6 +316,18 @@ class SQLiteStore:
             chosen, args = _by_type(types)
             sql = sql.replace(" ORDER BY", f" AND ({chosen}) ORDER BY")
             return tuple(self._reader.events(sid, head.uid, sql, start, *args, limit))
+
+    def _pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
+        """The head knows how many there are, so no row before the oldest is looked at."""
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            if not head.pending:
+                return ()
+            since = self._reader.conn.execute(SQL["pending_since"], (sid, head.pending)).get
+            if since is None:  # the head counts inputs that are lost
+                return ()
+            sql = SQL["pending_inputs"]
+            return tuple(self._reader.events(sid, head.uid, sql, since, limit))
 
 
 def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:
