@@ -54,6 +54,18 @@ async def test_a_loop_over_what_is_pending_never_runs_dry(hf: Holdfast) -> None:
             await session.pending(limit=limit)  # type: ignore[arg-type]  # that is the point
 
 
+async def test_renewing_never_shortens_a_lease_unasked(hf: Holdfast, waiting: Session) -> None:
+    """It is given again for as long as it was given for, claimed or locked."""
+    far = datetime.now(UTC) + timedelta(seconds=3_000)
+    (lease,) = await hf.claim("w1", lease_seconds=3_600)
+    assert (await hf.renew(lease)).until > far
+    short = await hf.renew(lease, lease_seconds=5)
+    assert (await hf.renew(short)).until < far
+    assert (await hf.renew(lease)).until > far
+    lock = await hf.acquire_lock(("support", "eve", "waiting"), "w1", lease_seconds=3_600)
+    assert (await hf.renew(lock)).until > far
+
+
 async def test_every_way_to_write_is_guarded(hf: Holdfast, waiting: Session) -> None:
     """Through a session with a lease that was given back, nothing is written any more."""
     (lease,) = await hf.claim("w1")
@@ -117,7 +129,7 @@ def tuple_of(key: Key) -> tuple[str, str, str]:
     return key.app, key.user, key.id
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "30", None, True])
+@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "30", "", True])
 async def test_a_lease_has_a_length_within_bounds(
     hf: Holdfast, waiting: Session, seconds: object
 ) -> None:
@@ -130,6 +142,8 @@ async def test_a_lease_has_a_length_within_bounds(
     ):
         with pytest.raises(errors.InvalidQuery):
             await ask()
+    with pytest.raises(errors.InvalidQuery):
+        await hf.renew(Lease(waiting.key, "w", 1, 1, seconds))  # type: ignore[arg-type]
     assert (await waiting.refresh()).head.lease_us is None
 
 

@@ -24,17 +24,18 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     worker: str
     fence: int
     until_us: int
+    lease_seconds: float = 30  # for how long it was given: what renewing it gives again
 
     @property
     def until(self) -> datetime:
         return to_time(self.until_us)
 
 
-def lease_of(head: Head) -> Lease:
-    """The lease that a leased head shows."""
+def lease_of(head: Head, lease_seconds: float) -> Lease:
+    """The lease that a leased head shows, given for so long."""
     assert head.worker is not None
     assert head.lease_us is not None
-    return Lease(head.key, head.worker, head.fence, head.lease_us)
+    return Lease(head.key, head.worker, head.fence, head.lease_us, lease_seconds)
 
 
 def is_leased(head: Head, now_us: int) -> bool:
@@ -82,5 +83,6 @@ def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None)
 
 def locked(head: Head) -> SessionLocked:
     """The error that names the holder."""
-    lease = lease_of(head)
-    return SessionLocked(head.key, lease.worker, lease.until)
+    assert head.worker is not None
+    assert head.lease_us is not None
+    return SessionLocked(head.key, head.worker, to_time(head.lease_us))

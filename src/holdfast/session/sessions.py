@@ -474,9 +474,13 @@ class Holdfast:
         app = check_app(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
-    async def renew(self, lease: Lease, *, lease_seconds: float = 30) -> Lease:
-        """Hold the lease for so long from now. Raises SessionFenced if it is not held any more."""
-        return await self._work_now().renew(lease, check_lease_seconds(lease_seconds))
+    async def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease:
+        """Hold the lease for so long from now: without a number, for as long as it was given.
+
+        Raises SessionFenced if it is not held any more.
+        """
+        seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
+        return await self._work_now().renew(lease, check_lease_seconds(seconds))
 
     async def release(self, lease: Lease) -> bool:
         """Give the lease back. False if it was not held any more."""

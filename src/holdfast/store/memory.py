@@ -240,12 +240,14 @@ class MemoryStore:
             and due_us <= now_us
         )
         keys = [key for *_, key in due[:limit]]
-        return tuple(self._lease(taken(self._head(key), worker, until_us)) for key in keys)
+        heads = [taken(self._head(key), worker, until_us) for key in keys]
+        return tuple(self._lease(head, lease_seconds) for head in heads)
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        return self._lease(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+        after = renewed(self._head(lease.key), lease.fence, now_us, until_us)
+        return self._lease(after, lease_seconds)
 
     async def release(self, lease: Lease) -> bool:
         self._check_open()
@@ -259,7 +261,7 @@ class MemoryStore:
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        return self._lease(acquired(self._head(key), worker, now_us, until_us))
+        return self._lease(acquired(self._head(key), worker, now_us, until_us), lease_seconds)
 
     def pulse(self) -> int:
         return 0
@@ -286,9 +288,9 @@ class MemoryStore:
         kept = self._kept[head.key]
         kept.fold = Fold(head, kept.fold.fields, kept.fold.versions)
 
-    def _lease(self, head: Head) -> Lease:
+    def _lease(self, head: Head, lease_seconds: float) -> Lease:
         self._set_head(head)
-        return lease_of(head)
+        return lease_of(head, lease_seconds)
 
     def _keep(self, kept: _Kept, rec: Record) -> None:
         kept.records.append(rec)

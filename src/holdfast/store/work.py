@@ -41,7 +41,7 @@ class Work(Protocol):
         ...
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        """The same lease, until `lease_seconds` from now.
+        """The same lease, until `lease_seconds` from now; each lease says for how long it is given.
 
         Raises SessionFenced if it is not held any more (expired, released, or taken by another),
         SessionNotFound, SessionDeleted, SessionErased.

@@ -26,9 +26,10 @@ def test_a_lease_is_the_runnable_time() -> None:
 
 
 def test_a_lease_shows_what_the_head_has() -> None:
-    """Key, worker, fence and end."""
-    lease = lease_of(HELD)
+    """Key, worker, fence, end, and for how long it was given."""
+    lease = lease_of(HELD, 9)
     assert (lease.key, lease.worker, lease.fence, lease.until_us) == (KEY, "w", 1, 100)
+    assert lease.lease_seconds == 9
     assert lease.until.timestamp() == pytest.approx(0.0001)
 
 

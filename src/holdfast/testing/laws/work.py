@@ -95,6 +95,7 @@ class WorkLaws:
         assert (lease.key, lease.worker, lease.fence) == (A, "w", 1)
         assert (head.fence, head.lease_us, head.worker) == (1, lease.until_us, "w")
         assert runnable_us(head) == lease.until_us
+        assert lease.lease_seconds == 60
         assert lease.until_us >= before.updated_us + 60_000_000
         (listed,) = (await store.heads(Query(), cursor=None, limit=9)).items
         assert listed == head
@@ -311,6 +312,8 @@ class WorkLaws:
         await age(50)
         lease = await store.renew(first, 60)
         assert (lease.key, lease.worker, lease.fence) == (A, "w", first.fence)
+        assert (await store.renew(lease, 5)).lease_seconds == 5
+        assert (await store.renew(lease, 60)).lease_seconds == 60
         await age(50)
         assert await claim(store) == ()
         assert (await add(store, A, fence=first.fence)).head.lease_us is not None
@@ -354,6 +357,7 @@ class WorkLaws:
         for of in (A, B):
             lock = await store.acquire(of, "me", 60)
             assert (lock.key, lock.worker, lock.fence) == (of, "me", 1)
+            assert lock.lease_seconds == 60
             assert (await load(store, of)).head.lease_us == lock.until_us
         assert await claim(store) == ()
         assert (await add(store, A, fence=1)).head.version == 2
