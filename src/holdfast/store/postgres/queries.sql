@@ -28,21 +28,26 @@ LEFT JOIN LATERAL (
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 
 -- name: pending_inputs
--- The head knows how many there are: going back along the index ends at the oldest of them.
+-- The head knows how many there are: back from the end, in stretches that double, until as many were
+-- met. A stretch is a range of the index, so no plan that the server may choose reads the whole log.
+WITH RECURSIVE s AS (SELECT * FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3),
+back (since, stretch, met) AS (
+    SELECT s.version + 1, 32::bigint, 0::bigint FROM s
+    UNION ALL
+    SELECT back.since - back.stretch, back.stretch * 2, back.met + (
+        SELECT count(*) FROM holdfast.events e
+        WHERE e.sid = s.sid AND e.seq >= back.since - back.stretch AND e.seq < back.since
+          AND e.processed_us IS NULL AND e.type LIKE 'user.%')
+    FROM back, s WHERE back.met < s.pending AND back.since > 1
+)
 SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
        e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
-FROM holdfast.sessions s
-LEFT JOIN LATERAL (
-    SELECT min(w.seq) AS since FROM (
-        SELECT e.seq FROM holdfast.events e WHERE e.sid = s.sid AND e.processed_us IS NULL AND e.type LIKE 'user.%'
-        ORDER BY e.seq DESC LIMIT s.pending) w
-) o ON true
-LEFT JOIN LATERAL (
-    SELECT * FROM holdfast.events e WHERE e.sid = s.sid AND e.seq >= o.since AND e.processed_us IS NULL
-        AND e.type LIKE 'user.%'
+FROM s LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.events e
+    WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back)
+      AND e.processed_us IS NULL AND e.type LIKE 'user.%'
     ORDER BY e.seq LIMIT $4
 ) e ON true
-WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM holdfast.erased WHERE key_hash = $1
