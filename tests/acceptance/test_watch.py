@@ -11,27 +11,26 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast import Draft, Holdfast, InvalidCursor, Key, Session, StoreClosed
-from holdfast.store.protocol import Change
+from holdfast import Draft, FeedEntry, Holdfast, InvalidCursor, Key, Session, StoreClosed
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 PAGE = 200  # changes that are read at a time
 
 
-async def take(watching: AsyncIterator[Change], count: int) -> list[Change]:
+async def take(watching: AsyncIterator[FeedEntry], count: int) -> list[FeedEntry]:
     """The next `count` changes."""
     async with asyncio.timeout(SOON):
         return [await anext(watching) for _ in range(count)]
 
 
-async def none_left(watching: AsyncIterator[Change], session: Session) -> None:
+async def none_left(watching: AsyncIterator[FeedEntry], session: Session) -> None:
     """The next change is one that is made now."""
     event = await session.append("test.end", actor="x")
     (change,) = await take(watching, 1)
     assert (change.key, change.event) == (session.key, event)
 
 
-def named(changes: Iterable[Change]) -> list[tuple[str, int]]:
+def named(changes: Iterable[FeedEntry]) -> list[tuple[str, int]]:
     return [(change.key.id, change.event.seq) for change in changes]
 
 
@@ -122,7 +121,7 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> Non
         for number in range(50):
             await session.append("x.y", {"n": number})
 
-    seen: list[Change] = []
+    seen: list[FeedEntry] = []
 
     async def watch() -> None:
         while len(seen) < 204:
@@ -192,7 +191,7 @@ async def test_deletion_takes_a_session_out_of_the_feed(hf: Holdfast) -> None:
     assert (last.key, last.event.seq) == (three.key, three.version)
 
 
-async def until(watching: AsyncIterator[Change], seq: int) -> AsyncIterator[Change]:
+async def until(watching: AsyncIterator[FeedEntry], seq: int) -> AsyncIterator[FeedEntry]:
     """Changes up to the first with this seq."""
     async for change in watching:
         yield change

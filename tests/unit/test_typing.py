@@ -37,19 +37,44 @@ chat.title  # wrong
 """
 
 
-def test_fields_of_a_state_are_typed(tmp_path: Path) -> None:
-    """Reading, constructing and misusing: a checker says what is wrong and nothing else."""
+WORKER = """
+import holdfast
+
+
+async def work(hf: holdfast.Holdfast, s: holdfast.Session[object]) -> None:
+    async for entry in hf.watch():
+        typed: holdfast.FeedEntry = entry
+        reveal_type(typed.position)
+        diffed: holdfast.Change = entry  # wrong
+    reveal_type(await s.pending())
+    (lease,) = await hf.claim("w", lease_seconds=60)
+    again: holdfast.Lease = await hf.renew(lease)
+"""
+
+
+def revealed(tmp_path: Path, program: str) -> list[str]:
+    """What a checker says of the names in a program, of which it refuses what is marked wrong."""
     source = tmp_path / "program.py"
-    source.write_text(PROGRAM)
+    source.write_text(program)
     root = str(Path(__file__).parents[2] / "pyproject.toml")
     said, failed, _ = api.run(["--config-file", root, "--cache-dir", str(tmp_path), str(source)])
     assert failed == "", failed
-    revealed = re.findall(r'Revealed type is "(.+)"', said)
-    assert [name.replace("builtins.", "") for name in revealed] == [
+    wrong = {n for n, line in enumerate(program.splitlines(), 1) if line.endswith("# wrong")}
+    assert {int(n) for n in re.findall(r"program\.py:(\d+): error:", said)} == wrong, said
+    found = re.findall(r'Revealed type is "(.+)"', said)
+    return [name.replace("builtins.", "") for name in found]
+
+
+def test_fields_of_a_state_are_typed(tmp_path: Path) -> None:
+    """Reading, constructing and misusing: a checker says what is wrong and nothing else."""
+    assert revealed(tmp_path, PROGRAM) == [
         "str",
         "holdfast.model.types.TTL",
         "holdfast.model.types.Ref[bytes] | None",
         "str",
     ]
-    wrong = {n for n, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
-    assert {int(n) for n in re.findall(r"program\.py:(\d+): error:", said)} == wrong, said
+
+
+def test_what_work_and_watching_give_is_typed(tmp_path: Path) -> None:
+    """By names that the package exports; an entry of the feed is no change of a diff."""
+    assert revealed(tmp_path, WORKER) == ["str", "tuple[holdfast.model.events.Event, ...]"]

@@ -49,11 +49,11 @@ from holdfast.store.doctor import read_checks
 from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
     Backups,
-    Change,
     Committed,
     Diagnosis,
     Erasure,
     Examined,
+    FeedEntry,
     Order,
     Page,
     Progress,
@@ -403,10 +403,10 @@ class Holdfast:
 
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncIterator[FeedEntry]:
         """Every event of the store, of an app or of one session, as it is recorded.
 
-        Each change has a `position`: begin again with after=position and nothing is missed and
+        Each entry has a `position`: begin again with after=position and nothing is missed and
         nothing comes twice. Without `after`, from the first event.
         """
         feed = feed_of(self._store_now())

@@ -26,10 +26,10 @@ from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
 from holdfast.store.plan import Plan
 from holdfast.store.protocol import (
-    Change,
     Check,
     Committed,
     Erasure,
+    FeedEntry,
     Finding,
     Loaded,
     Page,
@@ -173,16 +173,16 @@ class MemoryStore:
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         self._check_open()
         start = 0 if after is None else cursors.read_position(after, 1)[0]
-        found: list[Change] = []
+        found: list[FeedEntry] = []
         place = start
         for place, (of, seq) in enumerate(self._feed[start:], start + 1):
             wanted_ = (app is None or of.app == app) and (key is None or of == key)
             if wanted_ and of in self._kept:
                 event = self._kept[of].event(seq - 1)
-                found.append(Change(cursors.write_position(place), of, event))
+                found.append(FeedEntry(cursors.write_position(place), of, event))
                 if len(found) == limit:
                     break
         return tuple(found), cursors.write_position(place)

@@ -223,7 +223,7 @@ class Store(Protocol):
         ...
 
 
-class Change(msgspec.Struct, frozen=True):
+class FeedEntry(msgspec.Struct, frozen=True):
     """One event in the feed, and the position to go on from once it was dealt with."""
 
     position: str
@@ -237,7 +237,7 @@ class Feed(Protocol):
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         """Events beyond a position (None: from the first), and the position that was read up to.
 
         No event is ever recorded behind a position that was returned: not by concurrent writers,

@@ -45,10 +45,10 @@ from holdfast.store.postgres.connect import (
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
-    Change,
     Check,
     Committed,
     Erasure,
+    FeedEntry,
     Loaded,
     Page,
     Progress,
@@ -235,9 +235,9 @@ class PostgresStore:
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         codec = self._reader.codec
-        found: tuple[tuple[Change, ...], str] = await self._with(
+        found: tuple[tuple[FeedEntry, ...], str] = await self._with(
             lambda conn: feed.changes(conn, codec, after, app, key, limit)
         )
         return found

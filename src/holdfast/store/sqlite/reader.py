@@ -26,7 +26,7 @@ from holdfast.model.values import freeze
 from holdfast.store import bodies
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.cursor import write_position
-from holdfast.store.protocol import Change, Erasure, Place
+from holdfast.store.protocol import Erasure, FeedEntry, Place
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.sql import SQL
 
@@ -167,17 +167,17 @@ class Reader:
 
     def changes(
         self, after: int, app: str | None, key: Key | None, limit: int
-    ) -> tuple[list[Change], int]:
+    ) -> tuple[list[FeedEntry], int]:
         """Events beyond a position. Looks at no more than a stretch of the log at a time."""
         end = self._rows(SQL["feed_end"], ())[0][0]
         stretch = min(end, after + _STRETCH)
         user, id = (None, None) if key is None else (key.user, key.id)
         app = app if key is None else key.app
-        found: list[Change] = []
+        found: list[FeedEntry] = []
         for row in self._rows(SQL["feed"], (after, stretch, app, user, id, limit)):
             pos, of, uid = row[0], Key(*row[1:4]), rows.unpack_id(row[4])
             event = rows.event_from(row[5:], uid, self.codec)
-            found.append(Change(write_position(pos), of, event))
+            found.append(FeedEntry(write_position(pos), of, event))
         if len(found) == limit:
             return found, int(row[0])
         return found, stretch

@@ -28,10 +28,10 @@ from holdfast.store.cache import TAIL_MAX
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec
 from holdfast.store.protocol import (
-    Change,
     Check,
     Committed,
     Erasure,
+    FeedEntry,
     Loaded,
     Page,
     Progress,
@@ -160,7 +160,7 @@ class SQLiteStore:
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         position = 0 if after is None else cursors.read_position(after, 1)[0]
         while True:
             found, end = self._read(partial(self._changes, position, app, key, limit))
@@ -171,7 +171,7 @@ class SQLiteStore:
 
     def _changes(
         self, after: int, app: str | None, key: Key | None, limit: int
-    ) -> tuple[list[Change], int]:
+    ) -> tuple[list[FeedEntry], int]:
         with self._reader.instant():
             return self._reader.changes(after, app, key, limit)
 
