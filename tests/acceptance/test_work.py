@@ -147,6 +147,38 @@ async def test_a_lease_has_a_length_within_bounds(
     assert (await waiting.refresh()).head.lease_us is None
 
 
+async def test_one_that_fails_does_not_starve_the_others(hf: Holdfast) -> None:
+    """Claimed one at a time, a session whose work always fails keeps nobody from their turn."""
+    for id in ("bad", "good-1", "good-2"):
+        session = await hf.create("support", "ada", id=id, actor=WHO)
+        await session.append("user.message", {"text": id})
+    done: list[str] = []
+    while leases := await hf.claim("w"):
+        (lease,) = leases
+        if lease.key.id == "bad":
+            assert await hf.release(lease, retry_seconds=600)
+        else:
+            done.append(lease.key.id)
+            session = hf.session(lease.key, actor=WHO, lease=lease)
+            await session.mark_processed([e.seq for e in await session.pending()])
+            assert await hf.release(lease)
+    assert done == ["good-1", "good-2"]
+    bad = await hf.get(("support", "ada", "bad"))
+    assert (bad.head.pending, bad.head.worker) == (1, None)
+    when = holdfast.runnable_at(bad.head)
+    assert when is not None
+    assert when > datetime.now(UTC) + timedelta(seconds=500)
+
+
+@pytest.mark.parametrize("seconds", [-1, 86_401, float("nan"), float("inf"), "30", True])
+async def test_a_retry_is_within_bounds(hf: Holdfast, waiting: Session, seconds: object) -> None:
+    """Anything else is refused, and the lease is held as before."""
+    (lease,) = await hf.claim("w")
+    with pytest.raises(errors.InvalidQuery):
+        await hf.release(lease, retry_seconds=seconds)  # type: ignore[arg-type]
+    assert await hf.release(lease)
+
+
 async def test_what_makes_no_sense_is_refused(hf: Holdfast, waiting: Session) -> None:
     """A worker without a name, no sessions at all, a lease of another session, a wild priority."""
     with pytest.raises(errors.InvalidQuery):

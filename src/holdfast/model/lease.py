@@ -40,7 +40,7 @@ def lease_of(head: Head, lease_seconds: float) -> Lease:
 
 def is_leased(head: Head, now_us: int) -> bool:
     """Whether somebody holds it now. At its end a lease is over."""
-    return head.lease_us is not None and now_us < head.lease_us
+    return head.worker is not None and head.lease_us is not None and now_us < head.lease_us
 
 
 def admits(head: Head, fence: int, now_us: int) -> bool:
@@ -70,11 +70,14 @@ def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
     return with_lease(head, fence, until_us, head.worker)
 
 
-def released(head: Head, fence: int, now_us: int) -> Head | None:
-    """The head without its lease; None if the lease is not held any more."""
+def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -> Head | None:
+    """The head without its lease; None if the lease is not held any more.
+
+    With a time to retry at, it is not due before: the lease's end without a worker says so.
+    """
     if fence == 0 or not admits(head, fence, now_us):
         return None
-    return with_lease(head, fence, None, None)
+    return with_lease(head, fence, retry_us, None)
 
 
 def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None) -> Head:

@@ -63,7 +63,12 @@ from holdfast.store.protocol import (
     Store,
 )
 from holdfast.store.select import check_limit
-from holdfast.store.work import Work, check_lease_seconds, check_worker
+from holdfast.store.work import (
+    Work,
+    check_lease_seconds,
+    check_retry_seconds,
+    check_worker,
+)
 
 if TYPE_CHECKING:
     from holdfast.model.migrations import MigrationRegistry
@@ -482,9 +487,13 @@ class Holdfast:
         seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
         return await self._work_now().renew(lease, check_lease_seconds(seconds))
 
-    async def release(self, lease: Lease) -> bool:
-        """Give the lease back. False if it was not held any more."""
-        return await self._work_now().release(lease)
+    async def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool:
+        """Give the lease back. False if it was not held any more.
+
+        With `retry_seconds` nobody is given the session by a claim before then, not even if input
+        comes: for work that failed, so that others have their turn. acquire_lock may take it.
+        """
+        return await self._work_now().release(lease, check_retry_seconds(retry_seconds))
 
     async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
         """A lease on this very session, due or not. Raises SessionLocked if another holds it."""

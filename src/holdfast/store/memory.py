@@ -249,11 +249,13 @@ class MemoryStore:
         after = renewed(self._head(lease.key), lease.fence, now_us, until_us)
         return self._lease(after, lease_seconds)
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         self._check_open()
         if lease.key not in self._kept:
             return False
-        after = released(self._head(lease.key), lease.fence, self._clock())
+        now_us = self._clock()
+        retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
+        after = released(self._head(lease.key), lease.fence, now_us, retry_us)
         if after is not None:
             self._set_head(after)
         return after is not None

@@ -67,6 +67,16 @@ def test_what_is_not_held_is_neither_renewed_nor_released() -> None:
         assert released(head, fence, now_us) is None
 
 
+def test_what_is_held_back_is_due_then_and_held_by_nobody() -> None:
+    """The end of a lease without a worker: no fence is good, and anybody may take it."""
+    back = released(HELD, 1, 50, 80)
+    assert back is not None
+    assert (runnable_us(back), back.fence, back.worker) == (80, 1, None)
+    assert not admits(back, 1, 60)
+    assert acquired(back, "other", 60, 200).fence == 2
+    assert released(back, 1, 60) is None
+
+
 def test_only_the_holder_takes_what_is_held() -> None:
     """Others when it has ended."""
     with pytest.raises(SessionLocked):

@@ -94,17 +94,20 @@ WITH held AS MATERIALIZED (
     SELECT sid FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
 ), n AS MATERIALIZED (SELECT held.sid, holdfast.now_us() AS now_us FROM held)
 UPDATE holdfast.sessions s SET lease_us = n.now_us + $5, runnable_us = n.now_us + $5
-FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.lease_us > n.now_us RETURNING s.lease_us
+FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > n.now_us RETURNING s.lease_us
 
 -- name: release
-UPDATE holdfast.sessions SET lease_us = NULL, worker = NULL, runnable_us = least(pending_us, wake_us)
-WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND lease_us > holdfast.now_us() RETURNING sid
+-- With a time to retry the session is held back: the lease's end without a worker.
+UPDATE holdfast.sessions SET lease_us = n.now_us + $5, worker = NULL,
+    runnable_us = coalesce(n.now_us + $5, least(pending_us, wake_us))
+FROM (SELECT holdfast.now_us() AS now_us) n
+WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND worker IS NOT NULL AND lease_us > n.now_us RETURNING sid
 
 -- name: acquire
 UPDATE holdfast.sessions SET fence = fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
 FROM (SELECT holdfast.now_us() AS now_us) n
 WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL
-    AND (lease_us IS NULL OR lease_us <= n.now_us OR worker = $4) RETURNING fence, lease_us
+    AND (worker IS NULL OR lease_us IS NULL OR lease_us <= n.now_us OR worker = $4) RETURNING fence, lease_us
 
 -- name: bury
 UPDATE holdfast.sessions SET deleted_us = holdfast.now_us(), labels = '{}', timers = '{}', pending = 0,

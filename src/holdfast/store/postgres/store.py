@@ -160,9 +160,11 @@ class PostgresStore:
         )
         return renewed
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         released: bool = await self._with(
-            lambda conn: work.release(conn, lease), repeatable=False, pool=self._desk
+            lambda conn: work.release(conn, lease, retry_seconds),
+            repeatable=False,
+            pool=self._desk,
         )
         return released
 

@@ -35,9 +35,10 @@ async def renew(conn: Connection, reader: Reader, lease: Lease, lease_seconds: f
     return Lease(key, lease.worker, lease.fence, until_us, lease_seconds)
 
 
-async def release(conn: Connection, lease: Lease) -> bool:
+async def release(conn: Connection, lease: Lease, retry_seconds: float | None) -> bool:
     key = lease.key
-    sid = await conn.fetchval(SQL["release"], key.app, key.user, key.id, lease.fence)
+    retry_us = None if retry_seconds is None else span_us(retry_seconds)
+    sid = await conn.fetchval(SQL["release"], key.app, key.user, key.id, lease.fence, retry_us)
     return sid is not None
 
 
@@ -51,7 +52,7 @@ async def acquire(
             fence, until_us = row
             return Lease(key, worker, fence, until_us, lease_seconds)
         head = await _head(conn, reader, key)
-        if head.lease_us is not None:
+        if head.worker is not None:
             raise locked(head)
         # It was released between the two statements: try again.
     raise StoreBusy(str(key))

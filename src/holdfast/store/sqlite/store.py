@@ -130,8 +130,8 @@ class SQLiteStore:
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds))
 
-    async def release(self, lease: Lease) -> bool:
-        return await self._at_desk(lambda desk: desk.release(lease))
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
+        return await self._at_desk(lambda desk: desk.release(lease, retry_seconds))
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds))

@@ -58,13 +58,15 @@ class Desk:
             lambda head, now_us, until_us: acquired(head, worker, now_us, until_us),
         )
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, retry_seconds: float | None) -> bool:
         with self._writer.transaction():
             try:
                 sid, head = self._writer.reader.living(lease.key)
             except (SessionNotFound, SessionDeleted, SessionErased):
                 return False
-            after = released(head, lease.fence, self._clock())
+            now_us = self._clock()
+            retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
+            after = released(head, lease.fence, now_us, retry_us)
             if after is None:
                 return False
             self._write(sid, after)
