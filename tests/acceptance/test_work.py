@@ -179,6 +179,39 @@ async def test_a_retry_is_within_bounds(hf: Holdfast, waiting: Session, seconds:
     assert await hf.release(lease)
 
 
+async def test_a_timer_is_cleared_with_the_work_it_was_for(hf: Holdfast) -> None:
+    """In one commit under the lease; one that is refused leaves the timer and the session due."""
+    session = await hf.create("support", "ada", id="timed", actor=WHO)
+    past, later = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(days=1)
+    async with hf.commit() as c:
+        c.append(session, "agent.promised")
+        c.set_timer(session, "remind", past)
+        c.set_timer(session, "end", later, kind="deadline")
+    assert holdfast.deadline_at(session.head) == later
+    (lease,) = await hf.claim("w")
+    held = hf.session(lease.key, actor=WHO, lease=lease)
+    c = await hf.commit().__aenter__()
+    c.clear_timer(held, "remind")
+    c.mark_processed(held, [1])
+    with pytest.raises(errors.NotPending):
+        await c.__aexit__(None, None, None)
+    assert set((await held.refresh()).head.timers) == {"remind", "end"}
+    async with hf.commit() as c:
+        c.append(held, "agent.reminded")
+        c.clear_timer(held, "remind")
+        c.set_timer(held, "again", later)
+    await hf.release(lease)
+    assert set((await session.refresh()).head.timers) == {"end", "again"}
+    assert [event.type for event in c.events][1:] == ["session.timer_cleared", "session.timer_set"]
+    assert (holdfast.runnable_at(session.head), await hf.claim("w")) == (later, ())
+    async with hf.commit() as c:
+        with pytest.raises(errors.InvalidEvent):
+            c.set_timer(session, "x", later.replace(tzinfo=None))
+        with pytest.raises(errors.InvalidEvent):
+            c.clear_timer(session, "")
+    assert c.events == ()
+
+
 async def test_what_makes_no_sense_is_refused(hf: Holdfast, waiting: Session) -> None:
     """A worker without a name, no sessions at all, a lease of another session, a wild priority."""
     with pytest.raises(errors.InvalidQuery):

@@ -326,7 +326,13 @@ class Session(Generic[S]):
     async def set_timer(
         self, name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
     ) -> Event:
-        """Ask to be woken at a time, or (kind="deadline") to be ended. The same name replaces."""
+        """Ask to be due at a time, so that a claim gives the session. The same name replaces.
+
+        Time passing records nothing: the session stays due until whoever did what the timer was
+        for clears it, or sets it anew, best in the commit that records the work (c.clear_timer).
+        A kind="deadline" is recorded, listed with the head and told by holdfast.deadline_at;
+        nothing acts on it yet, and it makes no session due.
+        """
         return await self._record(facts.TIMER_SET, facts.timer_data(name, at, kind), actor)
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
