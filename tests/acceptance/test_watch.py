@@ -140,6 +140,18 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> Non
         assert mine == list(range(1, 52))
 
 
+async def test_watching_may_begin_from_now(hf: Holdfast) -> None:
+    """Of all, of an app and of one session: what was there does not come, what follows does."""
+    one, _, three = (await fill(hf)).values()
+    seen = hf.watch()
+    await take(seen, 20)
+    end = await hf.position()
+    await none_left(hf.watch(app="b", after=end), three)
+    await none_left(hf.watch(key=one.key, after=end), one)
+    await take(seen, 2)
+    await none_left(hf.watch(after=await hf.position()), three)
+
+
 @pytest.mark.parametrize(
     "after", ["", "x", "-1", "1.2.3", "1.", ".1", "9" * 40, "1e3", "²", 5, b"1"], ids=repr
 )

@@ -38,6 +38,8 @@ chat.title  # wrong
 
 
 WORKER = """
+from contextlib import aclosing
+
 import holdfast
 
 
@@ -46,6 +48,10 @@ async def work(hf: holdfast.Holdfast, s: holdfast.Session[object]) -> None:
         typed: holdfast.FeedEntry = entry
         reveal_type(typed.position)
         diffed: holdfast.Change = entry  # wrong
+    async with aclosing(hf.watch(after=await hf.position())) as feed:
+        reveal_type(await anext(feed))
+    async with aclosing(s.follow()) as events:
+        reveal_type(await anext(events))
     reveal_type(await s.pending())
     (lease,) = await hf.claim("w", lease_seconds=60)
     again: holdfast.Lease = await hf.renew(lease)
@@ -77,4 +83,9 @@ def test_fields_of_a_state_are_typed(tmp_path: Path) -> None:
 
 def test_what_work_and_watching_give_is_typed(tmp_path: Path) -> None:
     """By names that the package exports; an entry of the feed is no change of a diff."""
-    assert revealed(tmp_path, WORKER) == ["str", "tuple[holdfast.model.events.Event, ...]"]
+    assert revealed(tmp_path, WORKER) == [
+        "str",
+        "holdfast.store.protocol.FeedEntry",
+        "holdfast.model.events.Event",
+        "tuple[holdfast.model.events.Event, ...]",
+    ]

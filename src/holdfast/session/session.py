@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -189,7 +189,7 @@ class Session(Generic[S]):
         """
         return await self._hf._store_now().pending_inputs(self.key, limit=check_limit(limit))
 
-    def follow(self, *, after: int = 0) -> AsyncIterator[Event]:
+    def follow(self, *, after: int = 0) -> AsyncGenerator[Event, None]:
         """Events after seq `after` as they are recorded: none lost, none doubled, in order.
 
         Partial events of this process come too, marked `partial`. Ends with SessionDeleted when

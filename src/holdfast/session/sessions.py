@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -408,15 +408,24 @@ class Holdfast:
 
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
-    ) -> AsyncIterator[FeedEntry]:
+    ) -> AsyncGenerator[FeedEntry, None]:
         """Every event of the store, of an app or of one session, as it is recorded.
 
         Each entry has a `position`: begin again with after=position and nothing is missed and
-        nothing comes twice. Without `after`, from the first event.
+        nothing comes twice. Without `after`, from the first event; `after=await hf.position()`
+        begins from now. What is deleted leaves the feed without an entry. Ends with StoreError
+        if the store fails for longer than it waits: watch again from the last position.
         """
         feed = feed_of(self._store_now())
         one = None if key is None else _key(key)
         return watch(self._hub, feed, app=check_app(app), key=one, after=after)
+
+    async def position(self) -> str:
+        """The end of the feed now: hf.watch(after=…) gives all that is recorded from here on.
+
+        On PostgreSQL, what was recorded while an older transaction was open may come as well.
+        """
+        return await feed_of(self._store_now()).position()
 
     async def verify(
         self, key: AnyKey | None = None, *, progress: Progress | None = None

@@ -7,7 +7,7 @@ with, and begins there again, misses nothing and meets nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from holdfast.errors import InvalidQuery
@@ -27,7 +27,7 @@ def feed_of(store: Store) -> Feed:
 
 async def watch(
     hub: Hub, feed: Feed, *, app: str | None, key: Key | None, after: str | None
-) -> AsyncIterator[FeedEntry]:
+) -> AsyncGenerator[FeedEntry, None]:
     """Entries beyond a position, in order, as they are recorded. Never ends by itself."""
     position = after
     with hub.waiting() as bell:

@@ -187,6 +187,10 @@ class MemoryStore:
                     break
         return tuple(found), cursors.write_position(place)
 
+    async def position(self) -> str:
+        self._check_open()
+        return cursors.write_position(len(self._feed))
+
     async def delete(self, key: Key) -> bool:
         self._check_open()
         kept = self._kept.pop(key, None)

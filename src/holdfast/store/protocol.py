@@ -247,6 +247,14 @@ class Feed(Protocol):
         """
         ...
 
+    async def position(self) -> str:
+        """The end of the feed: whatever is recorded after this call lies beyond it.
+
+        So does nothing that the feed has handed out; what was recorded while an older transaction
+        was open, and is therefore not handed out yet, may. The cost does not grow with the log.
+        """
+        ...
+
 
 @runtime_checkable
 class Hints(Protocol):

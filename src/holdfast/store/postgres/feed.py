@@ -44,8 +44,17 @@ async def changes(
     if len(entries) == limit:
         return entries, entries[-1].position
     # All below the horizon was looked at, whether it was asked for or not: never again.
-    seen = (found[0]["horizon"] - 1, INT_MAX)
-    return entries, cursors.write_position(*max(seen, (xid, pos)))
+    return entries, cursors.write_position(*max(_below(found[0]["horizon"]), (xid, pos)))
+
+
+async def position(conn: Connection) -> str:
+    """The end of what may be handed out now."""
+    return cursors.write_position(*_below(await conn.fetchval(SQL["feed_end"])))
+
+
+def _below(horizon: int) -> tuple[int, int]:
+    """The last place before the first transaction that may still be open."""
+    return horizon - 1, INT_MAX
 
 
 def _entry(row: Any, codec: Codec) -> FeedEntry:

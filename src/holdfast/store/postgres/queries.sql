@@ -133,6 +133,9 @@ SELECT h.xid::text::bigint AS horizon, e.* FROM h LEFT JOIN LATERAL (
     ORDER BY e.xid, e.pos LIMIT $6
 ) e ON true ORDER BY e.x, e.pos
 
+-- name: feed_end
+SELECT holdfast.stamp(pg_snapshot_xmin(pg_current_snapshot()))::text::bigint
+
 -- name: audit_count
 SELECT count(*) FROM holdfast.sessions WHERE deleted_us IS NULL
 

@@ -244,6 +244,10 @@ class PostgresStore:
         )
         return found
 
+    async def position(self) -> str:
+        end: str = await self._with(feed.position)
+        return end
+
     async def listen(self, heard: Callable[[], None]) -> None:
         self._check()
         self._hinting.listen(heard)

@@ -169,8 +169,7 @@ class Reader:
         self, after: int, app: str | None, key: Key | None, limit: int
     ) -> tuple[list[FeedEntry], int]:
         """Events beyond a position. Looks at no more than a stretch of the log at a time."""
-        end = self._rows(SQL["feed_end"], ())[0][0]
-        stretch = min(end, after + _STRETCH)
+        stretch = min(self.feed_end(), after + _STRETCH)
         user, id = (None, None) if key is None else (key.user, key.id)
         app = app if key is None else key.app
         found: list[FeedEntry] = []
@@ -181,6 +180,9 @@ class Reader:
         if len(found) == limit:
             return found, int(row[0])
         return found, stretch
+
+    def feed_end(self) -> int:
+        return int(self.conn.execute(SQL["feed_end"]).get)
 
     # --- scopes --------------------------------------------------------------------------------
 

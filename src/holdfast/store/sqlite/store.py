@@ -175,6 +175,9 @@ class SQLiteStore:
         with self._reader.instant():
             return self._reader.changes(after, app, key, limit)
 
+    async def position(self) -> str:
+        return self._read(lambda: cursors.write_position(self._reader.feed_end()))
+
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
 
