@@ -275,6 +275,27 @@ async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str)
             assert named(await take(hf.watch(after=position), 1)) == [("1", 2)]
 
 
+async def test_from_now_misses_nothing_of_an_open_transaction(postgres_url: str) -> None:
+    """What is not handed out yet comes once it can be, beside all that is recorded later."""
+    async with holdfast.open(postgres_url) as hf:
+        session = await hf.create("a", "u", id="1", actor="x")
+        await take(hf.watch(), 1)
+        late = await asyncpg.connect(postgres_url)
+        try:
+            transaction = late.transaction()
+            await transaction.start()
+            await late.fetchval("SELECT pg_current_xact_id()")
+            await session.append("x.y")
+            end = await hf.position()
+            await session.append("x.y")
+            await transaction.commit()
+        finally:
+            await late.close()
+        watching = hf.watch(after=end)
+        assert named(await take(watching, 2)) == [("1", 2), ("1", 3)]
+        await none_left(watching, session)
+
+
 async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres_url: str) -> None:
     """A watcher that reads on while it is open meets it afterwards, and everything once."""
     async with holdfast.open(postgres_url) as hf:

@@ -29,7 +29,8 @@ WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 
 -- name: pending_inputs
 -- The head knows how many there are: back from the end, in stretches that double, until as many were
--- met. A stretch is a range of the index, so no plan that the server may choose reads the whole log.
+-- met. Each is a range of the index with two ends, which the server takes for few rows: it goes by the
+-- index, whatever it knows or does not know of the log.
 WITH RECURSIVE s AS (SELECT * FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3),
 back (since, stretch, met) AS (
     SELECT s.version + 1, 32::bigint, 0::bigint FROM s
@@ -44,7 +45,7 @@ SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.caus
        e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
 FROM s LEFT JOIN LATERAL (
     SELECT * FROM holdfast.events e
-    WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back)
+    WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back) AND e.seq <= s.version
       AND e.processed_us IS NULL AND e.type LIKE 'user.%'
     ORDER BY e.seq LIMIT $4
 ) e ON true
