@@ -88,7 +88,16 @@ from holdfast.model.lease import Lease
 from holdfast.model.values import ABSENT
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
-from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
+from holdfast.store.protocol import (
+    Check,
+    Diagnosis,
+    Erasure,
+    FeedEntry,
+    Finding,
+    Page,
+    Report,
+    Seal,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,6 +143,7 @@ __all__ = [
     "Event",
     "EventTooLarge",
     "ExtraMissing",
+    "FeedEntry",
     "FieldAccessDenied",
     "Finding",
     "FollowerBehind",

@@ -150,8 +150,9 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/diff.md", None),
         ("docs/state.md", None),
         ("docs/evolution.md", "trip-3.0.0.json"),
+        ("docs/workers.md", "workers.db"),
     ],
-    ids=["tutorial", "envelopes", "diff", "state", "evolution"],
+    ids=["tutorial", "envelopes", "diff", "state", "evolution", "workers"],
 )
 def test_a_page_prints_what_it_shows(
     page: str,

@@ -245,6 +245,23 @@ async def test_law_7_loading_does_not_cost_more_as_the_log_grows(path: Path) -> 
             assert large <= small * 1.5, costs
 
 
+async def test_law_7_what_is_pending_does_not_cost_more_as_the_log_grows(path: Path) -> None:
+    """Three inputs after 5,000 that were dealt with cost what they cost after 100."""
+    store = await SQLiteStore.open(path, sync="normal")
+    async with Holdfast("sqlite:///", store=store) as hf:
+        s = await hf.create("a", "u", actor="x")
+        costs = []
+        for size in (100, 5_000):
+            while s.version < size:
+                more = min(1_000, size - s.version)
+                await s.append_many([Draft(type="user.said")] * more)
+                await s.mark_processed(range(s.version - more + 1, s.version + 1))
+            await s.append_many([Draft(type="user.said")] * 3)
+            costs.append(await _steps(store, s.pending))
+            await s.mark_processed([event.seq for event in await s.pending()])
+        assert costs[1] <= costs[0] * 1.5, costs
+
+
 async def test_law_7_a_new_process_begins_as_fast(path: Path) -> None:
     """The first load after a clean close costs the same after 5,000 events as after 500."""
     costs = []

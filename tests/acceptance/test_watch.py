@@ -11,28 +11,36 @@ import asyncpg
 import pytest
 
 import holdfast
-from holdfast import Draft, Holdfast, InvalidCursor, Key, PositionUnknown, Session, StoreClosed
-from holdfast.store.protocol import Change
+from holdfast import (
+    Draft,
+    FeedEntry,
+    Holdfast,
+    InvalidCursor,
+    Key,
+    PositionUnknown,
+    Session,
+    StoreClosed,
+)
 from holdfast.store.sqlite import reader
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 PAGE = 200  # changes that are read at a time
 
 
-async def take(watching: AsyncIterator[Change], count: int) -> list[Change]:
+async def take(watching: AsyncIterator[FeedEntry], count: int) -> list[FeedEntry]:
     """The next `count` changes."""
     async with asyncio.timeout(SOON):
         return [await anext(watching) for _ in range(count)]
 
 
-async def none_left(watching: AsyncIterator[Change], session: Session) -> None:
+async def none_left(watching: AsyncIterator[FeedEntry], session: Session) -> None:
     """The next change is one that is made now."""
     event = await session.append("test.end", actor="x")
     (change,) = await take(watching, 1)
     assert (change.key, change.event) == (session.key, event)
 
 
-def named(changes: Iterable[Change]) -> list[tuple[str, int]]:
+def named(changes: Iterable[FeedEntry]) -> list[tuple[str, int]]:
     return [(change.key.id, change.event.seq) for change in changes]
 
 
@@ -123,7 +131,7 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> Non
         for number in range(50):
             await session.append("x.y", {"n": number})
 
-    seen: list[Change] = []
+    seen: list[FeedEntry] = []
 
     async def watch() -> None:
         while len(seen) < 204:
@@ -152,6 +160,18 @@ async def test_few_among_many_are_all_met(hf: Holdfast, monkeypatch: pytest.Monk
         await rare.append("x.y")
     for seen in (hf.watch(app="rare"), hf.watch(key=rare.key)):
         assert [change.event.seq for change in await take(seen, 6)] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_watching_may_begin_from_now(hf: Holdfast) -> None:
+    """Of all, of an app and of one session: what was there does not come, what follows does."""
+    one, _, three = (await fill(hf)).values()
+    seen = hf.watch()
+    await take(seen, 20)
+    end = await hf.position()
+    await none_left(hf.watch(app="b", after=end), three)
+    await none_left(hf.watch(key=one.key, after=end), one)
+    await take(seen, 2)
+    await none_left(hf.watch(after=await hf.position()), three)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +235,7 @@ async def test_deletion_takes_a_session_out_of_the_feed(hf: Holdfast) -> None:
     assert (last.key, last.event.seq) == (three.key, three.version)
 
 
-async def until(watching: AsyncIterator[Change], seq: int) -> AsyncIterator[Change]:
+async def until(watching: AsyncIterator[FeedEntry], seq: int) -> AsyncIterator[FeedEntry]:
     """Changes up to the first with this seq."""
     async for change in watching:
         yield change
@@ -285,6 +305,27 @@ async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str)
             await late.close()
         for position in (first.position, end):
             assert named(await take(hf.watch(after=position), 1)) == [("1", 2)]
+
+
+async def test_from_now_misses_nothing_of_an_open_transaction(postgres_url: str) -> None:
+    """What is not handed out yet comes once it can be, beside all that is recorded later."""
+    async with holdfast.open(postgres_url) as hf:
+        session = await hf.create("a", "u", id="1", actor="x")
+        await take(hf.watch(), 1)
+        late = await asyncpg.connect(postgres_url)
+        try:
+            transaction = late.transaction()
+            await transaction.start()
+            await late.fetchval("SELECT pg_current_xact_id()")
+            await session.append("x.y")
+            end = await hf.position()
+            await session.append("x.y")
+            await transaction.commit()
+        finally:
+            await late.close()
+        watching = hf.watch(after=end)
+        assert named(await take(watching, 2)) == [("1", 2), ("1", 3)]
+        await none_left(watching, session)
 
 
 async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres_url: str) -> None:

@@ -37,6 +37,35 @@ async def test_a_round_of_work(hf: Holdfast, waiting: Session) -> None:
     assert (waiting.state["n"], waiting.head.pending, waiting.head.fence) == (1, 0, 1)
 
 
+async def test_a_loop_over_what_is_pending_never_runs_dry(hf: Holdfast) -> None:
+    """The hundred-and-fiftieth message is answered like the first, by an object or a handle."""
+    session = await hf.create("support", "ada", actor=WHO)
+    seen: list[int] = []
+    for number in range(150):
+        await session.append("user.message", {"n": number})
+        for message in await hf.session(session.key).pending():
+            seen.append(message.data["n"])
+            await session.mark_processed([message.seq])
+    assert seen == list(range(150))
+    await session.append_many([holdfast.Draft(type="user.message")] * 5)
+    assert len(await session.pending(limit=3)) == 3
+    for limit in (0, 1_001, True, "5"):
+        with pytest.raises(errors.InvalidQuery):
+            await session.pending(limit=limit)  # type: ignore[arg-type]  # that is the point
+
+
+async def test_renewing_never_shortens_a_lease_unasked(hf: Holdfast, waiting: Session) -> None:
+    """It is given again for as long as it was given for, claimed or locked."""
+    far = datetime.now(UTC) + timedelta(seconds=3_000)
+    (lease,) = await hf.claim("w1", lease_seconds=3_600)
+    assert (await hf.renew(lease)).until > far
+    short = await hf.renew(lease, lease_seconds=5)
+    assert (await hf.renew(short)).until < far
+    assert (await hf.renew(lease)).until > far
+    lock = await hf.acquire_lock(("support", "eve", "waiting"), "w1", lease_seconds=3_600)
+    assert (await hf.renew(lock)).until > far
+
+
 async def test_every_way_to_write_is_guarded(hf: Holdfast, waiting: Session) -> None:
     """Through a session with a lease that was given back, nothing is written any more."""
     (lease,) = await hf.claim("w1")
@@ -100,7 +129,7 @@ def tuple_of(key: Key) -> tuple[str, str, str]:
     return key.app, key.user, key.id
 
 
-@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "30", None, True])
+@pytest.mark.parametrize("seconds", [0, -1, 86_401, float("nan"), float("inf"), "30", "", True])
 async def test_a_lease_has_a_length_within_bounds(
     hf: Holdfast, waiting: Session, seconds: object
 ) -> None:
@@ -113,7 +142,74 @@ async def test_a_lease_has_a_length_within_bounds(
     ):
         with pytest.raises(errors.InvalidQuery):
             await ask()
+    with pytest.raises(errors.InvalidQuery):
+        await hf.renew(Lease(waiting.key, "w", 1, 1, seconds))  # type: ignore[arg-type]
     assert (await waiting.refresh()).head.lease_us is None
+
+
+async def test_one_that_fails_does_not_starve_the_others(hf: Holdfast) -> None:
+    """Claimed one at a time, a session whose work always fails keeps nobody from their turn."""
+    for id in ("bad", "good-1", "good-2"):
+        session = await hf.create("support", "ada", id=id, actor=WHO)
+        await session.append("user.message", {"text": id})
+    done: list[str] = []
+    while leases := await hf.claim("w"):
+        (lease,) = leases
+        if lease.key.id == "bad":
+            assert await hf.release(lease, retry_seconds=600)
+        else:
+            done.append(lease.key.id)
+            session = hf.session(lease.key, actor=WHO, lease=lease)
+            await session.mark_processed([e.seq for e in await session.pending()])
+            assert await hf.release(lease)
+    assert done == ["good-1", "good-2"]
+    bad = await hf.get(("support", "ada", "bad"))
+    assert (bad.head.pending, bad.head.worker) == (1, None)
+    when = holdfast.runnable_at(bad.head)
+    assert when is not None
+    assert when > datetime.now(UTC) + timedelta(seconds=500)
+
+
+@pytest.mark.parametrize("seconds", [-1, 86_401, float("nan"), float("inf"), "30", True])
+async def test_a_retry_is_within_bounds(hf: Holdfast, waiting: Session, seconds: object) -> None:
+    """Anything else is refused, and the lease is held as before."""
+    (lease,) = await hf.claim("w")
+    with pytest.raises(errors.InvalidQuery):
+        await hf.release(lease, retry_seconds=seconds)  # type: ignore[arg-type]
+    assert await hf.release(lease)
+
+
+async def test_a_timer_is_cleared_with_the_work_it_was_for(hf: Holdfast) -> None:
+    """In one commit under the lease; one that is refused leaves the timer and the session due."""
+    session = await hf.create("support", "ada", id="timed", actor=WHO)
+    past, later = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(days=1)
+    async with hf.commit() as c:
+        c.append(session, "agent.promised")
+        c.set_timer(session, "remind", past)
+        c.set_timer(session, "end", later, kind="deadline")
+    assert holdfast.deadline_at(session.head) == later
+    (lease,) = await hf.claim("w")
+    held = hf.session(lease.key, actor=WHO, lease=lease)
+    c = await hf.commit().__aenter__()
+    c.clear_timer(held, "remind")
+    c.mark_processed(held, [1])
+    with pytest.raises(errors.NotPending):
+        await c.__aexit__(None, None, None)
+    assert set((await held.refresh()).head.timers) == {"remind", "end"}
+    async with hf.commit() as c:
+        c.append(held, "agent.reminded")
+        c.clear_timer(held, "remind")
+        c.set_timer(held, "again", later)
+    await hf.release(lease)
+    assert set((await session.refresh()).head.timers) == {"end", "again"}
+    assert [event.type for event in c.events][1:] == ["session.timer_cleared", "session.timer_set"]
+    assert (holdfast.runnable_at(session.head), await hf.claim("w")) == (later, ())
+    async with hf.commit() as c:
+        with pytest.raises(errors.InvalidEvent):
+            c.set_timer(session, "x", later.replace(tzinfo=None))
+        with pytest.raises(errors.InvalidEvent):
+            c.clear_timer(session, "")
+    assert c.events == ()
 
 
 async def test_what_makes_no_sense_is_refused(hf: Holdfast, waiting: Session) -> None:

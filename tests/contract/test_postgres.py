@@ -12,6 +12,7 @@ from holdfast.store.protocol import Seal
 from holdfast.testing.contract import (
     Age,
     DurableLaws,
+    FeedLaws,
     Reopen,
     SharedLaws,
     SharedWorkLaws,
@@ -26,7 +27,7 @@ _AGE = (
 )
 
 
-class TestPostgres(StoreContract, WorkLaws, DurableLaws, SharedLaws, SharedWorkLaws):
+class TestPostgres(StoreContract, FeedLaws, WorkLaws, DurableLaws, SharedLaws, SharedWorkLaws):
     seal: Seal | None = None
 
     @pytest.fixture

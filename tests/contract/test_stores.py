@@ -14,6 +14,7 @@ from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.contract import (
     DurableLaws,
+    FeedLaws,
     Reopen,
     SharedLaws,
     SharedWorkLaws,
@@ -24,7 +25,7 @@ from holdfast.testing.contract import (
 from tests.support.seal import FixedKeySeal
 
 
-class TestMemory(StoreContract, WorkLaws, TimeLaws):
+class TestMemory(StoreContract, FeedLaws, WorkLaws, TimeLaws):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock.clock())
@@ -32,7 +33,9 @@ class TestMemory(StoreContract, WorkLaws, TimeLaws):
         await store.close()
 
 
-class TestSQLite(StoreContract, WorkLaws, TimeLaws, DurableLaws, SharedLaws, SharedWorkLaws):
+class TestSQLite(
+    StoreContract, FeedLaws, WorkLaws, TimeLaws, DurableLaws, SharedLaws, SharedWorkLaws
+):
     seal: Seal | None = None
     sync = "full"
 

@@ -435,7 +435,11 @@ class StoresAgree(RuleBasedStateMachine):
         self.both(ask)
 
     @precondition(lambda self: self.leases)
-    @rule(data=st.data(), other=st.booleans(), how=st.sampled_from(["renew", "release", "write"]))
+    @rule(
+        data=st.data(),
+        other=st.booleans(),
+        how=st.sampled_from(["renew", "release", "hold back", "write"]),
+    )
     def under_a_lease(self, data: st.DataObject, other: bool, how: str) -> None:
         lease = data.draw(st.sampled_from(self.leases))
 
@@ -445,6 +449,8 @@ class StoresAgree(RuleBasedStateMachine):
                 return await hf.renew(lease, lease_seconds=3_600)
             if how == "release":
                 return await hf.release(lease)
+            if how == "hold back":
+                return await hf.release(lease, retry_seconds=3_600)
             session = hf.session(lease.key, actor=ACTOR, lease=lease)
             await session.append("agent.said", inc={"n": 1})
             return session.head

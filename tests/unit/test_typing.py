@@ -38,6 +38,27 @@ chat.title  # wrong
 """
 
 
+WORKER = """
+from contextlib import aclosing
+
+import holdfast
+
+
+async def work(hf: holdfast.Holdfast, s: holdfast.Session[object]) -> None:
+    async for entry in hf.watch():
+        typed: holdfast.FeedEntry = entry
+        reveal_type(typed.position)
+        diffed: holdfast.Change = entry  # wrong
+    async with aclosing(hf.watch(after=await hf.position())) as feed:
+        reveal_type(await anext(feed))
+    async with aclosing(s.follow()) as events:
+        reveal_type(await anext(events))
+    reveal_type(await s.pending())
+    (lease,) = await hf.claim("w", lease_seconds=60)
+    again: holdfast.Lease = await hf.renew(lease)
+"""
+
+
 SYNC = """
 import holdfast
 
@@ -98,7 +119,7 @@ async def main(hf: holdfast.Holdfast, raw: bytes) -> None:
 """
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("tutorial", "state", "envelopes", "diff", "evolution")
+PAGES = ("tutorial", "state", "envelopes", "diff", "evolution", "workers")
 _BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # The pages leave annotations out for brevity; all else is checked as strictly as the package.
 BRIEF = "# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls"
@@ -175,3 +196,13 @@ def test_the_pages_are_typed(at: Path) -> None:
         sources[-1].write_text("\n".join(lines))
     said = mypy(at, *sources)
     assert said.startswith("Success"), said
+
+
+def test_what_work_and_watching_give_is_typed(at: Path) -> None:
+    """By names that the package exports; an entry of the feed is no change of a diff."""
+    assert checked(WORKER, at) == [
+        "str",
+        "holdfast.store.protocol.FeedEntry",
+        "holdfast.model.events.Event",
+        "tuple[holdfast.model.events.Event, ...]",
+    ]

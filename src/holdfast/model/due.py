@@ -12,6 +12,7 @@ def runnable_us(head: Head) -> int | None:
     """Since or at which microsecond there is something to run: pending input, or a wake timer.
 
     While it is leased: the lease's end, so that a session whose worker died is due like any other.
+    While it is held back: when it is to be tried again.
     """
     if head.lease_us is not None:
         return head.lease_us

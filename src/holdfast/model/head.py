@@ -66,7 +66,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     schema_version: str | None = None  # of typed state; None: never typed
     # Not folded, and no part of the log: who may run it.
     fence: int = 0  # the number of the last lease
-    lease_us: int | None = None  # until when it is leased
+    lease_us: int | None = None  # until when it is leased; without a worker: held back until then
     worker: str | None = None  # to whom
 
     @property

@@ -24,22 +24,23 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     worker: str
     fence: int
     until_us: int
+    lease_seconds: float = 30  # for how long it was given: what renewing it gives again
 
     @property
     def until(self) -> datetime:
         return to_time(self.until_us)
 
 
-def lease_of(head: Head) -> Lease:
-    """The lease that a leased head shows."""
+def lease_of(head: Head, lease_seconds: float) -> Lease:
+    """The lease that a leased head shows, given for so long."""
     assert head.worker is not None
     assert head.lease_us is not None
-    return Lease(head.key, head.worker, head.fence, head.lease_us)
+    return Lease(head.key, head.worker, head.fence, head.lease_us, lease_seconds)
 
 
 def is_leased(head: Head, now_us: int) -> bool:
     """Whether somebody holds it now. At its end a lease is over."""
-    return head.lease_us is not None and now_us < head.lease_us
+    return head.worker is not None and head.lease_us is not None and now_us < head.lease_us
 
 
 def admits(head: Head, fence: int, now_us: int) -> bool:
@@ -69,11 +70,14 @@ def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
     return with_lease(head, fence, until_us, head.worker)
 
 
-def released(head: Head, fence: int, now_us: int) -> Head | None:
-    """The head without its lease; None if the lease is not held any more."""
+def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -> Head | None:
+    """The head without its lease; None if the lease is not held any more.
+
+    With a time to retry at, it is not due before: the lease's end without a worker says so.
+    """
     if fence == 0 or not admits(head, fence, now_us):
         return None
-    return with_lease(head, fence, None, None)
+    return with_lease(head, fence, retry_us, None)
 
 
 def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None) -> Head:
@@ -82,5 +86,6 @@ def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None)
 
 def locked(head: Head) -> SessionLocked:
     """The error that names the holder."""
-    lease = lease_of(head)
-    return SessionLocked(head.key, lease.worker, lease.until)
+    assert head.worker is not None
+    assert head.lease_us is not None
+    return SessionLocked(head.key, head.worker, to_time(head.lease_us))

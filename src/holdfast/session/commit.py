@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,15 @@ from holdfast.model.head import (
     LABELED,
     PRIORITIZED,
     PROCESSED,
+    TIMER_CLEARED,
+    TIMER_SET,
     Head,
+    TimerKind,
     labeled_data,
     prioritized_data,
     processed_data,
+    timer_data,
+    timer_name,
 )
 from holdfast.model.keys import Key
 from holdfast.model.values import FrozenDict
@@ -130,6 +136,23 @@ class CommitBuilder:
     ) -> None:
         """As Session.mark_processed: the answer and "this was answered", all or nothing."""
         self._add(session, Draft(type=PROCESSED, data=processed_data(seqs), actor=actor), fact=True)
+
+    def set_timer(
+        self,
+        session: Session[Any],
+        name: str,
+        at: datetime,
+        *,
+        kind: TimerKind = "wake",
+        actor: str | None = None,
+    ) -> None:
+        """As Session.set_timer, within this commit."""
+        data = timer_data(name, at, kind)
+        self._add(session, Draft(type=TIMER_SET, data=data, actor=actor), fact=True)
+
+    def clear_timer(self, session: Session[Any], name: str, *, actor: str | None = None) -> None:
+        """As Session.clear_timer: what the timer was for and "this was done", all or nothing."""
+        self._add(session, Draft(type=TIMER_CLEARED, data=timer_name(name), actor=actor), fact=True)
 
     def _add(
         self, session: Session[Any], draft: Draft, *, expect: int | None = None, fact: bool = False

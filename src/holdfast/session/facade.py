@@ -17,7 +17,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from holdfast.session.loop import Loop, Stream
 
 T = TypeVar("T")
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|AsyncIterator)\b")
+_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder)\b")
+_STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
 
@@ -98,10 +99,10 @@ def public(of: object) -> list[str]:
 
 def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
-    names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "AsyncIterator": "Iterator"}
+    names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit"}
     if not isinstance(annotation, str):
         return annotation
-    return _ANNOTATED.sub(lambda found: names[found[0]], annotation)
+    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: names[found[0]], annotation))
 
 
 def _member(cls: type[Facade[Any]], name: str, found: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -73,7 +73,7 @@ class Hub:
                 follower.partials.append((mark, partial))
             follower.bell.set()
 
-    async def follow(self, key: Key, after: int) -> AsyncIterator[Event]:
+    async def follow(self, key: Key, after: int) -> AsyncGenerator[Event, None]:
         """Every event beyond seq `after`, in order, once; and partials as they come."""
         position = after
         with self._joined(key) as follower:

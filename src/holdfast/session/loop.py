@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 from holdfast.errors import InvalidInput, StoreClosed, StoreForked
 
 R = TypeVar("R")
+_LOOK_SECONDS: Final = 0.5  # after which a waiting caller looks whether it was interrupted
 _FINISH_SECONDS: Final = 5.0  # for calls of other threads, once the store is closed
 
 
@@ -40,7 +41,7 @@ class Loop:
         self.check_caller()
         answer = self._hand_over(_settled(function, args, named))
         try:
-            result, error = answer.result()
+            result, error = _awaited(answer)
         except CancelledError as error:
             raise StoreClosed from error
         except BaseException:  # Ctrl-C: what nobody waits for must not go on waiting
@@ -103,6 +104,14 @@ class Loop:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+
+
+def _awaited(answer: Future[R]) -> R:
+    """The answer, however long it takes. Python notices a signal that comes just before it begins
+    to wait only when it wakes again: so it wakes now and then."""
+    while True:
+        with suppress(TimeoutError):
+            return answer.result(_LOOK_SECONDS)
 
 
 async def _settled(

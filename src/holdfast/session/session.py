@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -186,7 +186,15 @@ class Session(Generic[S]):
             types=check_types(types),
         )
 
-    def follow(self, *, after: int = 0) -> AsyncIterator[Event]:
+    async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
+        """What is still to be dealt with: user.* events not processed yet, the oldest first.
+
+        Read from the store, whatever this object knows. Who processes them calls again until
+        nothing is left. The cost grows with what was recorded since the oldest of them.
+        """
+        return await self._hf._store_now().pending_inputs(self.key, limit=check_limit(limit))
+
+    def follow(self, *, after: int = 0) -> AsyncGenerator[Event, None]:
         """Events after seq `after` as they are recorded: none lost, none doubled, in order.
 
         Partial events of this process come too, marked `partial`. Ends with SessionDeleted when
@@ -327,7 +335,13 @@ class Session(Generic[S]):
     async def set_timer(
         self, name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
     ) -> Event:
-        """Ask to be woken at a time, or (kind="deadline") to be ended. The same name replaces."""
+        """Ask to be due at a time, so that a claim gives the session. The same name replaces.
+
+        Time passing records nothing: the session stays due until whoever did what the timer was
+        for clears it, or sets it anew, best in the commit that records the work (c.clear_timer).
+        A kind="deadline" is recorded, listed with the head and told by holdfast.deadline_at;
+        nothing acts on it yet, and it makes no session due.
+        """
         return await self._record(facts.TIMER_SET, facts.timer_data(name, at, kind), actor)
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:

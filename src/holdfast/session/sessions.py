@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Generator, Iterable, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -50,11 +50,11 @@ from holdfast.store.doctor import read_checks
 from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
     Backups,
-    Change,
     Committed,
     Diagnosis,
     Erasure,
     Examined,
+    FeedEntry,
     Order,
     Page,
     Progress,
@@ -64,7 +64,12 @@ from holdfast.store.protocol import (
     Store,
 )
 from holdfast.store.select import check_limit
-from holdfast.store.work import Work, check_lease_seconds, check_worker
+from holdfast.store.work import (
+    Work,
+    check_lease_seconds,
+    check_retry_seconds,
+    check_worker,
+)
 
 if TYPE_CHECKING:
     from holdfast.model.envelope import Envelope
@@ -398,15 +403,24 @@ class Holdfast:
 
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
-    ) -> AsyncIterator[Change]:
+    ) -> AsyncGenerator[FeedEntry, None]:
         """Every event of the store, of an app or of one session, as it is recorded.
 
-        Each change has a `position`: begin again with after=position and nothing is missed and
-        nothing comes twice. Without `after`, from the first event.
+        Each entry has a `position`: begin again with after=position and nothing is missed and
+        nothing comes twice. Without `after`, from the first event; `after=await hf.position()`
+        begins from now. What is deleted leaves the feed without an entry. Ends with StoreError
+        if the store fails for longer than it waits: watch again from the last position.
         """
         feed = feed_of(self._store_now())
         one = None if key is None else _key(key)
         return watch(self._hub, feed, app=check_app(app), key=one, after=after)
+
+    async def position(self) -> str:
+        """The end of the feed now: hf.watch(after=…) gives all that is recorded from here on.
+
+        On PostgreSQL, what was recorded while an older transaction was open may come as well.
+        """
+        return await feed_of(self._store_now()).position()
 
     async def verify(
         self, key: AnyKey | None = None, *, progress: Progress | None = None
@@ -469,13 +483,21 @@ class Holdfast:
         app = check_app(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
-    async def renew(self, lease: Lease, *, lease_seconds: float = 30) -> Lease:
-        """Hold the lease for so long from now. Raises SessionFenced if it is not held any more."""
-        return await self._work_now().renew(lease, check_lease_seconds(lease_seconds))
+    async def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease:
+        """Hold the lease for so long from now: without a number, for as long as it was given.
 
-    async def release(self, lease: Lease) -> bool:
-        """Give the lease back. False if it was not held any more."""
-        return await self._work_now().release(lease)
+        Raises SessionFenced if it is not held any more.
+        """
+        seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
+        return await self._work_now().renew(lease, check_lease_seconds(seconds))
+
+    async def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool:
+        """Give the lease back. False if it was not held any more.
+
+        With `retry_seconds` nobody is given the session by a claim before then, not even if input
+        comes: for work that failed, so that others have their turn. acquire_lock may take it.
+        """
+        return await self._work_now().release(lease, check_retry_seconds(retry_seconds))
 
     async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
         """A lease on this very session, due or not. Raises SessionLocked if another holds it."""

@@ -1,19 +1,19 @@
 """Watching the feed: every event of a store, of an app or of one session, from a position on.
 
 The feed is the log of all sessions in an order in which nothing is ever inserted behind a
-position already handed out. A watcher that remembers the position of the last change it has dealt
+position already handed out. A watcher that remembers the position of the last entry it has dealt
 with, and begins there again, misses nothing and meets nothing twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 from holdfast.errors import InvalidQuery
 from holdfast.model.keys import Key
 from holdfast.session.follow import Hub
-from holdfast.store.protocol import Change, Feed, Store
+from holdfast.store.protocol import Feed, FeedEntry, Store
 
 _PAGE: Final = 200
 
@@ -27,15 +27,15 @@ def feed_of(store: Store) -> Feed:
 
 async def watch(
     hub: Hub, feed: Feed, *, app: str | None, key: Key | None, after: str | None
-) -> AsyncIterator[Change]:
-    """Changes beyond a position, in order, as they are recorded. Never ends by itself."""
+) -> AsyncGenerator[FeedEntry, None]:
+    """Entries beyond a position, in order, as they are recorded. Never ends by itself."""
     position = after
     with hub.waiting() as bell:
         while True:
             bell.clear()
             hub.check_open()
-            changes, position = await feed.changes(position, app=app, key=key, limit=_PAGE)
-            for change in changes:
-                yield change
-            if len(changes) < _PAGE:
+            entries, position = await feed.changes(position, app=app, key=key, limit=_PAGE)
+            for entry in entries:
+                yield entry
+            if len(entries) < _PAGE:
                 await bell.wait()

@@ -39,7 +39,7 @@ class Live(msgspec.Struct):
     def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
         """Take over a lease, which no event tells of; the head under it."""
         head = self.fold.head
-        if (head.fence, head.lease_us) != (fence, lease_us):
+        if (head.fence, head.lease_us, head.worker) != (fence, lease_us, worker):
             head = with_lease(head, fence, lease_us, worker)
             self.fold = Fold(head, self.fold.fields, self.fold.versions)
         return head

@@ -32,10 +32,10 @@ from holdfast.store import cursor as cursors
 from holdfast.store.clock import Clock
 from holdfast.store.plan import Plan
 from holdfast.store.protocol import (
-    Change,
     Check,
     Committed,
     Erasure,
+    FeedEntry,
     Finding,
     Loaded,
     Page,
@@ -153,6 +153,13 @@ class MemoryStore:
         matching = (p for p in places if wanted(kept.records[p].event.type, types))
         return tuple(kept.event(place) for place in islice(matching, limit))
 
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        kept = self._living(key)
+        newest_first = range(len(kept.records) - 1, -1, -1)
+        waiting = (place for place in newest_first if self.pending(key, place + 1))
+        found = list(islice(waiting, kept.fold.head.pending))  # looks no further than the oldest
+        return tuple(kept.event(place) for place in islice(reversed(found), limit))
+
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         self._check_open()
         cursors.check(query)
@@ -172,21 +179,25 @@ class MemoryStore:
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         self._check_open()
         start = 0 if after is None else cursors.read_position(after, 1)[0]
         if after is not None and start > len(self._feed):
             raise PositionUnknown(after)
-        found: list[Change] = []
+        found: list[FeedEntry] = []
         place = start
         for place, (of, seq) in enumerate(self._feed[start:], start + 1):
             wanted_ = (app is None or of.app == app) and (key is None or of == key)
             if wanted_ and of in self._kept:
                 event = self._kept[of].event(seq - 1)
-                found.append(Change(cursors.write_position(place), of, event))
+                found.append(FeedEntry(cursors.write_position(place), of, event))
                 if len(found) == limit:
                     break
         return tuple(found), cursors.write_position(place)
+
+    async def position(self) -> str:
+        self._check_open()
+        return cursors.write_position(len(self._feed))
 
     async def delete(self, key: Key) -> bool:
         self._check_open()
@@ -241,18 +252,22 @@ class MemoryStore:
             and due_us <= now_us
         )
         keys = [key for *_, key in due[:limit]]
-        return tuple(self._lease(taken(self._head(key), worker, until_us)) for key in keys)
+        heads = [taken(self._head(key), worker, until_us) for key in keys]
+        return tuple(self._lease(head, lease_seconds) for head in heads)
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        return self._lease(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+        after = renewed(self._head(lease.key), lease.fence, now_us, until_us)
+        return self._lease(after, lease_seconds)
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         self._check_open()
         if lease.key not in self._kept:
             return False
-        after = released(self._head(lease.key), lease.fence, self._clock())
+        now_us = self._clock()
+        retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
+        after = released(self._head(lease.key), lease.fence, now_us, retry_us)
         if after is not None:
             self._set_head(after)
         return after is not None
@@ -260,7 +275,7 @@ class MemoryStore:
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        return self._lease(acquired(self._head(key), worker, now_us, until_us))
+        return self._lease(acquired(self._head(key), worker, now_us, until_us), lease_seconds)
 
     def pulse(self) -> int:
         return 0
@@ -287,9 +302,9 @@ class MemoryStore:
         kept = self._kept[head.key]
         kept.fold = Fold(head, kept.fold.fields, kept.fold.versions)
 
-    def _lease(self, head: Head) -> Lease:
+    def _lease(self, head: Head, lease_seconds: float) -> Lease:
         self._set_head(head)
-        return lease_of(head)
+        return lease_of(head, lease_seconds)
 
     def _keep(self, kept: _Kept, rec: Record) -> None:
         kept.records.append(rec)

@@ -169,6 +169,14 @@ class Store(Protocol):
         """
         ...
 
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        """At most `limit` inputs that no later event has processed, the oldest first.
+
+        From one instant. Its cost grows with what was recorded since the oldest of them, not with
+        the log before it. Raises as load does.
+        """
+        ...
+
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
@@ -215,7 +223,7 @@ class Store(Protocol):
         ...
 
 
-class Change(msgspec.Struct, frozen=True):
+class FeedEntry(msgspec.Struct, frozen=True):
     """One event in the feed, and the position to go on from once it was dealt with."""
 
     position: str
@@ -229,13 +237,21 @@ class Feed(Protocol):
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         """Events beyond a position (None: from the first), and the position that was read up to.
 
         No event is ever recorded behind a position that was returned: not by concurrent writers,
         not by a transaction that was open for long. Events of one session come in the order of
         their seq. Fewer than `limit` means that the end was reached for now. Events of deleted
         sessions are no longer there. Raises InvalidCursor if the position is not one of ours.
+        """
+        ...
+
+    async def position(self) -> str:
+        """The end of the feed: whatever is recorded after this call lies beyond it.
+
+        So does nothing that the feed has handed out; what was recorded while an older transaction
+        was open, and is therefore not handed out yet, may. The cost does not grow with the log.
         """
         ...
 

@@ -139,9 +139,9 @@ def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
     for name in _FOLDED:
         if getattr(now.head, name) != getattr(fold.head, name):
             yield Finding("head", f"has another {name} than its log amounts to", key)
-    leased = now.head.lease_us is not None
-    if leased != (now.head.worker is not None) or now.head.fence < leased:
-        yield Finding("head", "has a lease without an end, a worker or a fence", key)
+    leased = now.head.lease_us is not None  # or held back, which has no worker
+    if (now.head.worker is not None and not leased) or now.head.fence < leased:
+        yield Finding("head", "has a lease without an end or a fence", key)
     if _differ(now, fold):
         yield Finding("state", "is not what the log amounts to", key)
 

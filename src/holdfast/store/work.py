@@ -41,16 +41,18 @@ class Work(Protocol):
         ...
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        """The same lease, until `lease_seconds` from now.
+        """The same lease, until `lease_seconds` from now; each lease says for how long it is given.
 
         Raises SessionFenced if it is not held any more (expired, released, or taken by another),
         SessionNotFound, SessionDeleted, SessionErased.
         """
         ...
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         """End the lease now: the session is due when its inputs and timers say so.
 
+        With `retry_seconds` it is held back: due then and not before, whatever is recorded
+        meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding back.
         False, and nothing changes, if it was not held any more.
         """
         ...
@@ -80,6 +82,16 @@ def check_lease_seconds(seconds: float) -> float:
     if not fits:
         raise InvalidQuery(
             f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX} seconds, not {seconds!r}"
+        )
+    return seconds
+
+
+def check_retry_seconds(seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LEASE_SECONDS_MAX:
+        raise InvalidQuery(
+            f"a retry is from 0 to {LEASE_SECONDS_MAX} seconds away, not {seconds!r}"
         )
     return seconds
 

@@ -9,8 +9,8 @@
 
 `store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
 that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
-open `SharedLaws` with a fixture `other`; one that gives leases adds `WorkLaws`, and
-`SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
+open `SharedLaws` with a fixture `other`; one with a feed adds `FeedLaws`; one that gives leases
+adds `WorkLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from holdfast.testing.laws.commits import CommitLaws
 from holdfast.testing.laws.durable import DurableLaws, Reopen
 from holdfast.testing.laws.endings import EndLaws
 from holdfast.testing.laws.facts import FactLaws
+from holdfast.testing.laws.feed import FeedLaws
 from holdfast.testing.laws.heads import HeadLaws
 from holdfast.testing.laws.races import RaceLaws
 from holdfast.testing.laws.reading import ReadLaws
@@ -35,6 +36,7 @@ from holdfast.testing.laws.work import Age, SharedWorkLaws, WorkLaws
 __all__ = [
     "Age",
     "DurableLaws",
+    "FeedLaws",
     "Reopen",
     "SharedLaws",
     "SharedWorkLaws",

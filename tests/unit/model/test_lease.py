@@ -26,9 +26,10 @@ def test_a_lease_is_the_runnable_time() -> None:
 
 
 def test_a_lease_shows_what_the_head_has() -> None:
-    """Key, worker, fence and end."""
-    lease = lease_of(HELD)
+    """Key, worker, fence, end, and for how long it was given."""
+    lease = lease_of(HELD, 9)
     assert (lease.key, lease.worker, lease.fence, lease.until_us) == (KEY, "w", 1, 100)
+    assert lease.lease_seconds == 9
     assert lease.until.timestamp() == pytest.approx(0.0001)
 
 
@@ -64,6 +65,16 @@ def test_what_is_not_held_is_neither_renewed_nor_released() -> None:
         with pytest.raises(SessionFenced):
             renewed(head, fence, now_us, 200)
         assert released(head, fence, now_us) is None
+
+
+def test_what_is_held_back_is_due_then_and_held_by_nobody() -> None:
+    """The end of a lease without a worker: no fence is good, and anybody may take it."""
+    back = released(HELD, 1, 50, 80)
+    assert back is not None
+    assert (runnable_us(back), back.fence, back.worker) == (80, 1, None)
+    assert not admits(back, 1, 60)
+    assert acquired(back, "other", 60, 200).fence == 2
+    assert released(back, 1, 60) is None
 
 
 def test_only_the_holder_takes_what_is_held() -> None:

@@ -22,7 +22,7 @@ from holdfast.store.codec import Codec
 from holdfast.store.postgres import rows
 from holdfast.store.postgres.connect import BROKEN, Connection, Pool
 from holdfast.store.postgres.rows import SQL
-from holdfast.store.protocol import Change
+from holdfast.store.protocol import FeedEntry
 
 CHANNEL: Final = "holdfast"
 LISTEN_AGAIN_SECONDS: Final = 1.0
@@ -34,27 +34,33 @@ _FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 async def changes(
     conn: Connection, codec: Codec, after: str | None, app: str | None, key: Key | None, limit: int
-) -> tuple[tuple[Change, ...], str]:
+) -> tuple[tuple[FeedEntry, ...], str]:
     """Events beyond a position, below the horizon; and the position that was read up to."""
     xid, pos = (0, 0) if after is None else cursors.read_position(after, 2)
     one = (None, None) if key is None else (key.user, key.id)
     app = app if key is None else key.app
     found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit)
-    changes = tuple(_change(row, codec) for row in found if row["pos"] is not None)
-    if len(changes) == limit:
-        return changes, changes[-1].position
+    entries = tuple(_entry(row, codec) for row in found if row["pos"] is not None)
+    if len(entries) == limit:
+        return entries, entries[-1].position
     if xid >= found[0]["horizon"] and not await conn.fetchval("SELECT pg_is_in_recovery()"):
         assert after is not None
         raise PositionUnknown(after)
     # All below the horizon was looked at, whether it was asked for or not: never again.
     seen = (found[0]["last_x"] or 0, found[0]["last_pos"] or 0)
-    return changes, cursors.write_position(*max(seen, (xid, pos)))
+    return entries, cursors.write_position(*max(seen, (xid, pos)))
 
 
-def _change(row: Any, codec: Codec) -> Change:
+async def position(conn: Connection) -> str:
+    """The end of what may be handed out now."""
+    row = await conn.fetchrow(SQL["feed_end"])
+    return cursors.write_position(*(row or (0, 0)))
+
+
+def _entry(row: Any, codec: Codec) -> FeedEntry:
     key = Key(row["app"], row["owner"], row["session_id"])
     event = rows.event_from(row, row["uid"], codec)
-    return Change(cursors.write_position(row["x"], row["pos"]), key, event)
+    return FeedEntry(cursors.write_position(row["x"], row["pos"]), key, event)
 
 
 class Hinting:

@@ -143,11 +143,14 @@ BEGIN
         END LOOP;
     END IF;
 
-    -- A fence is good for as long as its lease is held; 0 stands for never leased.
+    -- A fence is good for as long as its lease is held; 0 stands for never leased. What was given back
+    -- to be retried has an end, and no worker.
     now_us := holdfast.now_us();
     FOR j IN 1 .. cardinality(v_fence) LOOP
         h := v_head[j];
-        IF v_fence[j] <> coalesce(fences[h], 0) OR (v_fence[j] > 0 AND coalesce(leases[h], 0) <= now_us) THEN
+        IF v_fence[j] <> coalesce(fences[h], 0)
+            OR (v_fence[j] > 0 AND (workers[h] IS NULL OR coalesce(leases[h], 0) <= now_us))
+        THEN
             refused[v_unit[j]] := 'fenced';
             doubt := true;
         END IF;

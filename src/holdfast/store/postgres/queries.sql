@@ -27,6 +27,29 @@ LEFT JOIN LATERAL (
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 
+-- name: pending_inputs
+-- The head knows how many there are: back from the end, in stretches that double, until as many were
+-- met. Each is a range of the index with two ends, which the server takes for few rows: it goes by the
+-- index, whatever it knows or does not know of the log.
+WITH RECURSIVE s AS (SELECT * FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3),
+back (since, stretch, met) AS (
+    SELECT s.version + 1, 32::bigint, 0::bigint FROM s
+    UNION ALL
+    SELECT back.since - back.stretch, back.stretch * 2, back.met + (
+        SELECT count(*) FROM holdfast.events e
+        WHERE e.sid = s.sid AND e.seq >= back.since - back.stretch AND e.seq < back.since
+          AND e.processed_us IS NULL AND e.type LIKE 'user.%')
+    FROM back, s WHERE back.met < s.pending AND back.since > 1
+)
+SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
+       e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+FROM s LEFT JOIN LATERAL (
+    SELECT * FROM holdfast.events e
+    WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back) AND e.seq <= s.version
+      AND e.processed_us IS NULL AND e.type LIKE 'user.%'
+    ORDER BY e.seq LIMIT $4
+) e ON true
+
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM holdfast.erased WHERE key_hash = $1
 
@@ -72,11 +95,14 @@ WITH held AS MATERIALIZED (
     SELECT sid FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
 ), n AS MATERIALIZED (SELECT held.sid, holdfast.now_us() AS now_us FROM held)
 UPDATE holdfast.sessions s SET lease_us = n.now_us + $5, runnable_us = n.now_us + $5
-FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.lease_us > n.now_us RETURNING s.lease_us
+FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > n.now_us RETURNING s.lease_us
 
 -- name: release
-UPDATE holdfast.sessions SET lease_us = NULL, worker = NULL, runnable_us = least(pending_us, wake_us)
-WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND lease_us > holdfast.now_us() RETURNING sid
+-- With a time to retry the session is held back: the lease's end without a worker.
+UPDATE holdfast.sessions SET lease_us = n.now_us + $5, worker = NULL,
+    runnable_us = coalesce(n.now_us + $5, least(pending_us, wake_us))
+FROM (SELECT holdfast.now_us() AS now_us) n
+WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND worker IS NOT NULL AND lease_us > n.now_us RETURNING sid
 
 -- name: acquire
 WITH held AS MATERIALIZED (
@@ -86,7 +112,7 @@ WITH held AS MATERIALIZED (
 UPDATE holdfast.sessions s
 SET fence = s.fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
 FROM n WHERE s.sid = n.sid AND s.deleted_us IS NULL
-    AND (s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4) RETURNING s.fence, s.lease_us
+    AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4) RETURNING s.fence, s.lease_us
 
 -- name: bury
 UPDATE holdfast.sessions SET deleted_us = holdfast.now_us(), labels = '{}', timers = '{}', pending = 0,
@@ -115,6 +141,11 @@ FROM h LEFT JOIN LATERAL (
       AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
     ORDER BY e.xid, e.pos LIMIT $6
 ) e ON true ORDER BY e.x, e.pos
+
+-- name: feed_end
+SELECT e.xid::text::bigint, e.pos FROM holdfast.events e
+WHERE e.xid < holdfast.stamp(pg_snapshot_xmin(pg_current_snapshot()))
+ORDER BY e.xid DESC, e.pos DESC LIMIT 1
 
 -- name: audit_count
 SELECT count(*) FROM holdfast.sessions WHERE deleted_us IS NULL

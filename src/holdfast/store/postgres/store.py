@@ -45,10 +45,10 @@ from holdfast.store.postgres.connect import (
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
-    Change,
     Check,
     Committed,
     Erasure,
+    FeedEntry,
     Loaded,
     Page,
     Progress,
@@ -160,9 +160,11 @@ class PostgresStore:
         )
         return renewed
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         released: bool = await self._with(
-            lambda conn: work.release(conn, lease), repeatable=False, pool=self._desk
+            lambda conn: work.release(conn, lease, retry_seconds),
+            repeatable=False,
+            pool=self._desk,
         )
         return released
 
@@ -203,6 +205,13 @@ class PostgresStore:
             exact = [t for t in types if not t.endswith(".*")]
             families = [_like(t[:-1]) for t in types if t.endswith(".*")]
             args += [exact, families]
+        return await self._events(key, sql, *args)
+
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        return await self._events(key, SQL["pending_inputs"], limit)
+
+    async def _events(self, key: Key, sql: str, *args: Any) -> tuple[Event, ...]:
+        """Events of a session by a statement that begins at its head; raises if it has none."""
         found = await self._with(lambda conn: conn.fetch(sql, key.app, key.user, key.id, *args))
         if not found:
             erased = await self._with(lambda conn: self._reader.erasure(conn, key))
@@ -228,12 +237,16 @@ class PostgresStore:
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         codec = self._reader.codec
-        found: tuple[tuple[Change, ...], str] = await self._with(
+        found: tuple[tuple[FeedEntry, ...], str] = await self._with(
             lambda conn: feed.changes(conn, codec, after, app, key, limit)
         )
         return found
+
+    async def position(self) -> str:
+        end: str = await self._with(feed.position)
+        return end
 
     async def listen(self, heard: Callable[[], None]) -> None:
         self._check()

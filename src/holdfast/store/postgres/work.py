@@ -19,7 +19,10 @@ async def claim(
     conn: Connection, worker: str, limit: int, lease_seconds: float, app: str | None
 ) -> tuple[Lease, ...]:
     found = await conn.fetch(_CLAIM, worker, limit, span_us(lease_seconds), app)
-    return tuple(Lease(Key(*row[:3]), worker, *row[3:]) for row in found)
+    return tuple(
+        Lease(Key(of_app, user, id), worker, fence, until_us, lease_seconds)
+        for of_app, user, id, fence, until_us in found
+    )
 
 
 async def renew(conn: Connection, reader: Reader, lease: Lease, lease_seconds: float) -> Lease:
@@ -29,12 +32,13 @@ async def renew(conn: Connection, reader: Reader, lease: Lease, lease_seconds: f
     if until_us is None:
         head = await _head(conn, reader, key)
         raise SessionFenced(key, lease.fence, head.fence)
-    return Lease(key, lease.worker, lease.fence, until_us)
+    return Lease(key, lease.worker, lease.fence, until_us, lease_seconds)
 
 
-async def release(conn: Connection, lease: Lease) -> bool:
+async def release(conn: Connection, lease: Lease, retry_seconds: float | None) -> bool:
     key = lease.key
-    sid = await conn.fetchval(SQL["release"], key.app, key.user, key.id, lease.fence)
+    retry_us = None if retry_seconds is None else span_us(retry_seconds)
+    sid = await conn.fetchval(SQL["release"], key.app, key.user, key.id, lease.fence, retry_us)
     return sid is not None
 
 
@@ -45,9 +49,10 @@ async def acquire(
     for _ in range(TRIES_MAX):
         row = await conn.fetchrow(SQL["acquire"], *args)
         if row is not None:
-            return Lease(key, worker, *row)
+            fence, until_us = row
+            return Lease(key, worker, fence, until_us, lease_seconds)
         head = await _head(conn, reader, key)
-        if head.lease_us is not None:
+        if head.worker is not None:
             raise locked(head)
         # It was released between the two statements: try again.
     raise StoreBusy(str(key))

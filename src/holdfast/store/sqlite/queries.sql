@@ -21,6 +21,15 @@ SELECT {event} FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
 -- name: events_last
 SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
 
+-- name: pending_since
+-- Where the oldest of so many pending inputs stands: goes back along the index, and no further.
+SELECT min(seq) FROM (SELECT seq FROM events WHERE sid = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
+                      ORDER BY seq DESC LIMIT ?)
+
+-- name: pending_inputs
+SELECT {event} FROM events WHERE sid = ? AND seq >= ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
+ORDER BY seq LIMIT ?
+
 -- name: delta_bytes
 SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ?
 

@@ -32,7 +32,7 @@ from holdfast.model.values import freeze
 from holdfast.store import bodies
 from holdfast.store.codec import Codec, Damaged
 from holdfast.store.cursor import write_position
-from holdfast.store.protocol import Change, Erasure, Place
+from holdfast.store.protocol import Erasure, FeedEntry, Place
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.sql import SQL
 
@@ -173,11 +173,11 @@ class Reader:
 
     def changes(
         self, after: int, app: str | None, key: Key | None, limit: int
-    ) -> tuple[list[Change], int]:
+    ) -> tuple[list[FeedEntry], int]:
         """Events beyond a position. Looks at no more than a stretch of the log at a time."""
         start, end = self._rows(SQL["feed_next"], (after,))[0]
         if start is None:
-            if after > self._rows(SQL["feed_issued"], ())[0][0]:
+            if after > self.feed_end():
                 raise PositionUnknown(write_position(after))
             return [], after
         stretch = min(end, start + _STRETCH - 1)  # from where there is something: there are gaps
@@ -185,25 +185,29 @@ class Reader:
         app = app if key is None else key.app
         asked = (after, stretch, app, user, id, limit)
         try:
-            found = [self._change(row) for row in self._rows(SQL["feed"], asked)]
+            found = [self._entry(row) for row in self._rows(SQL["feed"], asked)]
         except (apsw.CorruptError, UnicodeDecodeError):
-            found = [self._change_at(row) for row in self._rows(SQL["feed_places"], asked)]
+            found = [self._entry_at(row) for row in self._rows(SQL["feed_places"], asked)]
         if len(found) == limit:
             return found, int(found[-1].position)
         return found, stretch
 
-    def _change(self, row: tuple[Any, ...]) -> Change:
+    def _entry(self, row: tuple[Any, ...]) -> FeedEntry:
         event = rows.event_from(row[5:], rows.unpack_id(row[4]), self.codec)
-        return Change(write_position(row[0]), Key(*row[1:4]), event)
+        return FeedEntry(write_position(row[0]), Key(*row[1:4]), event)
 
-    def _change_at(self, place: tuple[Any, ...]) -> Change:
-        """A change by itself: if its row cannot be read, an event stands for it that says so."""
+    def _entry_at(self, place: tuple[Any, ...]) -> FeedEntry:
+        """An entry by itself: if its row cannot be read, an event stands for it that says so."""
         pos, app, user, id, _, seq = place
         try:
-            return self._change(self._rows(SQL["feed"], (pos - 1, pos, app, user, id, 1))[0])
+            return self._entry(self._rows(SQL["feed"], (pos - 1, pos, app, user, id, 1))[0])
         except (apsw.CorruptError, UnicodeDecodeError) as error:
             lost = rows.lost_event(seq, f"has a row that cannot be read ({error})")
-            return Change(write_position(pos), Key(app, user, id), lost)
+            return FeedEntry(write_position(pos), Key(app, user, id), lost)
+
+    def feed_end(self) -> int:
+        """The last position that was handed out, be it of an event that is gone."""
+        return int(self.conn.execute(SQL["feed_issued"]).get)
 
     # --- scopes --------------------------------------------------------------------------------
 

@@ -28,10 +28,10 @@ from holdfast.store.cache import TAIL_MAX
 from holdfast.store.clock import Clock
 from holdfast.store.codec import Codec
 from holdfast.store.protocol import (
-    Change,
     Check,
     Committed,
     Erasure,
+    FeedEntry,
     Loaded,
     Page,
     Progress,
@@ -130,8 +130,8 @@ class SQLiteStore:
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds))
 
-    async def release(self, lease: Lease) -> bool:
-        return await self._at_desk(lambda desk: desk.release(lease))
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
+        return await self._at_desk(lambda desk: desk.release(lease, retry_seconds))
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds))
@@ -151,15 +151,18 @@ class SQLiteStore:
     ) -> tuple[Event, ...]:
         return self._read(lambda: self._events(key, after, limit, types, reverse=reverse))
 
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        return self._read(lambda: self._pending_inputs(key, limit))
+
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         conn = self._reader.conn
         return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[Change, ...], str]:
+    ) -> tuple[tuple[FeedEntry, ...], str]:
         position = 0 if after is None else cursors.read_position(after, 1)[0]
-        found: list[Change] = []
+        found: list[FeedEntry] = []
         while True:
             room = limit - len(found)
             more, end = self._read(partial(self._changes, position, app, key, room))
@@ -171,9 +174,12 @@ class SQLiteStore:
 
     def _changes(
         self, after: int, app: str | None, key: Key | None, limit: int
-    ) -> tuple[list[Change], int]:
+    ) -> tuple[list[FeedEntry], int]:
         with self._reader.instant():
             return self._reader.changes(after, app, key, limit)
+
+    async def position(self) -> str:
+        return self._read(lambda: cursors.write_position(self._reader.feed_end()))
 
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
@@ -316,6 +322,18 @@ class SQLiteStore:
             chosen, args = _by_type(types)
             sql = sql.replace(" ORDER BY", f" AND ({chosen}) ORDER BY")
             return tuple(self._reader.events(sid, head.uid, sql, start, *args, limit))
+
+    def _pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
+        """The head knows how many there are, so no row before the oldest is looked at."""
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            if not head.pending:
+                return ()
+            since = self._reader.conn.execute(SQL["pending_since"], (sid, head.pending)).get
+            if since is None:  # the head counts inputs that are lost
+                return ()
+            sql = SQL["pending_inputs"]
+            return tuple(self._reader.events(sid, head.uid, sql, since, limit))
 
 
 def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:

@@ -31,7 +31,10 @@ class Desk:
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
             found = due(self._writer.conn, now_us, limit, app)
-            leases = [Lease(Key(*key), worker, fence + 1, until_us) for _, *key, fence in found]
+            leases = [
+                Lease(Key(*key), worker, fence + 1, until_us, lease_seconds)
+                for _, *key, fence in found
+            ]
             values = [
                 (lease.fence, until_us, worker, until_us, row[0])
                 for lease, row in zip(leases, found, strict=True)
@@ -44,37 +47,42 @@ class Desk:
     def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         return self._change(
             lease.key,
-            lambda head, now_us: renewed(
-                head, lease.fence, now_us, now_us + span_us(lease_seconds)
-            ),
+            lease_seconds,
+            lambda head, now_us, until_us: renewed(head, lease.fence, now_us, until_us),
         )
 
     def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         return self._change(
             key,
-            lambda head, now_us: acquired(head, worker, now_us, now_us + span_us(lease_seconds)),
+            lease_seconds,
+            lambda head, now_us, until_us: acquired(head, worker, now_us, until_us),
         )
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, retry_seconds: float | None) -> bool:
         with self._writer.transaction():
             try:
                 sid, head = self._writer.reader.living(lease.key)
             except (SessionNotFound, SessionDeleted, SessionErased):
                 return False
-            after = released(head, lease.fence, self._clock())
+            now_us = self._clock()
+            retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
+            after = released(head, lease.fence, now_us, retry_us)
             if after is None:
                 return False
             self._write(sid, after)
         self._settle(after.key, after.fence, after.lease_us, after.worker)
         return True
 
-    def _change(self, key: Key, change: Callable[[Head, int], Head]) -> Lease:
+    def _change(
+        self, key: Key, lease_seconds: float, change: Callable[[Head, int, int], Head]
+    ) -> Lease:
         with self._writer.transaction():
             sid, head = self._writer.reader.living(key)
-            after = change(head, self._clock())
+            now_us = self._clock()
+            after = change(head, now_us, now_us + span_us(lease_seconds))
             self._write(sid, after)
         self._settle(after.key, after.fence, after.lease_us, after.worker)
-        return lease_of(after)
+        return lease_of(after, lease_seconds)
 
     def _write(self, sid: int, head: Head) -> None:
         values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)

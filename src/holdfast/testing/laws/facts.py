@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import InvalidEvent, NotPending
+from holdfast.errors import (
+    InvalidEvent,
+    NotPending,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.events import Prepared
 from holdfast.model.head import Timer
@@ -75,6 +81,40 @@ class FactLaws:
         made = await add(store, A, draft("user.said"), processed(2))
         assert made.head.pending == 0
         assert (await log(store, A))[1].processed_us == made.events[1].at_us
+
+    async def test_what_is_pending_is_given_oldest_first(self, store: Store) -> None:
+        """Inputs that nothing has processed, as they are stored, and nothing else."""
+        await create(store, A)
+        assert await store.pending_inputs(A, limit=9) == ()
+        await add(store, A, *(draft(f"{who}.said") for who in ("user", "agent", "user", "user")))
+        await add(store, A, draft("username.said"), draft("user.left"), processed(4))
+        read = await log(store, A)
+        assert await store.pending_inputs(A, limit=9) == (read[1], read[4], read[6])
+        assert await store.pending_inputs(A, limit=2) == (read[1], read[4])
+        await add(store, A, processed(2, 5, 7))
+        assert await store.pending_inputs(A, limit=9) == ()
+
+    async def test_what_is_pending_is_found_however_long_the_log(self, store: Store) -> None:
+        """The first of many that wait, and the one that was left behind by all the others."""
+        await create(store, A)
+        await add(store, A, *(draft("user.said") for _ in range(300)))
+        first = await store.pending_inputs(A, limit=3)
+        assert [event.seq for event in first] == [2, 3, 4]
+        await add(store, A, processed(*(seq for seq in range(2, 302) if seq not in (7, 301))))
+        await add(store, A, *(draft("agent.said") for _ in range(50)))
+        left = await store.pending_inputs(A, limit=3)
+        assert [event.seq for event in left] == [7, 301]
+
+    @pytest.mark.parametrize("ending", ["none", "delete", "erase"])
+    async def test_nothing_is_pending_in_what_is_not_there(self, store: Store, ending: str) -> None:
+        """Missing, deleted and erased sessions are told as everywhere."""
+        errors = {"none": SessionNotFound, "delete": SessionDeleted, "erase": SessionErased}
+        if ending != "none":
+            await create(store, A)
+            await add(store, A, draft("user.said"))
+            await (store.delete(A) if ending == "delete" else store.erase(A))
+        with pytest.raises(errors[ending]):
+            await store.pending_inputs(A, limit=9)
 
     async def test_timers_are_set_replaced_and_cleared(self, store: Store) -> None:
         """A name holds one timer, and the earliest of a kind is when the session is due."""

@@ -95,6 +95,7 @@ class WorkLaws:
         assert (lease.key, lease.worker, lease.fence) == (A, "w", 1)
         assert (head.fence, head.lease_us, head.worker) == (1, lease.until_us, "w")
         assert runnable_us(head) == lease.until_us
+        assert lease.lease_seconds == 60
         assert lease.until_us >= before.updated_us + 60_000_000
         (listed,) = (await store.heads(Query(), cursor=None, limit=9)).items
         assert listed == head
@@ -311,6 +312,8 @@ class WorkLaws:
         await age(50)
         lease = await store.renew(first, 60)
         assert (lease.key, lease.worker, lease.fence) == (A, "w", first.fence)
+        assert (await store.renew(lease, 5)).lease_seconds == 5
+        assert (await store.renew(lease, 60)).lease_seconds == 60
         await age(50)
         assert await claim(store) == ()
         assert (await add(store, A, fence=first.fence)).head.lease_us is not None
@@ -345,6 +348,87 @@ class WorkLaws:
         assert await store.release(new) is False
         assert await store.release(Lease(B, "w", 1, 1)) is False
 
+    # --- trying again later --------------------------------------------------------------------
+
+    async def test_what_failed_lets_the_others_go_first(self, store: WorkStore, age: Age) -> None:
+        """Given back to be retried, it is claimed when that time has come and not before."""
+        await due(store, A, 1_000)
+        await due(store, B, 2_000)
+        (lease,) = await claim(store, 1)
+        assert await store.release(lease, 60)
+        held = (await load(store, A)).head
+        assert (held.fence, held.worker) == (lease.fence, None)
+        assert runnable_us(held) == held.lease_us
+        assert (await store.verify(None)).ok
+        (next_,) = await claim(store)
+        assert (lease.key, next_.key) == (A, B)
+        assert await store.release(next_, 3_600)
+        await age(59)
+        assert await claim(store) == ()
+        await age(1)
+        (again,) = await claim(store)
+        assert (again.key, again.fence) == (A, lease.fence + 1)
+        assert await store.release(again)
+        assert runnable_us((await load(store, A)).head) == 1_000
+
+    async def test_retried_at_once_it_stands_at_the_end(self, store: WorkStore, age: Age) -> None:
+        """No waiting, but after all that were due before."""
+        await due(store, A, 1_000)
+        await due(store, B, 2_000)
+        (lease,) = await claim(store, 1)
+        assert await store.release(lease, 0)
+        assert (lease.key, ids(await claim(store))) == (A, "ba")
+
+    async def test_what_is_held_back_is_held_by_nobody(self, store: WorkStore) -> None:
+        """The lease is over: it writes nothing, and is neither renewed nor released again."""
+        lease = await claimed(store)
+        await add(store, A, fence=lease.fence)
+        assert await store.release(lease, 60)
+        for fence in (lease.fence, lease.fence + 1, 0):
+            async with refused(store, SessionFenced):
+                await add(store, A, fence=fence)
+        async with refused(store, SessionFenced):
+            await store.renew(lease, 60)
+        before = await picture(store)
+        assert await store.release(lease) is False
+        assert await store.release(lease, 5) is False
+        assert await picture(store) == before
+
+    async def test_input_does_not_end_the_holding_back(self, store: WorkStore, age: Age) -> None:
+        """It is recorded, and is what the session is due for when its time has come."""
+        lease = await claimed(store)
+        await store.release(lease, 60)
+        held_us = (await load(store, A)).head.lease_us
+        made = await add(store, A, draft("user.said"), prioritized(9))
+        await add(store, A, draft("session.timer_cleared", {"name": "t"}))
+        head = (await load(store, A)).head
+        assert (made.head.lease_us, head.lease_us, runnable_us(head)) == (held_us,) * 3
+        assert await claim(store) == ()
+        assert (await store.verify(None)).ok
+        await age(60)
+        (lease,) = await claim(store)
+        await store.release(lease)
+        assert runnable_us((await load(store, A)).head) == made.events[0].at_us
+
+    async def test_a_lock_takes_what_is_held_back(self, store: WorkStore) -> None:
+        """Whoever asks for this very session has it, and afterwards it is due as ever."""
+        lease = await claimed(store)
+        await store.release(lease, 60)
+        lock = await store.acquire(A, "me", 60)
+        assert lock.fence == lease.fence + 1
+        assert (await add(store, A, fence=lock.fence)).head.worker == "me"
+        assert await store.release(lock)
+        assert ids(await claim(store)) == "a"
+
+    async def test_only_a_held_lease_holds_back(self, store: WorkStore, age: Age) -> None:
+        """A late worker does not make its successor's session wait."""
+        old = await claimed(store)
+        await age(61)
+        assert await store.release(old, 60) is False
+        (new,) = await claim(store)
+        assert await store.release(old, 60) is False
+        assert (await add(store, A, fence=new.fence)).head.worker == "w"
+
     # --- locks ---------------------------------------------------------------------------------
 
     async def test_a_lock_is_a_lease_on_any_session(self, store: WorkStore) -> None:
@@ -354,6 +438,7 @@ class WorkLaws:
         for of in (A, B):
             lock = await store.acquire(of, "me", 60)
             assert (lock.key, lock.worker, lock.fence) == (of, "me", 1)
+            assert lock.lease_seconds == 60
             assert (await load(store, of)).head.lease_us == lock.until_us
         assert await claim(store) == ()
         assert (await add(store, A, fence=1)).head.version == 2
@@ -450,6 +535,21 @@ class SharedWorkLaws:
             await add(other, A, fence=lease.fence)
         assert (await add(other, A)).head == (await load(store, A)).head
         assert (await store.verify(None)).ok
+
+    async def test_the_other_sees_what_is_held_back(
+        self, store: WorkStore, other: WorkStore
+    ) -> None:
+        """An instance that knew the lease learns that nobody holds it, whenever it would end."""
+        await due(store, A)
+        (lease,) = await claim(store)
+        await add(store, A, fence=lease.fence)
+        assert await other.release(lease, 60)
+        assert await claim(store) == ()
+        async with refused(store, SessionFenced):
+            await add(store, A, fence=lease.fence)
+        made = await add(store, A)
+        assert (made.head.worker, made.head) == (None, (await load(other, A)).head)
+        assert (await store.acquire(A, "me", 60)).fence == lease.fence + 1
 
     async def test_a_zombie_elsewhere_is_refused(
         self, store: WorkStore, other: WorkStore, age: Age
