@@ -32,6 +32,7 @@ ARGUMENTS: dict[str, Any] = {
     "part": "app",
     "field": "plan.steps[0]",
     "reason": "is empty",
+    "asked": "read",
     "advice": "give it to somebody",
     "actor": "agent:main",
     "allowed": ("agent", "system"),

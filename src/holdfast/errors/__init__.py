@@ -93,6 +93,7 @@ from holdfast.errors.state import (
     StateError,
 )
 from holdfast.errors.store import (
+    Asked,
     BackupRefused,
     ExtraMissing,
     StoreBusy,
@@ -112,6 +113,7 @@ from holdfast.errors.store import (
 
 __all__ = [
     "ActorMissing",
+    "Asked",
     "BackupRefused",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",

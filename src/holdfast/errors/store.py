@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from holdfast.errors.root import HoldfastError
 
@@ -76,16 +76,25 @@ class StoreReadOnly(StoreError):
         super().__init__(f"{where} cannot be written: {advice}.")
 
 
+# What a store was asked to do, by what a failure leaves open: events that may be recorded, a change
+# that may be made again (a deletion, a release), a lease that may be given; or nothing.
+Asked: TypeAlias = Literal["write", "change", "lease", "read"]
+_OPEN: Final[dict[Asked, str]] = {
+    "write": "What was acknowledged before is safe. Whether this write was recorded is not known: "
+    "send it again under the same id (error.ids), never doubled",
+    "change": "Whether this was done is not known: call again, which does no harm",
+    "lease": "A lease may have been given, which ends by itself. Try again",
+    "read": "Nothing was written. Try again",
+}
+
+
 class StoreFailed(StoreError):
     code = "store.failed"
     retryable = True
 
-    def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = where, reason
-        super().__init__(
-            f"{where} failed: {reason}. What was acknowledged before is safe. Whether this write "
-            "was recorded is not known: send it again under the same id (error.ids), never doubled."
-        )
+    def __init__(self, where: str, reason: str, asked: Asked = "write") -> None:
+        self.where, self.reason, self.asked = where, reason, asked
+        super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
 
 
 class StoreUnopened(StoreError):

@@ -1,4 +1,4 @@
-"""Connections: the pool, the schema brought forward, and how PostgreSQL's errors are told."""
+"""Connections: the pool, and the schema brought forward."""
 
 from __future__ import annotations
 
@@ -10,17 +10,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from holdfast.errors import (
-    StoreBusy,
-    StoreError,
-    StoreFailed,
-    StoreForeign,
-    StoreFull,
-    StoreNewer,
-    StoreOlder,
-    StoreReadOnly,
-    StoreUnopened,
-)
+from holdfast.errors import StoreForeign, StoreNewer, StoreOlder, StoreUnopened
+from holdfast.store.postgres.failures import RIGHTS, translate
 
 SCHEMA: Final = 3
 POOL_MAX: Final = 8  # for reading
@@ -32,15 +23,6 @@ LANE_LOCK_SECONDS_MAX: Final = 3.0  # others' commits wait behind a batch that w
 # A server that restarts is waited for, so long; asked again, so often.
 LOST_SECONDS_MAX: Final = 30.0
 LOST_PAUSE_SECONDS: Final = 0.05
-BROKEN: Final = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-)
 # One process at a time brings the schema forward; the number only has to be ours.
 _MIGRATING: Final = 0x484F4C44
 
@@ -62,11 +44,6 @@ _OCCUPIED: Final = (
     "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = 'holdfast'"
 )
-_RIGHTS: Final = (
-    "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA holdfast and "
-    "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast to this role"
-)
-
 _BEHIND: Final = (
     "its functions are of another release, or it was moved here from another server, and this "
     "command changes nothing; start your application with this release first"
@@ -127,9 +104,9 @@ async def connect(url: str) -> Pool:
     except BaseException as error:
         await pool.close()
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            raise StoreUnopened(where(url), f"{error}. {_RIGHTS}") from error
+            raise StoreUnopened(where(url), f"{error}. {RIGHTS}") from error
         if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
-            raise translate(error, where(url)) from error
+            raise translate(error, where(url), "change") from error
         raise
     return pool
 
@@ -275,7 +252,7 @@ def _reason(error: Exception) -> str:
     """Why no connection came about, and what to look at."""
     text = (str(error) or type(error).__name__).rstrip(".")
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return f"{text}. {_RIGHTS}"
+        return f"{text}. {RIGHTS}"
     if isinstance(error, OSError):
         return f"{text}. Is the server running, and are host and port in the URL right? Then retry"
     return text
@@ -283,30 +260,3 @@ def _reason(error: Exception) -> str:
 
 def _sql(name: str) -> str:
     return Path(__file__).with_name(name).read_text()
-
-
-def translate(error: BaseException, place: str) -> StoreError:
-    """The one place where PostgreSQL's errors become ours."""
-    match error:
-        case (
-            asyncpg.LockNotAvailableError()
-            | asyncpg.QueryCanceledError()
-            | asyncpg.DeadlockDetectedError()
-            | asyncpg.TooManyConnectionsError()
-            | TimeoutError()
-        ):
-            return StoreBusy(place)
-        case asyncpg.DiskFullError():
-            return StoreFull(place)
-        case asyncpg.ReadOnlySQLTransactionError():
-            return StoreReadOnly(
-                place, "the server is a standby or read-only. Connect to the primary"
-            )
-        case asyncpg.InsufficientPrivilegeError():
-            return StoreReadOnly(place, f"{error}. {_RIGHTS}")
-        case asyncpg.UndefinedFunctionError():
-            return StoreFailed(
-                place, f"{error}. A newer release may have changed the schema: upgrade"
-            )
-        case _:
-            return StoreFailed(place, f"{type(error).__name__}: {error}")
