@@ -57,10 +57,67 @@ async def test_a_server_that_is_down_is_told_with_advice(tmp_path: Path) -> None
         assert "running" in text
 
 
-async def test_a_database_that_does_not_exist_is_told(postgres_server: Server) -> None:
-    """The server's own words are passed on."""
-    url = postgres_server.url_as("holdfast", database="nowhere")
-    assert '"nowhere" does not exist' in await refused(url, errors.StoreUnopened)
+@pytest.mark.parametrize(
+    ("role", "database", "options", "words"),
+    [
+        ("holdfast", "nowhere", "", ['"nowhere" does not exist', "CREATE DATABASE"]),
+        ("nobody", "postgres", "", ['"nobody" does not exist', "CREATE ROLE"]),
+        ("holdfast", "postgres", "&nonsense=1", ['"nonsense"', "after the ? in the URL"]),
+        ("holdfast", "postgres", "&work_mem=much", ['"work_mem"', "after the ? in the URL"]),
+        ("holdfast", "postgres", "&target_session_attrs=standby", ["target_session_attrs"]),
+    ],
+)
+async def test_what_the_server_refuses_is_told_with_advice(
+    postgres_server: Server, role: str, database: str, options: str, words: list[str]
+) -> None:
+    """The server's own words are passed on, and followed by what to do; doors that look too."""
+    url = postgres_server.url_as(role, database=database) + options
+    text = await refused(url, errors.StoreUnopened)
+    assert [word for word in words if word not in text] == []
+    with pytest.raises(errors.StoreUnopened) as info:
+        await refuse_missing(url)
+    assert str(info.value) == text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:secret@127.0.0.1:notaport/x",
+        "postgresql://ada:se/cret@127.0.0.1/x",
+        "postgresql://ada:[secret]@127.0.0.1/x",
+        "postgresql://ada:secret@127.0.0.1/x?sslmode=bogus",
+    ],
+)
+async def test_a_url_that_cannot_be_read_is_no_fault_of_the_server(url: str) -> None:
+    """InvalidURL, before anything is tried, and without the password."""
+    assert "cret" not in await refused(url, errors.InvalidURL)
+    with pytest.raises(errors.InvalidURL):
+        await refuse_missing(url)
+
+
+async def test_a_limit_of_connections_is_told_as_such(
+    postgres_url: str, guest: str, admin: asyncpg.Connection
+) -> None:
+    """At opening and later: not as a lock, to be tried again, and the store works when it can."""
+    async with holdfast.open(postgres_url) as hf:
+        await hf.create("a", "b", id="c")
+    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
+    assert "no connection is free" in await refused(guest, errors.StoreBusy)
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 10")
+    async with holdfast.open(guest) as hf:
+        session = hf.session(("a", "b", "c"), actor="x")
+        await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
+        answers = await asyncio.gather(
+            *(session.append("x.y") for _ in range(5)), return_exceptions=True
+        )
+        for answer in answers:
+            assert type(answer) is errors.StoreBusy
+            assert answer.retryable
+            assert "no connection is free" in str(answer)
+        await admin.execute("ALTER ROLE guest CONNECTION LIMIT 10")
+        assert (await session.append("x.y")).seq == 2
 
 
 async def test_a_role_without_privileges_is_told_what_it_lacks(guest: str) -> None:

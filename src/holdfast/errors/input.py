@@ -28,8 +28,8 @@ class InvalidKey(InvalidInput):
 
 def _without_secrets(url: str) -> str:
     """A URL that may be shown: whatever it is, what looks like a password is left out."""
-    url = re.sub(r"(?<=password=)[^&#]*", "…", url)
-    return re.sub(r"(?<=://)([^/?#@]*?):[^/?#]*@", r"\1:…@", url)
+    url = re.sub(r"(?<=password=)[^&]*", "…", url)
+    return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
 
 
 class InvalidURL(InvalidInput):

@@ -38,16 +38,17 @@ class StoreForked(StoreError):
         )
 
 
+_HELD: Final = "another process holds it and did not let go in time"
+_LET_GO: Final = "if it stays so, end the process that keeps a transaction open"
+
+
 class StoreBusy(StoreError):
     code = "store.busy"
     retryable = True
 
-    def __init__(self, where: str) -> None:
-        self.where = where
-        super().__init__(
-            f"another process holds {where} and did not let go in time; nothing was written. "
-            "Try again; if it stays so, end the process that keeps a transaction open."
-        )
+    def __init__(self, where: str, reason: str = _HELD, advice: str = _LET_GO) -> None:
+        self.where, self.reason, self.advice = where, reason, advice
+        super().__init__(f"{where} is busy: {reason}; nothing was written. Try again; {advice}.")
 
 
 class StoreFull(StoreError):

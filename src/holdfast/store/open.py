@@ -49,8 +49,9 @@ def scheme_of(url: str) -> str:
         raise InvalidURL(str(url), "it is not a URL")
     try:
         return urlsplit(url).scheme
-    except ValueError as error:
-        raise InvalidURL(url, f"it is not a URL ({error})") from None
+    except ValueError:  # its words may hold a piece of a password
+        reason = "it is not a URL; [ and ] belong around an IPv6 address only"
+        raise InvalidURL(url, reason) from None
 
 
 async def _open_postgres(url: str, seal: Seal | None) -> Store:

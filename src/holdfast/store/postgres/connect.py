@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 
 from holdfast.errors import StoreForeign, StoreNewer, StoreOlder, StoreUnopened
-from holdfast.store.postgres.failures import RIGHTS, translate
+from holdfast.store.postgres.address import check_url, where
+from holdfast.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
 SCHEMA: Final = 3
 POOL_MAX: Final = 8  # for reading
@@ -104,8 +104,8 @@ async def connect(url: str) -> Pool:
     except BaseException as error:
         await pool.close()
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            raise StoreUnopened(where(url), f"{error}. {RIGHTS}") from error
-        if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
+            raise unopened(error, where(url)) from error
+        if isinstance(error, FAILURES):
             raise translate(error, where(url), "change") from error
         raise
     return pool
@@ -122,7 +122,8 @@ async def _prepare(url: str) -> None:
 
 
 async def open_pool(url: str, *, size: int) -> Pool:
-    """Connections, one of them made now. Raises StoreUnopened."""
+    """Connections, one of them made now. Raises InvalidURL, StoreBusy, StoreUnopened."""
+    check_url(url)
     try:
         pool = await asyncpg.create_pool(
             url,
@@ -135,8 +136,8 @@ async def open_pool(url: str, *, size: int) -> Pool:
         )
         async with pool.acquire():
             return pool
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnopened(where(url), _reason(error)) from error
+    except UNOPENED as error:
+        raise unopened(error, where(url)) from error
 
 
 def _settings(lock_seconds: float) -> dict[str, str]:
@@ -159,6 +160,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
 
     With `ready` also where it would do no more than bring functions of ours up to date.
     """
+    check_url(url)
     try:
         conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
         try:
@@ -166,24 +168,14 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
             behind = ready and found == SCHEMA and not await _is_ready(conn)
         finally:
             await conn.close()
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnopened(where(url), _reason(error)) from error
+    except UNOPENED as error:
+        raise unopened(error, where(url)) from error
     if found == 0:
         raise StoreUnopened(where(url), "the database has no schema holdfast; check the URL")
     if 0 < found < SCHEMA:
         raise StoreOlder(where(url), found, SCHEMA)
     if behind:
         raise StoreUnopened(where(url), _BEHIND)
-
-
-def where(url: str) -> str:
-    """The URL without its password, wherever that stands, for people."""
-    url = re.sub(r"(?<=password=)[^&#]*", "…", url)
-    before, at, after = url.rpartition("@")
-    if not at or "://" not in before:
-        return url
-    scheme, _, login = before.partition("://")
-    return f"{scheme}://{login.partition(':')[0]}@{after}"
 
 
 async def bring_forward(conn: Connection, place: str) -> None:
@@ -246,16 +238,6 @@ async def _schema(conn: Connection) -> int:
         return -1
     number = b"" if found is None else bytes(found)
     return int(number) if number.isdigit() else -1
-
-
-def _reason(error: Exception) -> str:
-    """Why no connection came about, and what to look at."""
-    text = (str(error) or type(error).__name__).rstrip(".")
-    if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return f"{text}. {RIGHTS}"
-    if isinstance(error, OSError):
-        return f"{text}. Is the server running, and are host and port in the URL right? Then retry"
-    return text
 
 
 def _sql(name: str) -> str:

@@ -216,10 +216,7 @@ def room(most: int, used: int, ours: int) -> Check:
     found = f"{used} of {most} in use, {ours} by Holdfast; a process takes up to {PROCESS_MAX}"
     if most - used >= PROCESS_MAX:
         return Check("connections", found)
-    advice = (
-        "Raise max_connections and restart the server, put PgBouncer (session mode) in front of "
-        "it, or run fewer processes."
-    )
+    advice = "Raise max_connections and restart the server, or run fewer processes."
     return Check("connections", found, "warning", advice)
 
 

@@ -125,6 +125,8 @@ class Lane:
         except asyncpg.ReadOnlySQLTransactionError as error:
             self._line.drop()  # the server may have become a standby: look for the primary again
             self._fail(units, error)
+        except asyncpg.TooManyConnectionsError as error:
+            self._fail(units, error)  # whoever is in the batch: there is no line to send it over
         except asyncpg.PostgresError as error:
             self._cache.clear()
             if len(units) > 1:

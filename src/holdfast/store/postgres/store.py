@@ -28,6 +28,7 @@ from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import audit, doctor, feed, heads, rows, work
+from holdfast.store.postgres.address import where
 from holdfast.store.postgres.committer import LANES, Committer
 from holdfast.store.postgres.connect import (
     CONNECT_SECONDS_MAX,
@@ -39,7 +40,6 @@ from holdfast.store.postgres.connect import (
     Pool,
     connect,
     open_pool,
-    where,
 )
 from holdfast.store.postgres.failures import BROKEN, FAILURES, translate
 from holdfast.store.postgres.reader import Reader, values
