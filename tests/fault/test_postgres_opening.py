@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.store.open import refuse_missing
+from holdfast.store.open import refuse_change, refuse_missing
 from holdfast.store.postgres import connect
 from holdfast.store.postgres.connect import SCHEMA
 from holdfast.store.postgres.store import PostgresStore
@@ -190,6 +190,22 @@ async def test_a_newer_schema_is_refused(postgres_url: str, admin: asyncpg.Conne
     newer = str(SCHEMA + 1).encode()
     await admin.execute("UPDATE holdfast.meta SET value = $1 WHERE name = 'schema'", newer)
     assert f"schema {SCHEMA + 1}" in await refused(postgres_url, errors.StoreNewer)
+
+
+async def test_a_server_that_is_too_old_is_refused(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By programs and by doors that only look, before anything is made."""
+    has, needed = admin.get_server_version().major, 99
+    monkeypatch.setattr(connect, "VERSION_MIN", needed)
+    text = await refused(postgres_url, errors.StoreUnopened)
+    assert f"PostgreSQL {has}." in text
+    assert f"needs {needed} or newer" in text
+    for look in (refuse_missing, refuse_change):
+        with pytest.raises(errors.StoreUnopened) as info:
+            await look(postgres_url)
+        assert str(info.value) == text
+    assert not await admin.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'")
 
 
 async def test_many_open_a_new_database_at_once(postgres_url: str) -> None:

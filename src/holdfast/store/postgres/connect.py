@@ -14,6 +14,7 @@ from holdfast.store.postgres.address import check_url, where
 from holdfast.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
 SCHEMA: Final = 3
+VERSION_MIN: Final = 13  # of the server: the first with xid8, by which the feed is ordered
 POOL_MAX: Final = 8  # for reading
 DESK_MAX: Final = 4  # for what may wait for a row: claims, locks, deletions
 CONNECT_SECONDS_MAX: Final = 10.0
@@ -98,6 +99,7 @@ async def connect(url: str) -> Pool:
     pool = await open_pool(url, size=POOL_MAX)
     try:
         async with pool.acquire() as conn:
+            _check_version(conn, where(url))
             ready = await _is_ready(conn)
         if not ready:
             await _prepare(url)
@@ -140,6 +142,17 @@ async def open_pool(url: str, *, size: int) -> Pool:
         raise unopened(error, where(url)) from error
 
 
+def _check_version(conn: Connection, place: str) -> None:
+    """Raise StoreUnopened for a server that lacks what our SQL is written in."""
+    found = conn.get_server_version()
+    if found.major < VERSION_MIN:
+        raise StoreUnopened(
+            place,
+            f"it is PostgreSQL {found.major}.{found.minor}, and Holdfast needs {VERSION_MIN} or "
+            "newer. Upgrade the server, or name another in the URL",
+        )
+
+
 def _settings(lock_seconds: float) -> dict[str, str]:
     return {
         "application_name": "holdfast",
@@ -164,6 +177,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
     try:
         conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
         try:
+            _check_version(conn, where(url))
             found = await _schema(conn)
             behind = ready and found == SCHEMA and not await _is_ready(conn)
         finally:
