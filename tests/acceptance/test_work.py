@@ -111,20 +111,20 @@ async def test_a_lease_has_a_length_within_bounds(
         lambda: hf.renew(lease, lease_seconds=seconds),  # type: ignore[arg-type]
         lambda: hf.acquire_lock(waiting.key, "w", lease_seconds=seconds),  # type: ignore[arg-type]
     ):
-        with pytest.raises(errors.InvalidQuery):
+        with pytest.raises(errors.InvalidInput):
             await ask()
     assert (await waiting.refresh()).head.lease_us is None
 
 
 async def test_what_makes_no_sense_is_refused(hf: Holdfast, waiting: Session) -> None:
     """A worker without a name, no sessions at all, a lease of another session, a wild priority."""
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.claim("")
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.claim("w", limit=0)
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.acquire_lock(waiting.key, "\x00")
-    with pytest.raises(errors.InvalidQuery, match="the lease is of"):
+    with pytest.raises(errors.InvalidInput, match="the lease is of"):
         hf.session(("support", "ada", "x"), lease=Lease(waiting.key, "w", 1, 1))
     for priority in (1_001, -1_001, 1.5, True, "1"):
         with pytest.raises(errors.InvalidEvent, match="a priority"):

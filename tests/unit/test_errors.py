@@ -46,6 +46,7 @@ ARGUMENTS: dict[str, Any] = {
     "type": "session.x",
     "path": "plan.steps[0]",
     "missing": "name 'plan'",
+    "of": "feed",
     "op": "add",
     "expected": "a list",
     "computed": "a dict",

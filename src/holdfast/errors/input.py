@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from holdfast.errors.root import HoldfastError
 
@@ -55,10 +56,14 @@ class InvalidQuery(InvalidInput):
 class InvalidCursor(InvalidInput):
     code = "query.cursor"
 
-    def __init__(self) -> None:
+    def __init__(self, of: Literal["page", "feed"] = "page") -> None:
+        self.of = of
         super().__init__(
             "the cursor is not one that this query returned. Pass page.cursor of the same "
             "query unchanged, or None to begin again."
+            if of == "page"
+            else "`after` is no position in the feed of this store. Pass change.position of a "
+            "change that was watched in it unchanged, or None to begin with the first event."
         )
 
 

@@ -19,7 +19,6 @@ from msgspec import UNSET, UnsetType, structs
 from holdfast.errors import (
     InvalidEvent,
     InvalidInput,
-    InvalidQuery,
     SchemaViolation,
     SessionConflict,
     SessionNotLoaded,
@@ -32,11 +31,12 @@ from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
-from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
-from holdfast.model.values import EMPTY, FrozenDict, Reads
+from holdfast.model.limits import INT_MAX, TAIL_KEPT, UPDATE_TRIES_MAX
+from holdfast.model.values import EMPTY, FrozenDict, Reads, described
+from holdfast.session.arguments import check_actor, check_change, check_many
 from holdfast.session.loading import Loading
 from holdfast.store.protocol import Committed, Loaded, scope_fields
-from holdfast.store.select import check_limit, check_seq, check_types
+from holdfast.store.select import check_limit, check_seq, check_tail, check_types
 
 if TYPE_CHECKING:
     from holdfast.model.envelope import Format
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
-_NEVER: Final = -1  # a version that no session is at: only a repeat gets past it
+_NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
 
 
 S = TypeVar("S", covariant=True)
@@ -69,7 +69,7 @@ class Session(Generic[S]):
     ) -> None:
         self._hf = hf
         self.key = key
-        self.actor = actor
+        self.actor = check_actor(actor)
         self.lease = lease
         self.damaged: tuple[int, ...] = ()
         self._head: Head | None = None
@@ -142,8 +142,7 @@ class Session(Generic[S]):
 
         Typed state of another MAJOR is migrated, which is recorded. Raises MigrationError then.
         """
-        check_limit(tail, least=0)
-        await self._load(tail=tail)
+        await self._load(tail=check_tail(tail))
         return self
 
     def envelope(self, *, format: Format = "json") -> bytes:
@@ -247,7 +246,7 @@ class Session(Generic[S]):
     ) -> tuple[Event, ...]:
         """Record several events in order, all or nothing."""
         actor = actor or self.actor
-        prepared = tuple([self._hf._prepare(draft, actor) for draft in drafts])
+        prepared = tuple([self._hf._prepare(draft, actor) for draft in check_many(drafts)])
         return await self._append(prepared, expect) if prepared else ()
 
     async def update(
@@ -263,6 +262,7 @@ class Session(Generic[S]):
         through all names notices new session fields, not new app: or user: names. With typed
         state it returns an update as `apply` takes it, made again if anything was written.
         """
+        check_change(change)
         await self.refresh()  # "nothing to do" must be decided on the newest state too
         return await self._persist(lambda: self._try_update(change, actor))
 
@@ -571,6 +571,11 @@ def own_ops(draft: Prepared) -> list[op.PlainOp]:
 
 def check_expect(expect: object) -> int | None:
     """A version to expect, or none; True is not 1 here."""
-    if expect is not None and type(expect) is not int:
-        raise InvalidQuery(f"expect is a version, not {expect!r}")
+    if expect is None:
+        return None
+    if type(expect) is not int or not 0 <= expect <= INT_MAX:
+        raise InvalidInput(
+            f"expect is a version, not {described(expect)}. Pass the version that the session was "
+            "read at, or leave it out."
+        )
     return expect

@@ -28,7 +28,7 @@ from holdfast.errors import (
     StoreClosed,
     StoreForked,
 )
-from holdfast.model.events import Commit, Draft, Prepared, prepare, to_us
+from holdfast.model.events import Commit, Draft, Prepared, prepare
 from holdfast.model.head import CREATED, created_data
 from holdfast.model.ids import Entropy, Ids
 from holdfast.model.keys import Key
@@ -38,13 +38,14 @@ from holdfast.model.limits import (
     DRAFTS_PER_COMMIT_MAX,
     SESSIONS_PER_COMMIT_MAX,
 )
-from holdfast.model.values import EMPTY
+from holdfast.model.values import EMPTY, described
+from holdfast.session.arguments import check_progress, moment_us
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.follow import Hub
 from holdfast.session.session import Session
 from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
-from holdfast.store.cursor import check_app
+from holdfast.store.cursor import check_app, check_position
 from holdfast.store.doctor import read_checks
 from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
@@ -62,8 +63,8 @@ from holdfast.store.protocol import (
     Seal,
     Store,
 )
-from holdfast.store.select import check_limit
-from holdfast.store.work import Work, check_lease_seconds, check_worker
+from holdfast.store.select import check_limit, check_tail
+from holdfast.store.work import Work, check_claim, check_lease, check_lease_seconds, check_worker
 
 if TYPE_CHECKING:
     from holdfast.model.migrations import MigrationRegistry
@@ -170,7 +171,7 @@ class Holdfast:
             fields, version = encoded(state)
             typed, state = Typed(type(state), migrations), fields
             typed.trust()
-        data = created_data(key, labels or EMPTY, version)
+        data = created_data(key, EMPTY if labels is None else labels, version)
         draft = Draft(type=CREATED, data=data, set=state or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
         session: Session[Any] = Session(self, key, actor=bound, typed=typed)
@@ -223,8 +224,7 @@ class Holdfast:
         self._store_now()
         typed = _typed(state_type, migrations)
         session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
-        since_us = None if since is None else to_us(since)
-        await session._load(tail=check_limit(tail, least=0), since_us=since_us)
+        await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
         if typed is not None and session.head.schema_version is not None:
             typed.prove(session.head, session._fields)
         return session
@@ -296,7 +296,7 @@ class Holdfast:
 
         With an object of a State class as state, it is typed in either case.
         """
-        how: dict[str, Any] = {"tail": tail, "actor": actor}
+        how: dict[str, Any] = {"tail": check_tail(tail), "actor": actor}
         if not isinstance(state, Mapping):
             how |= {"state_type": type(state), "migrations": migrations}
         key = Key(app, user, id)
@@ -342,8 +342,11 @@ class Holdfast:
         With a `lease` of this session, whatever it writes is refused once the lease is not held.
         """
         self._store_now()
-        if lease is not None and lease.key != _key(key):
-            raise InvalidQuery(f"the lease is of {lease.key}, not of {_key(key)}")
+        if lease is not None and check_lease(lease).key != _key(key):
+            raise InvalidInput(
+                f"the lease is of {lease.key}, not of {_key(key)}. Pass the lease that was given "
+                "on this session."
+            )
         typed = _typed(state_type, migrations)
         return Session(self, _key(key), actor=actor, lease=lease, typed=typed)
 
@@ -371,8 +374,8 @@ class Holdfast:
             labels=cursors.labels(label),
             order=order,
             reverse=reverse,
-            created_after_us=None if created_after is None else to_us(created_after),
-            updated_after_us=None if updated_after is None else to_us(updated_after),
+            created_after_us=moment_us("created_after", created_after),
+            updated_after_us=moment_us("updated_after", updated_after),
         )
         return await self._store_now().heads(query, cursor=cursor, limit=check_limit(limit))
 
@@ -410,19 +413,24 @@ class Holdfast:
         nothing comes twice. Without `after`, from the first event.
         """
         feed = feed_of(self._store_now())
-        one = None if key is None else _key(key)
-        return watch(self._hub, feed, app=check_app(app), key=one, after=after)
+        one, app = None if key is None else _key(key), check_app(app)
+        if one is not None and app not in (None, one.app):
+            raise InvalidInput(
+                f"the session {one} is not of the app {app!r}. Name the app, or the key alone."
+            )
+        return watch(self._hub, feed, app=app, key=one, after=check_position(after))
 
     async def verify(
         self, key: AnyKey | None = None, *, progress: Progress | None = None
     ) -> Report:
         """Read one session (or, without a key, everything) back and check it against its chain."""
-        return await self._store_now().verify(None if key is None else _key(key), progress)
+        one = None if key is None else _key(key)
+        return await self._store_now().verify(one, check_progress(progress))
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
         store = self._store_now()
-        report = await store.verify(None, progress)
+        report = await store.verify(None, check_progress(progress))
         kept = await store.examine() if isinstance(store, Examined) else ()
         return Diagnosis((*read_checks(report), *kept), report)
 
@@ -447,11 +455,15 @@ class Holdfast:
 
         with _pydantic():
             forward = forward_of(registry, state_type)
-        return await Migrating(self, forward, app=check_app(app), apply=apply).run(progress)
+        migrating = Migrating(self, forward, app=check_app(app), apply=apply)
+        return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is whole or not there."""
         store = self._store_now()
+        check_progress(progress)
+        if not isinstance(target, (str, os.PathLike)):
+            raise InvalidInput(f"{described(target)} names no file. Pass a path.")
         if not isinstance(store, Backups):
             refuse_server(self.url)
             raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
@@ -470,17 +482,17 @@ class Holdfast:
         work = self._work_now()
         check_worker(worker)
         check_lease_seconds(lease_seconds)
-        limit = check_limit(limit)
-        app = check_app(app)
+        limit, app = check_claim(limit), check_app(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
     async def renew(self, lease: Lease, *, lease_seconds: float = 30) -> Lease:
         """Hold the lease for so long from now. Raises SessionFenced if it is not held any more."""
-        return await self._work_now().renew(lease, check_lease_seconds(lease_seconds))
+        seconds = check_lease_seconds(lease_seconds)
+        return await self._work_now().renew(check_lease(lease), seconds)
 
     async def release(self, lease: Lease) -> bool:
         """Give the lease back. False if it was not held any more."""
-        return await self._work_now().release(lease)
+        return await self._work_now().release(check_lease(lease))
 
     async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
         """A lease on this very session, due or not. Raises SessionLocked if another holds it."""
