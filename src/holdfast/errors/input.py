@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Final, Literal
 
 from holdfast.errors.root import HoldfastError
 
@@ -173,15 +173,15 @@ class NotPending(InvalidInput):
         )
 
 
+_DECLARED: Final = "Correct the class that declares the state"
+
+
 class InvalidSchema(InvalidInput):
     code = "schema.invalid"
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"the schema is not valid: {reason}. Correct the class that declares the state, or the "
-            "version: MAJOR.MINOR.PATCH, as in '1.2.0'."
-        )
+    def __init__(self, reason: str, advice: str = _DECLARED) -> None:
+        self.reason, self.advice = reason, advice
+        super().__init__(f"the schema is not valid: {reason}. {advice}.")
 
 
 class FieldAccessDenied(InvalidInput):
