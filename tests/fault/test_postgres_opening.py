@@ -192,6 +192,30 @@ async def test_a_newer_schema_is_refused(postgres_url: str, admin: asyncpg.Conne
     assert f"schema {SCHEMA + 1}" in await refused(postgres_url, errors.StoreNewer)
 
 
+async def test_no_more_connections_are_taken_than_were_given(
+    postgres_url: str, guest: str, admin: asyncpg.Connection
+) -> None:
+    """With five, and a role that has no more: reads, commits, claims and watchers all at once."""
+    async with holdfast.open(postgres_url) as hf:
+        await hf.create("a", "b", id="c")
+    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 5")
+    async with holdfast.open(guest, connections=5) as hf:
+        session = hf.session(("a", "b", "c"), actor="x")
+        watcher = hf.watch()
+        assert (await anext(watcher)).event.seq == 1
+        await asyncio.gather(
+            *(session.append("x.y") for _ in range(30)),
+            *(hf.get(session.key) for _ in range(30)),
+            *(hf.claim("w") for _ in range(30)),
+        )
+        for seq in range(2, 32):
+            assert (await anext(watcher)).event.seq == seq
+        (found,) = [c for c in (await hf.doctor()).checks if c.name == "connections"]
+        assert "up to 5" in found.found
+
+
 async def test_a_server_that_is_too_old_is_refused(
     postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,9 +80,16 @@ _NONE: Final[Mapping[str, Any]] = {}
 class Holdfast:
     """The door to a store. Open it with `async with holdfast.open(url) as hf`."""
 
-    def __init__(self, url: str, *, seal: Seal | None = None, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        store: Store | None = None,
+    ) -> None:
         self.url = url
-        self._seal = seal
+        self._seal, self._connections = seal, connections
         self._store = store
         self._pid = 0
         self._hub: Hub
@@ -97,7 +104,7 @@ class Holdfast:
         if self._pid:
             raise StoreClosed
         if self._store is None:
-            self._store = await open_store(self.url, seal=self._seal)
+            self._store = await open_store(self.url, seal=self._seal, connections=self._connections)
         self._hub = Hub(self._store)
         self._new_id = Ids(_now_ms, Entropy(os.urandom))
         self._pid = os.getpid()

@@ -115,8 +115,10 @@ def _plain(argument: Any) -> Any:
 class SyncHoldfast(Sync[Holdfast]):
     """Holdfast without await, open at once: use it in a `with` block, or call close()."""
 
-    def __init__(self, url: str, *, seal: Seal | None = None) -> None:
-        super().__init__(Holdfast(url, seal=seal), _Loop())
+    def __init__(
+        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+    ) -> None:
+        super().__init__(Holdfast(url, seal=seal, connections=connections), _Loop())
         try:
             super().__enter__()
         except BaseException:

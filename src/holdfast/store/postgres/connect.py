@@ -9,14 +9,16 @@ from typing import Any, Final
 
 import asyncpg
 
-from holdfast.errors import StoreForeign, StoreNewer, StoreOlder, StoreUnopened
+from holdfast.errors import InvalidInput, StoreForeign, StoreNewer, StoreOlder, StoreUnopened
+from holdfast.model.values import described
 from holdfast.store.postgres.address import check_url, where
 from holdfast.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
 SCHEMA: Final = 3
 VERSION_MIN: Final = 13  # of the server: the first with xid8, by which the feed is ordered
-POOL_MAX: Final = 8  # for reading
-DESK_MAX: Final = 4  # for what may wait for a row: claims, locks, deletions
+CONNECTIONS: Final = 15  # of one store, unless it is told otherwise
+CONNECTIONS_MIN: Final = 5
+CONNECTIONS_MAX: Final = 1_000
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
 LOCK_SECONDS_MAX: Final = 10.0
@@ -94,9 +96,24 @@ class Line:
             await conn.close()
 
 
-async def connect(url: str) -> Pool:
+def shares(connections: int) -> tuple[int, int]:
+    """How many are for reading, and how many for what may wait for a row: claims, locks, deletions.
+
+    Two more are the committer's lanes', one is for hints. Raises InvalidInput.
+    """
+    if type(connections) is not int or not CONNECTIONS_MIN <= connections <= CONNECTIONS_MAX:
+        raise InvalidInput(
+            f"a store has {CONNECTIONS_MIN} to {CONNECTIONS_MAX:,} connections, not "
+            f"{described(connections)}. Leave connections out for {CONNECTIONS}."
+        )
+    rest = connections - 3
+    waiting = max(1, rest // 3)
+    return rest - waiting, waiting
+
+
+async def connect(url: str, *, size: int) -> Pool:
     """A pool on a database whose schema is ours and current. Raises StoreError."""
-    pool = await open_pool(url, size=POOL_MAX)
+    pool = await open_pool(url, size=size)
     try:
         async with pool.acquire() as conn:
             _check_version(conn, where(url))

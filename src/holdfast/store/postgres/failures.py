@@ -49,7 +49,7 @@ _SETTINGS: Final = (
 )
 _FEWER: Final = (
     "if it stays so, raise max_connections on the server (or the limit of this role or database), "
-    "or run fewer processes: each takes up to 15 connections"
+    "run fewer processes, or give each fewer connections than 15: holdfast.open(url, connections=…)"
 )
 
 

@@ -32,7 +32,7 @@ from holdfast.store.postgres.address import where
 from holdfast.store.postgres.committer import LANES, Committer
 from holdfast.store.postgres.connect import (
     CONNECT_SECONDS_MAX,
-    DESK_MAX,
+    CONNECTIONS,
     LOST_PAUSE_SECONDS,
     LOST_SECONDS_MAX,
     Connection,
@@ -40,6 +40,7 @@ from holdfast.store.postgres.connect import (
     Pool,
     connect,
     open_pool,
+    shares,
 )
 from holdfast.store.postgres.failures import BROKEN, FAILURES, translate
 from holdfast.store.postgres.reader import Reader, values
@@ -77,13 +78,19 @@ class PostgresStore:
         self._open = True
 
     @classmethod
-    async def open(cls, url: str, *, seal: Seal | None = None) -> PostgresStore:
-        """Connect, and bring the schema forward if it is behind. Raises StoreError."""
-        pool = await connect(url)
+    async def open(
+        cls, url: str, *, seal: Seal | None = None, connections: int = CONNECTIONS
+    ) -> PostgresStore:
+        """Connect, and bring the schema forward if it is behind. Raises StoreError.
+
+        No more than so many connections are open at any time.
+        """
+        reading, waiting = shares(connections)
+        pool = await connect(url, size=reading)
         try:
             secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
             # For what may wait for a row: readers do not wait behind it.
-            desk = await open_pool(url, size=DESK_MAX)
+            desk = await open_pool(url, size=waiting)
         except BaseException as error:
             await pool.close()
             if isinstance(error, FAILURES):
@@ -222,7 +229,8 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        checks: tuple[Check, ...] = await self._with(doctor.examine)
+        each = self._pool.get_max_size() + self._desk.get_max_size() + LANES + 1  # an ear
+        checks: tuple[Check, ...] = await self._with(lambda conn: doctor.examine(conn, each))
         return checks
 
     async def changes(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from holdfast.store.postgres import connect, doctor
 from holdfast.store.postgres.committer import LANES
 
@@ -14,9 +16,18 @@ PAGE = (Path(__file__).parents[4] / "docs" / "postgres.md").read_text()
 def test_the_page_says_how_many_connections_a_process_takes() -> None:
     """In all, and for each purpose."""
     table = [int(number) for number in re.findall(r"^\| .* \| (\d+) \|$", PAGE, re.MULTILINE)]
-    assert table == [connect.POOL_MAX, connect.DESK_MAX, LANES, 1]
-    assert sum(table) == doctor.PROCESS_MAX
-    assert f"up to {doctor.PROCESS_MAX} connections" in PAGE
+    assert table == [*connect.shares(connect.CONNECTIONS), LANES, 1]
+    assert sum(table) == connect.CONNECTIONS
+    assert f"up to {connect.CONNECTIONS} connections" in PAGE
+    assert f"from {connect.CONNECTIONS_MIN} on" in PAGE
+
+
+@pytest.mark.parametrize("connections", range(connect.CONNECTIONS_MIN, 60))
+def test_every_purpose_has_a_connection(connections: int) -> None:
+    """However few there are, and none more than was given."""
+    reading, waiting = connect.shares(connections)
+    assert min(reading, waiting) >= 1
+    assert reading + waiting + LANES + 1 == connections
 
 
 def test_the_page_says_which_server_is_needed() -> None:

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from holdfast.errors import HoldfastError, InvalidURL, StoreBusy, StoreFailed, StoreUnopened
-from holdfast.store.postgres.doctor import PROCESS_MAX
+from holdfast.store.postgres.connect import CONNECTIONS
 from holdfast.store.postgres.failures import translate, unopened
 
 PLACE = "postgresql://ada@host/db"
@@ -92,7 +92,7 @@ def test_too_many_connections_are_not_told_as_a_lock() -> None:
     told = translate(asyncpg.TooManyConnectionsError("too many clients already"), PLACE, "write")
     assert isinstance(told, StoreBusy)
     assert "no connection is free (too many clients already)" in str(told)
-    assert f"up to {PROCESS_MAX} connections" in told.advice
+    assert f"fewer connections than {CONNECTIONS}" in told.advice
     assert "transaction" not in str(told)
     assert "transaction" in str(translate(asyncpg.LockNotAvailableError("x"), PLACE, "write"))
 
