@@ -33,6 +33,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "release": (CHANGE, lambda hf, lease: hf.release(lease)),
     "delete": (CHANGE, lambda hf, lease: hf.delete(KEY)),
     "erase": (CHANGE, lambda hf, lease: hf.erase(KEY)),
+    "create": ("get_or_create", lambda hf, lease: hf.create("shop", "ada", id="two")),
     "append": ("error.ids", lambda hf, lease: hf.session(KEY, actor="x").append("a.b")),
 }
 

@@ -77,12 +77,15 @@ class StoreReadOnly(StoreError):
         super().__init__(f"{where} cannot be written: {advice}.")
 
 
-# What a store was asked to do, by what a failure leaves open: events that may be recorded, a change
-# that may be made again (a deletion, a release), a lease that may be given; or nothing.
-Asked: TypeAlias = Literal["write", "change", "lease", "read"]
+# What a store was asked to do, by what a failure leaves open: events that may be recorded, a
+# session that may be made, a change that may be made again (a deletion, a release), a lease that
+# may be given; or nothing.
+Asked: TypeAlias = Literal["write", "create", "change", "lease", "read"]
 _OPEN: Final[dict[Asked, str]] = {
     "write": "What was acknowledged before is safe. Whether this write was recorded is not known: "
     "send it again under the same id (error.ids), never doubled",
+    "create": "Whether the session was made is not known: hf.get_or_create with its id finds it or "
+    "makes it",
     "change": "Whether this was done is not known: call again, which does no harm",
     "lease": "A lease may have been given, which ends by itself. Try again",
     "read": "Nothing was written. Try again",

@@ -26,6 +26,7 @@ from holdfast.errors import (
     SessionExists,
     SessionNotFound,
     StoreClosed,
+    StoreFailed,
     StoreForked,
 )
 from holdfast.model.events import Commit, Draft, Prepared, prepare
@@ -183,7 +184,10 @@ class Holdfast:
         prepared = self._prepare(draft, actor, reserved=True)
         session: Session[Any] = Session(self, key, actor=bound, typed=typed)
         session._check_temp((prepared,))
-        (committed,) = await self._committing((Commit(key, (prepared,), 0),))
+        try:
+            (committed,) = await self._committing((Commit(key, (prepared,), 0),))
+        except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
+            raise StoreFailed(error.where, error.reason, "create") from error
         self._hub.touch(key, committed.head.version)
         session._begin(committed, (prepared,))
         if committed.repeated:  # under a lost answer: what it sees was not told again
