@@ -305,20 +305,23 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(url: str, *, seal: Seal | None = None) -> Holdfast:
+def open(url: str, *, seal: Seal | None = None, connections: int | None = None) -> Holdfast:
     """Holdfast on the store that `url` names, for use as `async with holdfast.open(url) as hf`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
-    ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies.
+    ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
+    `connections` to a server are open at a time: 5 or more, 15 if not given.
     """
-    return Holdfast(url, seal=seal)
+    return Holdfast(url, seal=seal, connections=connections)
 
 
-def open_sync(url: str, *, seal: Seal | None = None) -> SyncHoldfast:
+def open_sync(
+    url: str, *, seal: Seal | None = None, connections: int | None = None
+) -> SyncHoldfast:
     """The same without await, for scripts and notebooks: `with holdfast.open_sync(url) as hf`."""
     from holdfast.session.sync import SyncHoldfast
 
-    return SyncHoldfast(url, seal=seal)
+    return SyncHoldfast(url, seal=seal, connections=connections)
 
 
 def restore(

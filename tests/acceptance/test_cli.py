@@ -183,6 +183,7 @@ WRONG: list[tuple[tuple[str, ...], type[holdfast.HoldfastError]]] = [
     (("doctor", "sqlite:///missing.db"), holdfast.StoreUnopened),
     (("backup", "sqlite:///missing.db", "f.db"), holdfast.StoreUnopened),
     (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), holdfast.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), holdfast.InvalidURL),
     (("verify", "sqlite:///notes.txt"), holdfast.StoreForeign),
     (("verify", "sqlite:///support.db", "--app", "x"), holdfast.InvalidInput),
     (

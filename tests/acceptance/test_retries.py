@@ -109,3 +109,17 @@ async def test_a_lost_commit_is_sent_again_and_counts_once(
     assert len(set(info.value.ids)) == 3
     assert await write(info.value.ids) == list(info.value.ids)
     assert [(await s.refresh()).state["n"] for s in (one, two)] == [2, 1]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_lost_creation_is_found_or_made_by_its_id(
+    hf: Holdfast, store: Any, when: str
+) -> None:
+    """Recorded or not: get_or_create, as the error says, leaves one session."""
+    store.fails = when
+    with pytest.raises(StoreFailed, match="get_or_create") as info:
+        await hf.create("a", "u", id="q", state={"n": 1})
+    assert info.value.asked == "create"
+    session = await hf.get_or_create("a", "u", id="q", state={"n": 1})
+    assert (session.version, dict(session.state)) == (1, {"n": 1})
+    assert len((await hf.list(app="a")).items) == 1

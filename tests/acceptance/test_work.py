@@ -140,9 +140,9 @@ async def test_a_lease_has_a_length_within_bounds(
         lambda: hf.renew(lease, lease_seconds=seconds),  # type: ignore[arg-type]
         lambda: hf.acquire_lock(waiting.key, "w", lease_seconds=seconds),  # type: ignore[arg-type]
     ):
-        with pytest.raises(errors.InvalidQuery):
+        with pytest.raises(errors.InvalidInput):
             await ask()
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.renew(Lease(waiting.key, "w", 1, 1, seconds))  # type: ignore[arg-type]
     assert (await waiting.refresh()).head.lease_us is None
 
@@ -174,7 +174,7 @@ async def test_one_that_fails_does_not_starve_the_others(hf: Holdfast) -> None:
 async def test_a_retry_is_within_bounds(hf: Holdfast, waiting: Session, seconds: object) -> None:
     """Anything else is refused, and the lease is held as before."""
     (lease,) = await hf.claim("w")
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.release(lease, retry_seconds=seconds)  # type: ignore[arg-type]
     assert await hf.release(lease)
 
@@ -214,13 +214,13 @@ async def test_a_timer_is_cleared_with_the_work_it_was_for(hf: Holdfast) -> None
 
 async def test_what_makes_no_sense_is_refused(hf: Holdfast, waiting: Session) -> None:
     """A worker without a name, no sessions at all, a lease of another session, a wild priority."""
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.claim("")
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.claim("w", limit=0)
-    with pytest.raises(errors.InvalidQuery):
+    with pytest.raises(errors.InvalidInput):
         await hf.acquire_lock(waiting.key, "\x00")
-    with pytest.raises(errors.InvalidQuery, match="the lease is of"):
+    with pytest.raises(errors.InvalidInput, match="the lease is of"):
         hf.session(("support", "ada", "x"), lease=Lease(waiting.key, "w", 1, 1))
     for priority in (1_001, -1_001, 1.5, True, "1"):
         with pytest.raises(errors.InvalidEvent, match="a priority"):

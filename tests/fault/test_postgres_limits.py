@@ -19,6 +19,7 @@ from holdfast.store.protocol import Committed
 from holdfast.testing.commits import add, create, draft, key, load, log
 from tests.support.postgres import waiting_backend
 
+READERS, _ = connect.shares(connect.CONNECTIONS)
 A, B = key("a"), key("b")
 
 
@@ -103,7 +104,7 @@ async def test_a_locked_table_is_told_to_readers(
 async def test_a_crowd_of_readers_is_served_and_writers_too(store: PostgresStore) -> None:
     """Hundreds of reads at once, far more than the pool has connections, and commits among them."""
     await create(store, A)
-    reads = [load(store, A) for _ in range(40 * connect.POOL_MAX)]
+    reads = [load(store, A) for _ in range(40 * READERS)]
     writes = [add(store, A, draft(inc={"n": 1})) for _ in range(40)]
     answers = await asyncio.gather(*reads, *writes)
     assert len(answers) == len(reads) + len(writes)
@@ -116,7 +117,7 @@ async def test_readers_that_hang_do_not_stop_writers(
     """Every connection for reading waits for a locked table; a commit is recorded meanwhile."""
     await create(store, A)
     async with held(admin, "LOCK TABLE holdfast.snapshots IN ACCESS EXCLUSIVE MODE"):
-        reads = [asyncio.create_task(load(store, A)) for _ in range(2 * connect.POOL_MAX)]
+        reads = [asyncio.create_task(load(store, A)) for _ in range(2 * READERS)]
         await waiting_backend(admin)
         made = await add(store, A)
         assert made.head.version == 2
@@ -133,9 +134,9 @@ async def test_deletions_that_wait_do_not_stop_readers(
     await create(store, A)
     await create(store, B)
     async with held(admin, "SELECT FROM holdfast.sessions WHERE id = 'a' FOR UPDATE"):
-        waiting = [asyncio.create_task(store.delete(A)) for _ in range(2 * connect.POOL_MAX)]
+        waiting = [asyncio.create_task(store.delete(A)) for _ in range(2 * READERS)]
         await waiting_backend(admin)
-        for _ in range(3 * connect.POOL_MAX):
+        for _ in range(3 * READERS):
             assert (await load(store, B)).head.version == 1
         assert not any(task.done() for task in waiting)
     assert sorted(await asyncio.gather(*waiting))[-2:] == [False, True]

@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.store.open import refuse_missing
+from holdfast.store.open import refuse_change, refuse_missing
 from holdfast.store.postgres import connect
 from holdfast.store.postgres.connect import SCHEMA
 from holdfast.store.postgres.store import PostgresStore
@@ -68,10 +68,67 @@ async def test_a_server_that_is_down_is_told_with_advice(tmp_path: Path) -> None
         assert "running" in text
 
 
-async def test_a_database_that_does_not_exist_is_told(postgres_server: Server) -> None:
-    """The server's own words are passed on."""
-    url = postgres_server.url_as("holdfast", database="nowhere")
-    assert '"nowhere" does not exist' in await refused(url, errors.StoreUnopened)
+@pytest.mark.parametrize(
+    ("role", "database", "options", "words"),
+    [
+        ("holdfast", "nowhere", "", ['"nowhere" does not exist', "CREATE DATABASE"]),
+        ("nobody", "postgres", "", ['"nobody" does not exist', "CREATE ROLE"]),
+        ("holdfast", "postgres", "&nonsense=1", ['"nonsense"', "after the ? in the URL"]),
+        ("holdfast", "postgres", "&work_mem=much", ['"work_mem"', "after the ? in the URL"]),
+        ("holdfast", "postgres", "&target_session_attrs=standby", ["target_session_attrs"]),
+    ],
+)
+async def test_what_the_server_refuses_is_told_with_advice(
+    postgres_server: Server, role: str, database: str, options: str, words: list[str]
+) -> None:
+    """The server's own words are passed on, and followed by what to do; doors that look too."""
+    url = postgres_server.url_as(role, database=database) + options
+    text = await refused(url, errors.StoreUnopened)
+    assert [word for word in words if word not in text] == []
+    with pytest.raises(errors.StoreUnopened) as info:
+        await refuse_missing(url)
+    assert str(info.value) == text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ada:secret@127.0.0.1:notaport/x",
+        "postgresql://ada:se/cret@127.0.0.1/x",
+        "postgresql://ada:[secret]@127.0.0.1/x",
+        "postgresql://ada:secret@127.0.0.1/x?sslmode=bogus",
+    ],
+)
+async def test_a_url_that_cannot_be_read_is_no_fault_of_the_server(url: str) -> None:
+    """InvalidURL, before anything is tried, and without the password."""
+    assert "cret" not in await refused(url, errors.InvalidURL)
+    with pytest.raises(errors.InvalidURL):
+        await refuse_missing(url)
+
+
+async def test_a_limit_of_connections_is_told_as_such(
+    postgres_url: str, guest: str, admin: asyncpg.Connection
+) -> None:
+    """At opening and later: not as a lock, to be tried again, and the store works when it can."""
+    async with holdfast.open(postgres_url) as hf:
+        await hf.create("a", "b", id="c")
+    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
+    assert "no connection is free" in await refused(guest, errors.StoreBusy)
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 10")
+    async with holdfast.open(guest) as hf:
+        session = hf.session(("a", "b", "c"), actor="x")
+        await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
+        answers = await asyncio.gather(
+            *(session.append("x.y") for _ in range(5)), return_exceptions=True
+        )
+        for answer in answers:
+            assert type(answer) is errors.StoreBusy
+            assert answer.retryable
+            assert "no connection is free" in str(answer)
+        await admin.execute("ALTER ROLE guest CONNECTION LIMIT 10")
+        assert (await session.append("x.y")).seq == 2
 
 
 async def test_a_role_without_privileges_is_told_what_it_lacks(guest: str) -> None:
@@ -144,6 +201,46 @@ async def test_a_newer_schema_is_refused(postgres_url: str, admin: asyncpg.Conne
     newer = str(SCHEMA + 1).encode()
     await admin.execute("UPDATE holdfast.meta SET value = $1 WHERE name = 'schema'", newer)
     assert f"schema {SCHEMA + 1}" in await refused(postgres_url, errors.StoreNewer)
+
+
+async def test_no_more_connections_are_taken_than_were_given(
+    postgres_url: str, guest: str, admin: asyncpg.Connection
+) -> None:
+    """With five, and a role that has no more: reads, commits, claims and watchers all at once."""
+    async with holdfast.open(postgres_url) as hf:
+        await hf.create("a", "b", id="c")
+    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 5")
+    async with holdfast.open(guest, connections=5) as hf:
+        session = hf.session(("a", "b", "c"), actor="x")
+        watcher = hf.watch()
+        assert (await anext(watcher)).event.seq == 1
+        await asyncio.gather(
+            *(session.append("x.y") for _ in range(30)),
+            *(hf.get(session.key) for _ in range(30)),
+            *(hf.claim("w") for _ in range(30)),
+        )
+        for seq in range(2, 32):
+            assert (await anext(watcher)).event.seq == seq
+        (found,) = [c for c in (await hf.doctor()).checks if c.name == "connections"]
+        assert "up to 5" in found.found
+
+
+async def test_a_server_that_is_too_old_is_refused(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By programs and by doors that only look, before anything is made."""
+    has, needed = admin.get_server_version().major, 99
+    monkeypatch.setattr(connect, "VERSION_MIN", needed)
+    text = await refused(postgres_url, errors.StoreUnopened)
+    assert f"PostgreSQL {has}." in text
+    assert f"needs {needed} or newer" in text
+    for look in (refuse_missing, refuse_change):
+        with pytest.raises(errors.StoreUnopened) as info:
+            await look(postgres_url)
+        assert str(info.value) == text
+    assert not await admin.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'")
 
 
 async def test_many_open_a_new_database_at_once(postgres_url: str) -> None:

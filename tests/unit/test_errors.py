@@ -6,12 +6,12 @@ import inspect
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 import holdfast
-from holdfast import errors
+from holdfast import errors, reducers
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
 CLASSES = {
@@ -33,6 +33,7 @@ ARGUMENTS: dict[str, Any] = {
     "part": "app",
     "field": "plan.steps[0]",
     "reason": "is empty",
+    "asked": "read",
     "advice": "give it to somebody",
     "actor": "agent:main",
     "allowed": ("agent", "system"),
@@ -46,6 +47,7 @@ ARGUMENTS: dict[str, Any] = {
     "type": "session.x",
     "path": "plan.steps[0]",
     "missing": "name 'plan'",
+    "of": "feed",
     "op": "add",
     "expected": "a list",
     "computed": "a dict",
@@ -161,3 +163,42 @@ def test_branches_are_for_except() -> None:
     for name, kind in CLASSES.items():
         if name not in BRANCHES:
             assert issubclass(kind, tuple(CLASSES[b] for b in BRANCHES - {"HoldfastError"}))
+
+
+def test_the_advice_of_a_schema_is_about_what_is_wrong_with_it() -> None:
+    """A reducer that does not fit is not mended by another version."""
+    with pytest.raises(errors.InvalidSchema) as info:
+        type("Plan", (holdfast.State,), {"__annotations__": {"n": Annotated[int, reducers.append]}})
+    assert "append needs a list" in info.value.reason
+    assert "MAJOR.MINOR.PATCH" not in str(info.value)
+    with pytest.raises(errors.InvalidSchema) as info:
+        holdfast.SchemaVersion.parse("1.2")
+    assert "as in '1.2.0'" in info.value.advice
+    with pytest.raises(errors.InvalidSchema) as info:
+        holdfast.MigrationRegistry().register("1.0.0", "1.0.1", dict)
+    assert "MAJOR or MINOR" in info.value.advice
+    with pytest.raises(errors.InvalidSchema) as info:
+        reducers.bounded_append(0)
+    assert "argument" in info.value.advice
+
+
+class Message(holdfast.Record):
+    text: str
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Message, "the class Message is no State but a Record"),
+        (int, "the class int is no State. Derive it from holdfast.State"),
+        (holdfast.State(), "Pass the class"),
+        (5, "int 5 is no State class"),
+    ],
+)
+async def test_what_is_no_state_is_told_by_what_it_is(given: Any, words: str) -> None:
+    """Nobody has to know what a metaclass is called."""
+    async with holdfast.open("memory://") as hf:
+        with pytest.raises(errors.InvalidInput) as info:
+            hf.session(("shop", "ada", "1"), state_type=given)
+    assert words in str(info.value)
+    assert "ModelMetaclass" not in str(info.value)

@@ -94,6 +94,7 @@ from holdfast.errors.state import (
     StateError,
 )
 from holdfast.errors.store import (
+    Asked,
     BackupRefused,
     ExtraMissing,
     StoreBusy,
@@ -113,6 +114,7 @@ from holdfast.errors.store import (
 
 __all__ = [
     "ActorMissing",
+    "Asked",
     "BackupRefused",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Final, Literal
 
 from holdfast.errors.root import HoldfastError
 
@@ -28,8 +29,8 @@ class InvalidKey(InvalidInput):
 
 def _without_secrets(url: str) -> str:
     """A URL that may be shown: whatever it is, what looks like a password is left out."""
-    url = re.sub(r"(?<=password=)[^&#]*", "…", url)
-    return re.sub(r"(?<=://)([^/?#@]*?):[^/?#]*@", r"\1:…@", url)
+    url = re.sub(r"(?<=password=)[^&]*", "…", url)
+    return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
 
 
 class InvalidURL(InvalidInput):
@@ -55,10 +56,14 @@ class InvalidQuery(InvalidInput):
 class InvalidCursor(InvalidInput):
     code = "query.cursor"
 
-    def __init__(self) -> None:
+    def __init__(self, of: Literal["page", "feed"] = "page") -> None:
+        self.of = of
         super().__init__(
             "the cursor is not one that this query returned. Pass page.cursor of the same "
             "query unchanged, or None to begin again."
+            if of == "page"
+            else "`after` is no position in the feed of this store. Pass change.position of a "
+            "change that was watched in it unchanged, or None to begin with the first event."
         )
 
 
@@ -181,15 +186,15 @@ class NotPending(InvalidInput):
         )
 
 
+_DECLARED: Final = "Correct the class that declares the state"
+
+
 class InvalidSchema(InvalidInput):
     code = "schema.invalid"
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(
-            f"the schema is not valid: {reason}. Correct the class that declares the state, or the "
-            "version: MAJOR.MINOR.PATCH, as in '1.2.0'."
-        )
+    def __init__(self, reason: str, advice: str = _DECLARED) -> None:
+        self.reason, self.advice = reason, advice
+        super().__init__(f"the schema is not valid: {reason}. {advice}.")
 
 
 class FieldAccessDenied(InvalidInput):

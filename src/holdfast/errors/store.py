@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from holdfast.errors.root import HoldfastError
 
@@ -38,16 +38,17 @@ class StoreForked(StoreError):
         )
 
 
+_HELD: Final = "another process holds it and did not let go in time"
+_LET_GO: Final = "if it stays so, end the process that keeps a transaction open"
+
+
 class StoreBusy(StoreError):
     code = "store.busy"
     retryable = True
 
-    def __init__(self, where: str) -> None:
-        self.where = where
-        super().__init__(
-            f"another process holds {where} and did not let go in time; nothing was written. "
-            "Try again; if it stays so, end the process that keeps a transaction open."
-        )
+    def __init__(self, where: str, reason: str = _HELD, advice: str = _LET_GO) -> None:
+        self.where, self.reason, self.advice = where, reason, advice
+        super().__init__(f"{where} is busy: {reason}; nothing was written. Try again; {advice}.")
 
 
 class StoreFull(StoreError):
@@ -76,16 +77,28 @@ class StoreReadOnly(StoreError):
         super().__init__(f"{where} cannot be written: {advice}.")
 
 
+# What a store was asked to do, by what a failure leaves open: events that may be recorded, a
+# session that may be made, a change that may be made again (a deletion, a release), a lease that
+# may be given; or nothing.
+Asked: TypeAlias = Literal["write", "create", "change", "lease", "read"]
+_OPEN: Final[dict[Asked, str]] = {
+    "write": "What was acknowledged before is safe. Whether this write was recorded is not known: "
+    "send it again under the same id (error.ids), never doubled",
+    "create": "Whether the session was made is not known: hf.get_or_create with its id finds it or "
+    "makes it",
+    "change": "Whether this was done is not known: call again, which does no harm",
+    "lease": "A lease may have been given, which ends by itself. Try again",
+    "read": "Nothing was written. Try again",
+}
+
+
 class StoreFailed(StoreError):
     code = "store.failed"
     retryable = True
 
-    def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = where, reason
-        super().__init__(
-            f"{where} failed: {reason}. What was acknowledged before is safe. Whether this write "
-            "was recorded is not known: send it again under the same id (error.ids), never doubled."
-        )
+    def __init__(self, where: str, reason: str, asked: Asked = "write") -> None:
+        self.where, self.reason, self.asked = where, reason, asked
+        super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
 
 
 class StoreUnopened(StoreError):

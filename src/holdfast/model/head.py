@@ -24,7 +24,7 @@ from holdfast.model.limits import (
     PRIORITY_MAX,
     TIMERS_MAX,
 )
-from holdfast.model.values import EMPTY, FrozenDict
+from holdfast.model.values import EMPTY, FrozenDict, described
 
 CREATED: Final = "session.created"
 LABELED: Final = "session.labeled"
@@ -142,10 +142,13 @@ def created_data(
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
     if schema_version is not None:
         data["schema_version"] = schema_version
-    return {**data, **labeled_data(labels)} if labels else data
+    return {**data, **labeled_data(labels)} if labels != EMPTY else data
 
 
 def labeled_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
+    if not isinstance(changes, Mapping):
+        said = described(changes)
+        raise InvalidEvent(f"labels are a dict of texts, as in {{'plan': 'gold'}}, not {said}")
     if len(changes) > LABELS_MAX:
         raise InvalidEvent(f"{len(changes)} labels, more than {LABELS_MAX}")
     for name, value in changes.items():
@@ -167,14 +170,14 @@ def timer_name(name: str) -> dict[str, Any]:
 def timer_data(name: str, at: datetime, kind: TimerKind) -> dict[str, Any]:
     named = timer_name(name)
     if not isinstance(at, datetime):
-        raise InvalidEvent(f"a timer's time is an aware datetime, not {at!r}")
+        raise InvalidEvent(f"a timer's time is an aware datetime, not {described(at)}")
     if kind not in ("wake", "deadline"):
         raise InvalidEvent(f"a timer's kind is 'wake' or 'deadline', not {kind!r}")
     return {**named, "at_us": to_us(at), "kind": kind}
 
 
 def processed_data(seqs: Iterable[int]) -> dict[str, Any]:
-    given = list(seqs)
+    given = list(seqs) if isinstance(seqs, Iterable) else []
     if not given or any(type(seq) is not int or seq < 1 for seq in given):
         raise InvalidEvent("processed takes the seqs of one or more pending events")
     return {"seqs": sorted(set(given))}
@@ -183,7 +186,8 @@ def processed_data(seqs: Iterable[int]) -> dict[str, Any]:
 def prioritized_data(priority: int) -> dict[str, Any]:
     if type(priority) is not int or abs(priority) > PRIORITY_MAX:
         raise InvalidEvent(
-            f"a priority is an integer from {-PRIORITY_MAX} to {PRIORITY_MAX}, not {priority!r}"
+            f"a priority is an integer from {-PRIORITY_MAX} to {PRIORITY_MAX}, "
+            f"not {described(priority)}"
         )
     return {"priority": priority}
 

@@ -119,7 +119,10 @@ class MigrationRegistry:
                 "returns a dict, without async."
             )
         if made.source.line == made.target.line:
-            raise InvalidSchema(f"a migration {made} changes no shape, for PATCH never matters")
+            raise InvalidSchema(
+                f"a migration {made} changes no shape, for PATCH never matters",
+                "Register it between versions whose MAJOR or MINOR differ, or leave it out",
+            )
         there = self._steps.setdefault((made.source.line, made.target.line), made)
         if there is not made:
             both = ((there.step,), (made.step,))

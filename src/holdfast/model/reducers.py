@@ -302,10 +302,13 @@ concat_flatten: Final = ConcatFlatten()
 merge_all: Final = MergeAll()
 
 
+_CALL: Final = "Correct the argument of the reducer"
+
+
 def bounded_append(n: int) -> BoundedAppend:
     """Append, then keep the newest `n` items."""
     if type(n) is not int or n < 1:
-        raise InvalidSchema(f"bounded_append takes a number of items from 1 on, not {n!r}")
+        raise InvalidSchema(f"bounded_append takes a number of items from 1 on, not {n!r}", _CALL)
     return BoundedAppend(n)
 
 
@@ -327,7 +330,8 @@ FACTORIES: Final = (bounded_append, dedupe_append, merge_by_key)
 
 def _check_key(reducer: str, key: object) -> None:
     if not isinstance(key, str) or not all(key.split(".")):
-        raise InvalidSchema(f"{reducer} takes the name of a field or a dotted path, not {key!r}")
+        reason = f"{reducer} takes the name of a field or a dotted path, not {key!r}"
+        raise InvalidSchema(reason, _CALL)
 
 
 def _given(item: dict[str, Any]) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _NUMBER: Final = "(0|[1-9][0-9]{0,17})"
 _NUMBER_END: Final = 10**18
 _VERSION: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}").fullmatch
 _SHOWN_CHARS: Final = 64
+_WRITE: Final = "Write a version as MAJOR.MINOR.PATCH, as in '1.2.0'"
 
 
 class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -38,7 +39,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
     def __post_init__(self) -> None:
         for number in (self.major, self.minor, self.patch):
             if type(number) is not int or not 0 <= number < _NUMBER_END:
-                raise InvalidSchema("a number of the version is none of 0, 1, 2 and so on")
+                raise InvalidSchema("a number of the version is none of 0, 1, 2 and so on", _WRITE)
 
     @classmethod
     def parse(cls, text: str | SchemaVersion) -> SchemaVersion:
@@ -50,9 +51,9 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
         if isinstance(text, SchemaVersion):
             return text
         if not isinstance(text, str):
-            raise InvalidSchema(f"a version is text, and this is {type(text).__name__}")
+            raise InvalidSchema(f"a version is text, and this is {type(text).__name__}", _WRITE)
         if (found := _VERSION(text)) is None:
-            raise InvalidSchema(f"{text[:_SHOWN_CHARS]!a} {_problem(text)}")
+            raise InvalidSchema(f"{text[:_SHOWN_CHARS]!a} {_problem(text)}", _WRITE)
         return cls(*map(int, found.groups()))
 
     @property

@@ -287,6 +287,8 @@ def described(value: object) -> str:
     if value is None:
         return "None"
     try:
+        if isinstance(value, type):
+            return f"the class {value.__qualname__[:60]}"
         text = _short(value)
     except Exception:  # an integer too long to print, an object that cannot show itself
         return type(value).__name__

@@ -27,7 +27,7 @@ from holdfast.model.head import (
     timer_name,
 )
 from holdfast.model.keys import Key
-from holdfast.model.values import FrozenDict
+from holdfast.model.values import FrozenDict, described
 from holdfast.session.session import Session, changes_fields, check_expect, own_ops
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class CommitBuilder:
 
         It is not tried again: if another writer was faster, the commit raises SessionConflict.
         """
-        typed = session._typed
+        typed = _checked(session)._typed
         if typed is None:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
         known = self._know(session)
@@ -158,7 +158,7 @@ class CommitBuilder:
         self, session: Session[Any], draft: Draft, *, expect: int | None = None, fact: bool = False
     ) -> None:
         version = check_expect(expect)
-        prepared = self._hf._prepare(draft, session.actor, reserved=fact)
+        prepared = self._hf._prepare(draft, _checked(session).actor, reserved=fact)
         typed = session._typed
         if typed is not None and changes_fields(prepared):
             known = self._know(session)
@@ -257,3 +257,12 @@ class CommitBuilder:
             self._guards.get(sessions[0].key, {}),
             self._schemas.get(sessions[0].key, UNSET),
         )
+
+
+def _checked(session: Session[Any]) -> Session[Any]:
+    """What is written to is a session, not its key."""
+    if not isinstance(session, Session):
+        raise InvalidInput(
+            f"{described(session)} is no session. Pass hf.session(key), or what hf.get returned."
+        )
+    return session

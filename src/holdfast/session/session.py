@@ -19,7 +19,6 @@ from msgspec import UNSET, UnsetType, structs
 from holdfast.errors import (
     InvalidEvent,
     InvalidInput,
-    InvalidQuery,
     SchemaViolation,
     SessionConflict,
     SessionCorrupt,
@@ -33,11 +32,12 @@ from holdfast.model.fold import ScopeValue
 from holdfast.model.head import Head, TimerKind
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
-from holdfast.model.limits import TAIL_KEPT, UPDATE_TRIES_MAX
-from holdfast.model.values import EMPTY, FrozenDict, Reads
+from holdfast.model.limits import INT_MAX, TAIL_KEPT, UPDATE_TRIES_MAX
+from holdfast.model.values import EMPTY, FrozenDict, Reads, described
+from holdfast.session.arguments import check_actor, check_change, check_many
 from holdfast.session.loading import Loading
 from holdfast.store.protocol import Committed, Loaded, scope_fields
-from holdfast.store.select import check_limit, check_seq, check_types
+from holdfast.store.select import check_limit, check_seq, check_tail, check_types
 
 if TYPE_CHECKING:
     from holdfast.model.envelope import Format
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
-_NEVER: Final = -1  # a version that no session is at: only a repeat gets past it
+_NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
 
 
 S = TypeVar("S", covariant=True)
@@ -70,7 +70,7 @@ class Session(Generic[S]):
     ) -> None:
         self._hf = hf
         self.key = key
-        self.actor = actor
+        self.actor = check_actor(actor)
         self.lease = lease
         self.damaged: tuple[int, ...] = ()
         self._head: Head | None = None
@@ -143,8 +143,7 @@ class Session(Generic[S]):
 
         Typed state of another MAJOR is migrated, which is recorded. Raises MigrationError then.
         """
-        check_limit(tail, least=0)
-        await self._load(tail=tail)
+        await self._load(tail=check_tail(tail))
         return self
 
     def envelope(self, *, format: Format = "json") -> bytes:
@@ -260,7 +259,7 @@ class Session(Generic[S]):
     ) -> tuple[Event, ...]:
         """Record several events in order, all or nothing."""
         actor = actor or self.actor
-        drafts = tuple(drafts)
+        drafts = check_many(drafts)
         prepared = tuple([self._hf._prepare(draft, actor) for draft in drafts])
         named = any([draft.id is not None for draft in drafts])
         return await self._append(prepared, expect, named=named) if prepared else ()
@@ -279,6 +278,7 @@ class Session(Generic[S]):
         state it returns an update as `apply` takes it, made again if anything was written.
         SessionCorrupt if an event is damaged: what it did would be missing from what is computed.
         """
+        check_change(change)
         await self.refresh()  # "nothing to do" must be decided on the newest state too
         self._check_whole()
         return await self._persist(lambda: self._try_update(change, actor))
@@ -610,6 +610,11 @@ def own_ops(draft: Prepared) -> list[op.PlainOp]:
 
 def check_expect(expect: object) -> int | None:
     """A version to expect, or none; True is not 1 here."""
-    if expect is not None and type(expect) is not int:
-        raise InvalidQuery(f"expect is a version, not {expect!r}")
+    if expect is None:
+        return None
+    if type(expect) is not int or not 0 <= expect <= INT_MAX:
+        raise InvalidInput(
+            f"expect is a version, not {described(expect)}. Pass the version that the session was "
+            "read at, or leave it out."
+        )
     return expect

@@ -26,9 +26,10 @@ from holdfast.errors import (
     SessionExists,
     SessionNotFound,
     StoreClosed,
+    StoreFailed,
     StoreForked,
 )
-from holdfast.model.events import Commit, Draft, Prepared, prepare, to_us
+from holdfast.model.events import Commit, Draft, Prepared, prepare
 from holdfast.model.head import CREATED, created_data
 from holdfast.model.ids import Entropy, Ids
 from holdfast.model.keys import Key
@@ -38,14 +39,15 @@ from holdfast.model.limits import (
     DRAFTS_PER_COMMIT_MAX,
     SESSIONS_PER_COMMIT_MAX,
 )
-from holdfast.model.values import EMPTY
+from holdfast.model.values import EMPTY, described
+from holdfast.session.arguments import check_progress, moment_us
 from holdfast.session.commit import CommitBuilder
 from holdfast.session.follow import Hub
 from holdfast.session.given import Begin, given, is_plain
 from holdfast.session.session import Session
 from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
-from holdfast.store.cursor import check_app
+from holdfast.store.cursor import check_app, check_position
 from holdfast.store.doctor import read_checks
 from holdfast.store.open import open_store, refuse_server
 from holdfast.store.protocol import (
@@ -63,9 +65,11 @@ from holdfast.store.protocol import (
     Seal,
     Store,
 )
-from holdfast.store.select import check_limit
+from holdfast.store.select import check_limit, check_tail
 from holdfast.store.work import (
     Work,
+    check_claim,
+    check_lease,
     check_lease_seconds,
     check_retry_seconds,
     check_worker,
@@ -86,9 +90,16 @@ _NONE: Final[Mapping[str, Any]] = {}
 class Holdfast:
     """The door to a store. Open it with `async with holdfast.open(url) as hf`."""
 
-    def __init__(self, url: str, *, seal: Seal | None = None, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        store: Store | None = None,
+    ) -> None:
         self.url = url
-        self._seal = seal
+        self._seal, self._connections = seal, connections
         self._store = store
         self._pid = 0
         self._hub: Hub
@@ -103,7 +114,7 @@ class Holdfast:
         if self._pid:
             raise StoreClosed
         if self._store is None:
-            self._store = await open_store(self.url, seal=self._seal)
+            self._store = await open_store(self.url, seal=self._seal, connections=self._connections)
         self._hub = Hub(self._store)
         self._new_id = Ids(_now_ms, Entropy(os.urandom))
         self._pid = os.getpid()
@@ -172,12 +183,15 @@ class Holdfast:
         key = Key(app, user, self._new_id() if id is None else id)
         bound, actor = actor, actor or f"user:{key.user}"
         begin = given(state, migrations)
-        data = created_data(key, labels or EMPTY, begin.schema_version)
+        data = created_data(key, EMPTY if labels is None else labels, begin.schema_version)
         draft = Draft(type=CREATED, data=data, set=begin.fields or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
         session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed)
         session._check_temp((prepared,))
-        (committed,) = await self._committing((Commit(key, (prepared,), 0),))
+        try:
+            (committed,) = await self._committing((Commit(key, (prepared,), 0),))
+        except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
+            raise StoreFailed(error.where, error.reason, "create") from error
         self._hub.touch(key, committed.head.version)
         session._begin(committed, (prepared,))
         if committed.repeated:  # under a lost answer: what it sees was not told again
@@ -225,8 +239,7 @@ class Holdfast:
         self._store_now()
         typed = _typed(state_type, migrations)
         session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
-        since_us = None if since is None else to_us(since)
-        await session._load(tail=check_limit(tail, least=0), since_us=since_us)
+        await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
         if typed is not None and session.head.schema_version is not None:
             typed.prove(session.head, session._fields)
         return session
@@ -298,7 +311,7 @@ class Holdfast:
 
         With an object of a State class as state, it is typed in either case.
         """
-        how: dict[str, Any] = {"tail": tail, "actor": actor, "migrations": migrations}
+        how: dict[str, Any] = {"tail": check_tail(tail), "actor": actor, "migrations": migrations}
         if not is_plain(state):
             how["state_type"] = type(state)
         key = Key(app, user, id)
@@ -342,8 +355,11 @@ class Holdfast:
         With a `lease` of this session, whatever it writes is refused once the lease is not held.
         """
         self._store_now()
-        if lease is not None and lease.key != _key(key):
-            raise InvalidQuery(f"the lease is of {lease.key}, not of {_key(key)}")
+        if lease is not None and check_lease(lease).key != _key(key):
+            raise InvalidInput(
+                f"the lease is of {lease.key}, not of {_key(key)}. Pass the lease that was given "
+                "on this session."
+            )
         typed = _typed(state_type, migrations)
         return Session(self, _key(key), actor=actor, lease=lease, typed=typed)
 
@@ -371,8 +387,8 @@ class Holdfast:
             labels=cursors.labels(label),
             order=order,
             reverse=reverse,
-            created_after_us=None if created_after is None else to_us(created_after),
-            updated_after_us=None if updated_after is None else to_us(updated_after),
+            created_after_us=moment_us("created_after", created_after),
+            updated_after_us=moment_us("updated_after", updated_after),
         )
         return await self._store_now().heads(query, cursor=cursor, limit=check_limit(limit))
 
@@ -412,8 +428,12 @@ class Holdfast:
         if the store fails for longer than it waits: watch again from the last position.
         """
         feed = feed_of(self._store_now())
-        one = None if key is None else _key(key)
-        return watch(self._hub, feed, app=check_app(app), key=one, after=after)
+        one, app = None if key is None else _key(key), check_app(app)
+        if one is not None and app not in (None, one.app):
+            raise InvalidInput(
+                f"the session {one} is not of the app {app!r}. Name the app, or the key alone."
+            )
+        return watch(self._hub, feed, app=app, key=one, after=check_position(after))
 
     async def position(self) -> str:
         """The end of the feed now: hf.watch(after=…) gives all that is recorded from here on.
@@ -426,12 +446,13 @@ class Holdfast:
         self, key: AnyKey | None = None, *, progress: Progress | None = None
     ) -> Report:
         """Read one session (or, without a key, everything) back and check it against its chain."""
-        return await self._store_now().verify(None if key is None else _key(key), progress)
+        one = None if key is None else _key(key)
+        return await self._store_now().verify(one, check_progress(progress))
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
         store = self._store_now()
-        report = await store.verify(None, progress)
+        report = await store.verify(None, check_progress(progress))
         kept = await store.examine() if isinstance(store, Examined) else ()
         return Diagnosis((*read_checks(report), *kept), report)
 
@@ -456,11 +477,15 @@ class Holdfast:
 
         with _pydantic():
             forward = forward_of(registry, state_type)
-        return await Migrating(self, forward, app=check_app(app), apply=apply).run(progress)
+        migrating = Migrating(self, forward, app=check_app(app), apply=apply)
+        return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
         """Copy the whole store to a file while it is in use. The copy is whole or not there."""
         store = self._store_now()
+        check_progress(progress)
+        if not isinstance(target, (str, os.PathLike)):
+            raise InvalidInput(f"{described(target)} names no file. Pass a path.")
         if not isinstance(store, Backups):
             refuse_server(self.url)
             raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
@@ -479,8 +504,7 @@ class Holdfast:
         work = self._work_now()
         check_worker(worker)
         check_lease_seconds(lease_seconds)
-        limit = check_limit(limit)
-        app = check_app(app)
+        limit, app = check_claim(limit), check_app(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
     async def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease:
@@ -488,7 +512,7 @@ class Holdfast:
 
         Raises SessionFenced if it is not held any more.
         """
-        seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
+        seconds = check_lease(lease).lease_seconds if lease_seconds is None else lease_seconds
         return await self._work_now().renew(lease, check_lease_seconds(seconds))
 
     async def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool:
@@ -497,7 +521,9 @@ class Holdfast:
         With `retry_seconds` nobody is given the session by a claim before then, not even if input
         comes: for work that failed, so that others have their turn. acquire_lock may take it.
         """
-        return await self._work_now().release(lease, check_retry_seconds(retry_seconds))
+        return await self._work_now().release(
+            check_lease(lease), check_retry_seconds(retry_seconds)
+        )
 
     async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
         """A lease on this very session, due or not. Raises SessionLocked if another holds it."""

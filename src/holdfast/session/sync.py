@@ -32,8 +32,10 @@ class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
 class SyncHoldfast(Facade[Holdfast], of=Holdfast):
     """Holdfast without await, open at once: use it in a `with` block, or call close()."""
 
-    def __init__(self, url: str, *, seal: Seal | None = None) -> None:
-        super().__init__(Holdfast(url, seal=seal), Loop())
+    def __init__(
+        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+    ) -> None:
+        super().__init__(Holdfast(url, seal=seal, connections=connections), Loop())
         try:
             super().__enter__()
         except BaseException:

@@ -168,7 +168,9 @@ class SyncSession(Generic[S_co]):
 
 class SyncHoldfast:
     url: str
-    def __init__(self, url: str, *, seal: Seal | None = None) -> None: ...
+    def __init__(
+        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+    ) -> None: ...
     def __enter__(self) -> SyncHoldfast: ...
     def __exit__(
         self,

@@ -16,7 +16,7 @@ from holdfast.model.head import MIGRATED, Head
 from holdfast.model.migrations import MigrationRegistry
 from holdfast.model.ops import PlainOp, apply
 from holdfast.model.semver import SchemaVersion, relation
-from holdfast.model.state import State, decode_fields, encode_fields
+from holdfast.model.state import Record, State, decode_fields, encode_fields
 from holdfast.model.update import Planned, plan_update, rests_on
 from holdfast.model.values import FrozenDict, FrozenList, described
 from holdfast.session.forward import Forward
@@ -32,7 +32,7 @@ class Typed(Forward, Generic[S]):
 
     def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
         if not (isinstance(of, type) and issubclass(of, State)):
-            raise InvalidInput(f"{described(of)} is no State. Pass a class made of holdfast.State.")
+            raise InvalidInput(_no_state(of))
         registry = MigrationRegistry() if migrations is None else migrations
         super().__init__(SchemaVersion.parse(of.schema_version), registry)
         self.of = of
@@ -126,3 +126,15 @@ def encoded(state: object) -> tuple[dict[str, Any], str]:
     if not isinstance(state, State):
         raise SchemaViolation("state", "a dict, a State or an Envelope", described(state))
     return encode_fields(state), type(state).schema_version
+
+
+def _no_state(of: object) -> str:
+    """What was given in the place of a State class."""
+    if isinstance(of, State):
+        return f"{type(of).__qualname__}(…) is no State class but an object of one. Pass the class."
+    if not isinstance(of, type):
+        return f"{described(of)} is no State class. Pass a class derived from holdfast.State."
+    if issubclass(of, Record):
+        part = f"{described(of)} is no State but a Record, which is a part of one"
+        return f"{part}. Pass the State it belongs to."
+    return f"{described(of)} is no State. Derive it from holdfast.State, or pass one that is."

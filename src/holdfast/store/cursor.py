@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True):
     row: int  # among equal times: the row
 
 
+_NUMBER: Final = re.compile("[0-9]{1,19}").fullmatch
 _decode: Final = msgspec.json.Decoder(_Cursor, dec_hook=lambda kind, found: kind(found))
 
 
@@ -50,12 +52,19 @@ def write_position(*numbers: int) -> str:
 def read_position(position: str, count: int) -> tuple[int, ...]:
     """The numbers of a place in a feed; raises InvalidCursor."""
     parts = position.split(".") if isinstance(position, str) else []
-    if len(parts) != count or not all(part.isdecimal() and len(part) < 20 for part in parts):
-        raise InvalidCursor
+    if len(parts) != count or not all(map(_NUMBER, parts)):
+        raise InvalidCursor("feed")
     numbers = tuple(map(int, parts))
     if max(numbers) > INT_MAX:
-        raise InvalidCursor
+        raise InvalidCursor("feed")
     return numbers
+
+
+def check_position(position: str | None) -> str | None:
+    """What may be a place in a feed; whether it is one of its own, a store knows."""
+    if position is not None:
+        read_position(position, position.count(".") + 1 if isinstance(position, str) else 1)
+    return position
 
 
 def check_app(app: str | None) -> str | None:

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from holdfast.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
+from holdfast.errors import (
+    BackupRefused,
+    ExtraMissing,
+    InvalidInput,
+    InvalidURL,
+    StoreUnopened,
+)
 from holdfast.store.memory import MemoryStore
 from holdfast.store.protocol import Progress, Seal, Store
 from holdfast.store.sqlite.backup import restore
@@ -28,9 +34,14 @@ _POSTGRES_TOOLS: Final = (
 )
 
 
-async def open_store(url: str, *, seal: Seal | None = None) -> Store:
+async def open_store(
+    url: str, *, seal: Seal | None = None, connections: int | None = None
+) -> Store:
     """Open the store a URL names, creating it if it is not there. Raises InvalidURL, StoreError."""
-    match scheme_of(url):
+    scheme = scheme_of(url)
+    if connections is not None and scheme not in ("postgresql", "postgres"):
+        raise InvalidInput("connections are those to a server. Leave them out for this store.")
+    match scheme:
         case "memory":
             if url != "memory://":
                 raise InvalidURL(url, "a memory store has no name and no options")
@@ -38,8 +49,8 @@ async def open_store(url: str, *, seal: Seal | None = None) -> Store:
         case "sqlite":
             return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal)
         case "postgresql" | "postgres":
-            return await _open_postgres(url, seal)
-        case scheme:
+            return await _open_postgres(url, seal, connections)
+        case _:
             raise InvalidURL(url, f"no store is called {scheme!r}")
 
 
@@ -49,16 +60,19 @@ def scheme_of(url: str) -> str:
         raise InvalidURL(str(url), "it is not a URL")
     try:
         return urlsplit(url).scheme
-    except ValueError as error:
-        raise InvalidURL(url, f"it is not a URL ({error})") from None
+    except ValueError:  # its words may hold a piece of a password
+        reason = "it is not a URL; [ and ] belong around an IPv6 address only"
+        raise InvalidURL(url, reason) from None
 
 
-async def _open_postgres(url: str, seal: Seal | None) -> Store:
+async def _open_postgres(url: str, seal: Seal | None, connections: int | None) -> Store:
     try:
+        from holdfast.store.postgres.connect import CONNECTIONS
         from holdfast.store.postgres.store import PostgresStore
     except ImportError as error:
         raise ExtraMissing("asyncpg", "postgres") from error
-    return await PostgresStore.open(url, seal=seal)
+    most = CONNECTIONS if connections is None else connections
+    return await PostgresStore.open(url, seal=seal, connections=most)
 
 
 async def refuse_missing(url: str) -> None:

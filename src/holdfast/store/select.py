@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.errors import InvalidQuery
 from holdfast.model.keys import unfit
 from holdfast.model.limits import INT_MAX, PAGE_MAX, QUERY_TYPES_MAX, TYPE_CHARS_MAX
+from holdfast.model.values import described
 
 
 def wanted(type: str, types: tuple[str, ...] | None) -> bool:
@@ -25,19 +26,28 @@ def check_types(types: object) -> tuple[str, ...] | None:
         raise InvalidQuery(f"{len(found)} types at once, more than {QUERY_TYPES_MAX}")
     for each in found:
         if reason := unfit(each, TYPE_CHARS_MAX):
-            raise InvalidQuery(f"the type {each!r} {reason}")
+            raise InvalidQuery(f"the type {described(each)} {reason}")
     return found
 
 
-def check_limit(limit: object, least: int = 1) -> int:
+def check_limit(limit: object) -> int:
     """A page size within bounds."""
-    if type(limit) is not int or not least <= limit <= PAGE_MAX:
-        raise InvalidQuery(f"a page holds {least} to {PAGE_MAX:,}, not {limit!r}; read on by page")
+    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
+        found = described(limit)
+        raise InvalidQuery(f"a page holds 1 to {PAGE_MAX:,}, not {found}; read on by page")
     return limit
+
+
+def check_tail(tail: object) -> int:
+    """How many of the last events are loaded."""
+    if type(tail) is not int or not 0 <= tail <= PAGE_MAX:
+        found = described(tail)
+        raise InvalidQuery(f"tail is 0 to {PAGE_MAX:,} events, not {found}; read others by page")
+    return tail
 
 
 def check_seq(after: object) -> int:
     """A seq to begin from."""
     if type(after) is not int or not 0 <= after <= INT_MAX:
-        raise InvalidQuery(f"after is a seq, not {after!r}")
+        raise InvalidQuery(f"after is a seq, 0 or more, not {described(after)}")
     return after

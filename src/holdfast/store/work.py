@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from holdfast.errors import InvalidQuery
+from holdfast.errors import InvalidInput
 from holdfast.model.keys import Key, unfit
 from holdfast.model.lease import Lease
-from holdfast.model.limits import LEASE_SECONDS_MAX, WORKER_CHARS_MAX
+from holdfast.model.limits import INT_MAX, LEASE_SECONDS_MAX, PAGE_MAX, WORKER_CHARS_MAX
+from holdfast.model.values import described
 from holdfast.store.protocol import Store
 
 
@@ -73,15 +74,43 @@ class WorkStore(Store, Work, Protocol):
 
 def check_worker(worker: str) -> str:
     if reason := unfit(worker, WORKER_CHARS_MAX):
-        raise InvalidQuery(f"the worker's name {reason}")
+        raise InvalidInput(
+            f"the worker's name {reason}. Name who holds the lease, as in 'worker-1'."
+        )
     return worker
+
+
+def check_claim(limit: object) -> int:
+    """How many sessions one claim may lease."""
+    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
+        raise InvalidInput(
+            f"a claim is on 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again for "
+            "more."
+        )
+    return limit
+
+
+def check_lease(lease: Lease) -> Lease:
+    """A lease as a store gave it: whether it is still held is the store's to say."""
+    fits = (
+        isinstance(lease, Lease)
+        and isinstance(lease.key, Key)
+        and type(lease.fence) is int
+        and 0 <= lease.fence <= INT_MAX
+    )
+    if not fits:
+        raise InvalidInput(
+            f"{described(lease)} is no lease. Pass what hf.claim or hf.acquire_lock returned."
+        )
+    return lease
 
 
 def check_lease_seconds(seconds: float) -> float:
     fits = type(seconds) in (int, float) and 0.000_001 <= seconds <= LEASE_SECONDS_MAX
     if not fits:
-        raise InvalidQuery(
-            f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX} seconds, not {seconds!r}"
+        raise InvalidInput(
+            f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX:,} seconds, not "
+            f"{described(seconds)}. Renew it in time for more."
         )
     return seconds
 
@@ -90,8 +119,9 @@ def check_retry_seconds(seconds: float | None) -> float | None:
     if seconds is None:
         return None
     if type(seconds) not in (int, float) or not 0 <= seconds <= LEASE_SECONDS_MAX:
-        raise InvalidQuery(
-            f"a retry is from 0 to {LEASE_SECONDS_MAX} seconds away, not {seconds!r}"
+        raise InvalidInput(
+            f"a retry is from 0 to {LEASE_SECONDS_MAX:,} seconds away, not {described(seconds)}. "
+            "Leave retry_seconds out to have the session due at once."
         )
     return seconds
 

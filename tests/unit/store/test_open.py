@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidURL
+from holdfast.errors import InvalidInput, InvalidURL
 from holdfast.store.memory import MemoryStore
 from holdfast.store.open import open_store, sqlite_path
 from holdfast.store.sqlite.store import SQLiteStore
@@ -90,3 +90,21 @@ async def test_a_file_is_created_where_the_url_says(
     assert type(store) is SQLiteStore
     await store.close()
     assert (tmp_path / "here.db").is_file()
+
+
+@pytest.mark.parametrize("connections", [4, 0, -1, 1_001, 10**5_000, "8", 8.0, True], ids=type)
+async def test_a_number_of_connections_is_one(connections: Any) -> None:
+    """Looked at before the server is."""
+    with pytest.raises(InvalidInput, match="5 to 1,000 connections"):
+        await open_store("postgresql://ada@127.0.0.1:1/db", connections=connections)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///here.db"])
+async def test_only_a_server_has_connections(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Elsewhere they are refused, not passed over."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInput, match="Leave them out"):
+        await open_store(url, connections=8)
+    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.errors import InvalidQuery
 from holdfast.model.limits import PAGE_MAX
-from holdfast.store.select import check_limit, check_types, wanted
+from holdfast.store.select import check_limit, check_tail, check_types, wanted
 
 
 @pytest.mark.parametrize(
@@ -58,4 +58,5 @@ def test_a_page_has_a_size(limit: Any) -> None:
 
 def test_the_bounds_themselves_are_allowed() -> None:
     """1, the bound, and 0 where a caller may ask for none."""
-    assert (check_limit(1), check_limit(PAGE_MAX), check_limit(0, least=0)) == (1, PAGE_MAX, 0)
+    assert (check_limit(1), check_limit(PAGE_MAX)) == (1, PAGE_MAX)
+    assert (check_tail(0), check_tail(PAGE_MAX)) == (0, PAGE_MAX)

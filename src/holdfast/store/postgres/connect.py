@@ -1,10 +1,9 @@
-"""Connections: the pool, the schema brought forward, and how PostgreSQL's errors are told."""
+"""Connections: the pool, and the schema brought forward."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -12,21 +11,23 @@ from typing import Any, Final
 import asyncpg
 
 from holdfast.errors import (
-    StoreBusy,
+    InvalidInput,
     StoreError,
-    StoreFailed,
     StoreForeign,
-    StoreFull,
     StoreNewer,
     StoreOlder,
-    StoreReadOnly,
     StoreUnopened,
 )
+from holdfast.model.values import described
+from holdfast.store.postgres.address import check_url, where
+from holdfast.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
 SCHEMA: Final = 3
 FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
-POOL_MAX: Final = 8  # for reading
-DESK_MAX: Final = 4  # for what may wait for a row: claims, locks, deletions
+VERSION_MIN: Final = 13  # of the server: the first with xid8, by which the feed is ordered
+CONNECTIONS: Final = 15  # of one store, unless it is told otherwise
+CONNECTIONS_MIN: Final = 5
+CONNECTIONS_MAX: Final = 1_000
 CONNECT_SECONDS_MAX: Final = 10.0
 STATEMENT_SECONDS_MAX: Final = 30.0
 TABLES_SECONDS_MAX: Final = 3_600  # for what reads whole tables: verification, the doctor
@@ -35,15 +36,6 @@ LANE_LOCK_SECONDS_MAX: Final = 3.0  # others' commits wait behind a batch that w
 # A server that restarts is waited for, so long; asked again, so often.
 LOST_SECONDS_MAX: Final = 30.0
 LOST_PAUSE_SECONDS: Final = 0.05
-BROKEN: Final = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.CannotConnectNowError,
-)
 TIMELINE: Final = {"timeline"}  # the least that can be behind
 # One process at a time brings the schema forward; the number only has to be ours.
 _MIGRATING: Final = 0x484F4C44
@@ -75,11 +67,6 @@ _OCCUPIED: Final = (
     "SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
     "WHERE n.nspname = 'holdfast'"
 )
-_RIGHTS: Final = (
-    "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA holdfast and "
-    "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast to this role"
-)
-
 _BEHIND: Final = (
     "its functions are of another release, or it was moved here from another server, and this "
     "command changes nothing; start your application with this release first"
@@ -133,18 +120,34 @@ class Line:
             await conn.close()
 
 
-async def connect(url: str) -> Pool:
+def shares(connections: int) -> tuple[int, int]:
+    """How many are for reading, and how many for what may wait for a row: claims, locks, deletions.
+
+    Two more are the committer's lanes', one is for hints. Raises InvalidInput.
+    """
+    if type(connections) is not int or not CONNECTIONS_MIN <= connections <= CONNECTIONS_MAX:
+        raise InvalidInput(
+            f"a store has {CONNECTIONS_MIN} to {CONNECTIONS_MAX:,} connections, not "
+            f"{described(connections)}. Leave connections out for {CONNECTIONS}."
+        )
+    rest = connections - 3
+    waiting = max(1, rest // 3)
+    return rest - waiting, waiting
+
+
+async def connect(url: str, *, size: int) -> Pool:
     """A pool on a database whose schema is ours and current. Raises StoreError."""
-    pool = await open_pool(url, size=POOL_MAX)
+    pool = await open_pool(url, size=size)
     try:
         async with pool.acquire() as conn:
+            _check_version(conn, where(url))
             await _catch_up(conn, url)
     except BaseException as error:
         await pool.close()
         if isinstance(error, asyncpg.InsufficientPrivilegeError):
-            raise StoreUnopened(where(url), f"{error}. {_RIGHTS}") from error
-        if isinstance(error, (OSError, asyncpg.PostgresError, asyncpg.InterfaceError)):
-            raise translate(error, where(url)) from error
+            raise unopened(error, where(url)) from error
+        if isinstance(error, FAILURES):
+            raise translate(error, where(url), "change") from error
         raise
     return pool
 
@@ -175,7 +178,8 @@ async def _prepare(url: str) -> None:
 
 
 async def open_pool(url: str, *, size: int) -> Pool:
-    """Connections, one of them made now. Raises StoreUnopened."""
+    """Connections, one of them made now. Raises InvalidURL, StoreBusy, StoreUnopened."""
+    check_url(url)
     try:
         pool = await asyncpg.create_pool(
             url,
@@ -189,8 +193,19 @@ async def open_pool(url: str, *, size: int) -> Pool:
         )
         async with pool.acquire():
             return pool
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnopened(where(url), _reason(error)) from error
+    except UNOPENED as error:
+        raise unopened(error, where(url)) from error
+
+
+def _check_version(conn: Connection, place: str) -> None:
+    """Raise StoreUnopened for a server that lacks what our SQL is written in."""
+    found = conn.get_server_version()
+    if found.major < VERSION_MIN:
+        raise StoreUnopened(
+            place,
+            f"it is PostgreSQL {found.major}.{found.minor}, and Holdfast needs {VERSION_MIN} or "
+            "newer. Upgrade the server, or name another in the URL",
+        )
 
 
 def _settings(lock_seconds: float) -> dict[str, str]:
@@ -220,31 +235,23 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
 
     With `ready` also where it would do no more than bring functions of ours up to date.
     """
+    check_url(url)
     try:
         conn = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
         try:
+            _check_version(conn, where(url))
             found = await _schema(conn)
             late = ready and found == SCHEMA and await behind(conn) not in (set(), TIMELINE)
         finally:
             await conn.close()
-    except (OSError, ValueError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
-        raise StoreUnopened(where(url), _reason(error)) from error
+    except UNOPENED as error:
+        raise unopened(error, where(url)) from error
     if found == 0:
         raise StoreUnopened(where(url), "the database has no schema holdfast; check the URL")
     if 0 < found < SCHEMA:
         raise StoreOlder(where(url), found, SCHEMA)
     if late:
         raise StoreUnopened(where(url), _BEHIND)
-
-
-def where(url: str) -> str:
-    """The URL without its password, wherever that stands, for people."""
-    url = re.sub(r"(?<=password=)[^&#]*", "…", url)
-    before, at, after = url.rpartition("@")
-    if not at or "://" not in before:
-        return url
-    scheme, _, login = before.partition("://")
-    return f"{scheme}://{login.partition(':')[0]}@{after}"
 
 
 async def bring_forward(conn: Connection, place: str) -> None:
@@ -330,42 +337,5 @@ async def _schema(conn: Connection) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def _reason(error: Exception) -> str:
-    """Why no connection came about, and what to look at."""
-    text = (str(error) or type(error).__name__).rstrip(".")
-    if isinstance(error, asyncpg.InsufficientPrivilegeError):
-        return f"{text}. {_RIGHTS}"
-    if isinstance(error, OSError):
-        return f"{text}. Is the server running, and are host and port in the URL right? Then retry"
-    return text
-
-
 def _sql(name: str) -> str:
     return Path(__file__).with_name(name).read_text()
-
-
-def translate(error: BaseException, place: str) -> StoreError:
-    """The one place where PostgreSQL's errors become ours."""
-    match error:
-        case (
-            asyncpg.LockNotAvailableError()
-            | asyncpg.QueryCanceledError()
-            | asyncpg.DeadlockDetectedError()
-            | asyncpg.TooManyConnectionsError()
-            | TimeoutError()
-        ):
-            return StoreBusy(place)
-        case asyncpg.DiskFullError():
-            return StoreFull(place)
-        case asyncpg.ReadOnlySQLTransactionError():
-            return StoreReadOnly(
-                place, "the server is a standby or read-only. Connect to the primary"
-            )
-        case asyncpg.InsufficientPrivilegeError():
-            return StoreReadOnly(place, f"{error}. {_RIGHTS}")
-        case asyncpg.UndefinedFunctionError():
-            return StoreFailed(
-                place, f"{error}. A newer release may have changed the schema: upgrade"
-            )
-        case _:
-            return StoreFailed(place, f"{type(error).__name__}: {error}")

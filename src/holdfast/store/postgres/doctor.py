@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from holdfast.store.doctor import listed, plural, size
 from holdfast.store.postgres.connect import (
-    DESK_MAX,
-    POOL_MAX,
     SCHEMA,
     TABLES_SECONDS_MAX,
     TIMELINE,
@@ -28,7 +27,6 @@ DEAD_ROWS_MIN: Final = 10_000
 LAG_BYTES_MAX: Final = 256 * 2**20
 TRANSACTION_SECONDS_MAX: Final = 30.0
 AHEAD_SECONDS_MAX: Final = 60
-PROCESS_MAX: Final = POOL_MAX + DESK_MAX + 3  # two lanes and an ear
 CLOCK_SECONDS_MAX: Final = 1.0
 _ROUNDS: Final = 5
 
@@ -91,11 +89,13 @@ _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 Asked = Callable[[Connection], Awaitable[Check]]
 
 
-async def examine(conn: Connection) -> tuple[Check, ...]:
-    """All checks of the server and of our schema on it."""
+async def examine(conn: Connection, each: int) -> tuple[Check, ...]:
+    """All checks of the server and of our schema on it; `each` store takes so many connections."""
     found = {row["name"]: row["setting"] for row in await conn.fetch(_SETTINGS)}
     checks = [*settings(found)]
-    for ask in _OPEN:
+    # The others below answer wrongly, rather than not at all, to those who may not ask them.
+    asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_room, each=each), _clock, _ahead]
+    for ask in asked:
         checks.append(await ask(conn))
     sees = await conn.fetchval(_SEES)
     for name, ask in _MONITORED:
@@ -220,18 +220,18 @@ def dead_rows(tables: Mapping[str, tuple[int, int]]) -> Check:
 # --- the server around it ------------------------------------------------------------------------
 
 
-async def _room(conn: Connection) -> Check:
-    return room(**dict(await conn.fetchrow(_ROOM)))
+async def _room(conn: Connection, *, each: int) -> Check:
+    return room(each=each, **dict(await conn.fetchrow(_ROOM)))
 
 
-def room(most: int, used: int, ours: int) -> Check:
+def room(most: int, used: int, ours: int, each: int) -> Check:
     """Whether one more process of ours would find connections."""
-    found = f"{used} of {most} in use, {ours} by Holdfast; a process takes up to {PROCESS_MAX}"
-    if most - used >= PROCESS_MAX:
+    found = f"{used} of {most} in use, {ours} by Holdfast; a process takes up to {each}"
+    if most - used >= each:
         return Check("connections", found)
     advice = (
-        "Raise max_connections and restart the server, put PgBouncer (session mode) in front of "
-        "it, or run fewer processes."
+        "Raise max_connections and restart the server, run fewer processes, or give each fewer: "
+        "holdfast.open(url, connections=…)."
     )
     return Check("connections", found, "warning", advice)
 
@@ -337,8 +337,6 @@ def ahead(count: int) -> Check:
     return Check("dates", f"{plural(count, 'session')} ahead of the clock", "warning", advice)
 
 
-# Everyone may ask these. The others answer wrongly, rather than not at all, to those who may not.
-_OPEN: Final[tuple[Asked, ...]] = (_schema, _tables, _dead_rows, _room, _clock, _ahead)
 _MONITORED: Final[tuple[tuple[str, Asked], ...]] = (
     ("replication", _replication),
     ("wal size", _wal),

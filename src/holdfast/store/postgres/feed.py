@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import asyncpg
-
 from holdfast.errors import PositionUnknown
 from holdfast.model.keys import Key
 from holdfast.store import cursor as cursors
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connect import BROKEN, Connection, Pool
+from holdfast.store.postgres.connect import Connection, Pool
+from holdfast.store.postgres.failures import FAILURES
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import FeedEntry
 
@@ -29,7 +28,6 @@ LISTEN_AGAIN_SECONDS: Final = 1.0
 # A hint need not be durable: without this the server would flush its log for every one of them,
 # and the next commit would wait for that flush.
 _NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')"
-_FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 
 async def changes(
@@ -118,7 +116,7 @@ class Hinting:
             # Held for as long as the connection: by it, committers know that hints are heard.
             await self._ear.execute("SELECT pg_advisory_lock_shared(holdfast.listening())")
             self._ring()  # what was committed before they knew
-        except _FAILURES:
+        except FAILURES:
             if self._ear is not None:
                 self._ear.terminate()  # polling goes on
 
@@ -132,5 +130,5 @@ class Hinting:
             self._more = False
             try:
                 await self._pool.execute(_NOTIFY, CHANNEL)
-            except _FAILURES:
+            except FAILURES:
                 return

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import asyncpg
 import msgspec
 
-from holdfast.errors import HoldfastError, StoreBusy, StoreFailed
+from holdfast.errors import HoldfastError, StoreBusy
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.head import CREATED
 from holdfast.model.ids import Entropy
@@ -28,13 +28,12 @@ from holdfast.store.cache import Cache, Live
 from holdfast.store.plan import Plan
 from holdfast.store.postgres.call import SOON, Call, Reply
 from holdfast.store.postgres.connect import (
-    BROKEN,
     LOST_PAUSE_SECONDS,
     LOST_SECONDS_MAX,
     Connection,
     Line,
-    translate,
 )
+from holdfast.store.postgres.failures import BROKEN, translate
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.postgres.sight import Sight
@@ -126,6 +125,8 @@ class Lane:
         except asyncpg.ReadOnlySQLTransactionError as error:
             self._line.drop()  # the server may have become a standby: look for the primary again
             self._fail(units, error)
+        except asyncpg.TooManyConnectionsError as error:
+            self._fail(units, error)  # whoever is in the batch: there is no line to send it over
         except asyncpg.PostgresError as error:
             self._cache.clear()
             if len(units) > 1:
@@ -161,8 +162,7 @@ class Lane:
                 self._line.drop()
                 self._cache.clear()
                 if asyncio.get_running_loop().time() > deadline:
-                    reason = f"{type(error).__name__}: {error}"
-                    raise StoreFailed(self._line.place, reason) from error
+                    raise translate(error, self._line.place, "write") from error
                 for unit in units:
                     unit.know_ids()
                 await asyncio.sleep(LOST_PAUSE_SECONDS)
@@ -186,7 +186,11 @@ class Lane:
 
     def _fail(self, units: list[Unit], error: BaseException) -> None:
         self._cache.clear()
-        told = error if isinstance(error, HoldfastError) else translate(error, self._line.place)
+        told = (
+            error
+            if isinstance(error, HoldfastError)
+            else translate(error, self._line.place, "write")
+        )
         for unit in units:
             unit.fail(told)
 
@@ -275,7 +279,7 @@ class Lane:
         if reason == "fenced":
             unit.judged_us = sent.reply.now_us
         if unit.tries > TRIES_MAX:
-            unit.fail(translate(TimeoutError(), self._line.place))
+            unit.fail(StoreBusy(self._line.place))
         else:
             again.append(unit)
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import asyncpg
 
 from holdfast.errors import (
+    Asked,
     SessionDeleted,
     SessionErased,
     SessionNotFound,
@@ -27,11 +28,11 @@ from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import audit, doctor, feed, heads, rows, work
+from holdfast.store.postgres.address import where
 from holdfast.store.postgres.committer import LANES, Committer
 from holdfast.store.postgres.connect import (
-    BROKEN,
     CONNECT_SECONDS_MAX,
-    DESK_MAX,
+    CONNECTIONS,
     LOST_PAUSE_SECONDS,
     LOST_SECONDS_MAX,
     Connection,
@@ -39,9 +40,9 @@ from holdfast.store.postgres.connect import (
     Pool,
     connect,
     open_pool,
-    translate,
-    where,
+    shares,
 )
+from holdfast.store.postgres.failures import BROKEN, FAILURES, translate
 from holdfast.store.postgres.reader import Reader, values
 from holdfast.store.postgres.rows import SQL
 from holdfast.store.protocol import (
@@ -58,7 +59,6 @@ from holdfast.store.protocol import (
 )
 
 POLL_SECONDS: Final = 0.25
-_FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
 
 
 class PostgresStore:
@@ -78,17 +78,23 @@ class PostgresStore:
         self._open = True
 
     @classmethod
-    async def open(cls, url: str, *, seal: Seal | None = None) -> PostgresStore:
-        """Connect, and bring the schema forward if it is behind. Raises StoreError."""
-        pool = await connect(url)
+    async def open(
+        cls, url: str, *, seal: Seal | None = None, connections: int = CONNECTIONS
+    ) -> PostgresStore:
+        """Connect, and bring the schema forward if it is behind. Raises StoreError.
+
+        No more than so many connections are open at any time.
+        """
+        reading, waiting = shares(connections)
+        pool = await connect(url, size=reading)
         try:
             secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
             # For what may wait for a row: readers do not wait behind it.
-            desk = await open_pool(url, size=DESK_MAX)
+            desk = await open_pool(url, size=waiting)
         except BaseException as error:
             await pool.close()
-            if isinstance(error, _FAILURES):
-                raise translate(error, where(url)) from error
+            if isinstance(error, FAILURES):
+                raise translate(error, where(url), "read") from error
             raise
         ear = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
         return cls(pool, desk, url, Reader(Codec(seal), secret), ear)
@@ -147,8 +153,8 @@ class PostgresStore:
     ) -> tuple[Lease, ...]:
         leases: tuple[Lease, ...] = await self._with(
             lambda conn: work.claim(conn, worker, limit, lease_seconds, app),
+            asked="lease",
             repeatable=False,
-            pool=self._desk,
         )
         for lease in leases:
             self._note(lease)
@@ -156,22 +162,20 @@ class PostgresStore:
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         renewed: Lease = await self._with(
-            lambda conn: work.renew(conn, self._reader, lease, lease_seconds), pool=self._desk
+            lambda conn: work.renew(conn, self._reader, lease, lease_seconds), asked="change"
         )
         return renewed
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         released: bool = await self._with(
-            lambda conn: work.release(conn, lease, retry_seconds),
-            repeatable=False,
-            pool=self._desk,
+            lambda conn: work.release(conn, lease, retry_seconds), asked="change", repeatable=False
         )
         return released
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         lease: Lease = await self._with(
             lambda conn: work.acquire(conn, self._reader, key, worker, lease_seconds),
-            pool=self._desk,
+            asked="lease",
         )
         self._note(lease)
         return lease
@@ -232,7 +236,8 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        checks: tuple[Check, ...] = await self._with(doctor.examine)
+        each = self._pool.get_max_size() + self._desk.get_max_size() + LANES + 1  # an ear
+        checks: tuple[Check, ...] = await self._with(lambda conn: doctor.examine(conn, each))
         return checks
 
     async def changes(
@@ -275,18 +280,19 @@ class PostgresStore:
         if self._pid != os.getpid():
             raise StoreForked
 
-    async def _with(self, query: Any, *, repeatable: bool = True, pool: Pool | None = None) -> Any:
-        """Ask on a connection of the pool; again, if the line broke and that does no harm."""
+    async def _with(self, query: Any, *, asked: Asked = "read", repeatable: bool = True) -> Any:
+        """Ask on a connection of a pool; again, if the line broke and that does no harm."""
+        pool = self._pool if asked == "read" else self._desk
         deadline = time.monotonic() + LOST_SECONDS_MAX
         while True:
             self._check()
             try:
-                async with (pool or self._pool).acquire() as conn:
+                async with pool.acquire() as conn:
                     return await query(conn)
-            except _FAILURES as error:
+            except FAILURES as error:
                 hopeless = not repeatable or not isinstance(error, BROKEN)
                 if hopeless or time.monotonic() > deadline:
-                    raise translate(error, self._place) from error
+                    raise translate(error, self._place, asked) from error
             await asyncio.sleep(LOST_PAUSE_SECONDS)
 
     async def _in_transaction(self, work: Any) -> Any:
@@ -294,7 +300,7 @@ class PostgresStore:
             async with conn.transaction():
                 return await work(conn)
 
-        return await self._with(run, repeatable=False, pool=self._desk)
+        return await self._with(run, asked="change", repeatable=False)
 
 
 async def _remove_rows(conn: Connection, sid: int) -> None:

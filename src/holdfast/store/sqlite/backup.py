@@ -41,7 +41,7 @@ def back_up(database: Database, target: Path, progress: Progress | None) -> None
         _copy(source, part, progress)
         _put(part, target)
     except apsw.Error as error:
-        raise translate(error, str(target)) from error
+        raise translate(error, str(target), "change") from error
     except OSError as error:
         raise BackupRefused(str(target), str(error)) from error
     finally:
@@ -67,7 +67,7 @@ def restore(backup: Path, target: Path, *, replace: bool, progress: Progress | N
             _lift(part, issued)
             _put(part, target)
     except apsw.Error as error:
-        raise translate(error, str(target)) from error
+        raise translate(error, str(target), "change") from error
     except OSError as error:
         raise BackupRefused(str(target), str(error)) from error
     finally:
@@ -91,7 +91,7 @@ def _open_backup(backup: Path) -> apsw.Connection:
     except apsw.NotADBError as error:
         raise StoreForeign(where) from error
     except apsw.Error as error:
-        raise translate(error, where) from error
+        raise translate(error, where, "read") from error
     if problem != "ok":
         raise StoreCorrupt(where, problem)
     return conn

@@ -18,6 +18,7 @@ from zlib import crc32
 import apsw
 
 from holdfast.errors import (
+    Asked,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -65,12 +66,12 @@ class Database:
         try:
             conn = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
         except apsw.Error as error:
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, "read") from error
         try:
             return self._tuned(conn)
         except apsw.Error as error:
             close(conn)
-            raise translate(error, self.where) from error
+            raise translate(error, self.where, "read") from error
 
     def prepare(self, *, patient: bool = True) -> apsw.Connection:
         """Create the file or recognise it as ours, bring its schema forward, and stay connected.
@@ -94,7 +95,7 @@ class Database:
             if isinstance(error, apsw.NotADBError):
                 raise StoreForeign(self.where) from error
             if isinstance(error, apsw.Error):
-                raise translate(error, self.where) from error
+                raise translate(error, self.where, "change") from error
             raise
         return conn
 
@@ -192,7 +193,7 @@ class Database:
             return StoreUnopened(self.where, "its directory does not exist; create it first")
         if self.path.is_dir():
             return StoreUnopened(self.where, "it is a directory; name a file")
-        return translate(error, self.where)
+        return translate(error, self.where, "change")
 
 
 def schema_of(conn: apsw.Connection) -> int:
@@ -236,8 +237,8 @@ def _patience(seconds_max: float) -> Callable[[int], bool]:
     return wait
 
 
-def translate(error: apsw.Error, where: str) -> StoreError:
-    """The one place where SQLite's errors become ours."""
+def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
+    """The one place where SQLite's errors become ours, told by what was asked."""
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(where)
@@ -250,7 +251,7 @@ def translate(error: apsw.Error, where: str) -> StoreError:
         case apsw.CantOpenError():
             return StoreUnopened(where, "check that the file may be read and written here")
         case _:
-            return StoreFailed(where, f"{type(error).__name__}: {error}")
+            return StoreFailed(where, f"{type(error).__name__}: {error}", asked)
 
 
 def close(conn: apsw.Connection) -> None:

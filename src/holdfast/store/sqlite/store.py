@@ -17,7 +17,14 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from holdfast.errors import HoldfastError, StoreBusy, StoreClosed, StoreCorrupt, StoreForked
+from holdfast.errors import (
+    Asked,
+    HoldfastError,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreForked,
+)
 from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold
 from holdfast.model.head import Head
@@ -94,25 +101,27 @@ class SQLiteStore:
         return self._write().submit(Job(commits, None))
 
     async def delete(self, key: Key) -> bool:
-        job = Job((), partial(self._remove, remove.delete, key))
+        job = Job((), partial(self._remove, remove.delete, key), "change")
         deleted: bool = await self._write().submit(job)
         return deleted
 
     async def erase(self, key: Key) -> Erasure | None:
-        job = Job((), partial(self._remove, remove.erase, key))
+        job = Job((), partial(self._remove, remove.erase, key), "change")
         erasure: Erasure | None = await self._write().submit(job)
         # Also when it was erased before: that process may have died between there and here.
-        if erasure is not None and await self._write().submit(Job((), remove.is_unfinished)):
+        if erasure is not None and await self._write().submit(
+            Job((), remove.is_unfinished, "change")
+        ):
             await self._overwrite()
         return erasure
 
     async def _overwrite(self) -> None:
         """Let nothing of what was erased be left in the files. Others write between the steps."""
-        while await self._write().submit(Job((), Writer.purge_some)):
+        while await self._write().submit(Job((), Writer.purge_some, "change")):
             pass
-        await self._write().submit(Job((), remove.rewrite))
+        await self._write().submit(Job((), remove.rewrite, "change"))
         deadline = time.monotonic() + self._database.busy_seconds
-        while not await self._write().submit(Job((), remove.finish)):
+        while not await self._write().submit(Job((), remove.finish, "change")):
             if time.monotonic() > deadline:
                 raise StoreBusy(f"{self._database.where} (erased, but its log is still read)")
             await asyncio.sleep(0.01)
@@ -125,19 +134,21 @@ class SQLiteStore:
     async def claim(
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
-        return await self._at_desk(lambda desk: desk.claim(worker, limit, lease_seconds, app))
+        return await self._at_desk(
+            lambda desk: desk.claim(worker, limit, lease_seconds, app), "lease"
+        )
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds))
+        return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds), "change")
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
-        return await self._at_desk(lambda desk: desk.release(lease, retry_seconds))
+        return await self._at_desk(lambda desk: desk.release(lease, retry_seconds), "change")
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds))
+        return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds), "lease")
 
-    async def _at_desk(self, ask: Callable[[Desk], T]) -> T:
-        job = Job((), lambda writer: ask(Desk(writer, self._clock)))
+    async def _at_desk(self, ask: Callable[[Desk], T], asked: Asked) -> T:
+        job = Job((), lambda writer: ask(Desk(writer, self._clock)), asked)
         answer: T = await self._write().submit(job)
         return answer
 
@@ -229,7 +240,7 @@ class SQLiteStore:
             try:
                 return work(conn)
             except apsw.Error as error:
-                raise translate(error, self._database.where) from error
+                raise translate(error, self._database.where, "read") from error
             finally:
                 close(conn)
 
@@ -247,7 +258,7 @@ class SQLiteStore:
         try:
             return query()
         except apsw.Error as error:
-            raise translate(error, self._database.where) from error
+            raise translate(error, self._database.where, "read") from error
         except HoldfastError:
             raise
         except Exception as error:  # what is stored cannot be what was written

@@ -19,7 +19,14 @@ from typing import Any, Final, TypeAlias
 
 import apsw
 
-from holdfast.errors import HoldfastError, SessionError, StoreClosed, StoreCorrupt, StoreFailed
+from holdfast.errors import (
+    Asked,
+    HoldfastError,
+    SessionError,
+    StoreClosed,
+    StoreCorrupt,
+    StoreFailed,
+)
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.events import Commit
 from holdfast.model.ids import Entropy
@@ -49,10 +56,15 @@ GATHER_SECONDS: Final = 0.0001
 class Job:
     """Something the writer is asked to do, and whom to tell."""
 
-    __slots__ = ("answered", "call", "commits", "future", "loop", "ticket")
+    __slots__ = ("answered", "asked", "call", "commits", "future", "loop", "ticket")
 
-    def __init__(self, commits: Sequence[Commit], call: Callable[[Writer], Any] | None) -> None:
-        self.commits, self.call = commits, call
+    def __init__(
+        self,
+        commits: Sequence[Commit],
+        call: Callable[[Writer], Any] | None,
+        asked: Asked = "write",
+    ) -> None:
+        self.commits, self.call, self.asked = commits, call, asked
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.ticket = [None]  # whoever pops it, writer or cancelled caller, decides
@@ -144,7 +156,7 @@ class Writer(threading.Thread):
             self._begin()
             self._loop()
         except BaseException as error:
-            self._failed = self._told(error)
+            self._failed = self._told(error, "read")  # those who wait were not begun
             self._refuse_all()
             if hasattr(self, "conn"):
                 close(self.conn)  # its locks go with it
@@ -261,7 +273,7 @@ class Writer(threading.Thread):
             result, failure = None, error
         except Exception as error:
             self._cache_lost()
-            result, failure = None, self._told(error)
+            result, failure = None, self._told(error, job.asked)
         _answer([(job, result, failure)])
         self._check_connection()
 
@@ -353,13 +365,13 @@ class Writer(threading.Thread):
         self.cache.clear()
         self._due.clear()
 
-    def _told(self, error: BaseException) -> HoldfastError:
+    def _told(self, error: BaseException, asked: Asked = "write") -> HoldfastError:
         """An error for one caller: never the same object for two."""
         if isinstance(error, HoldfastError):
             return error
-        told: HoldfastError = StoreFailed(self._database.where, repr(error))
+        told: HoldfastError = StoreFailed(self._database.where, repr(error), asked)
         if isinstance(error, apsw.Error):
-            told = translate(error, self._database.where)
+            told = translate(error, self._database.where, asked)
         elif isinstance(error, (Damaged, UnicodeDecodeError)):
             told = StoreCorrupt(self._database.where, str(error))
         told.__cause__ = error

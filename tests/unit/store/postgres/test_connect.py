@@ -1,30 +1,36 @@
-"""What people are told of a URL."""
+"""Connections: what the page about them says is so."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
-from holdfast.store.postgres.connect import where
+from holdfast.store.postgres import connect, doctor
+from holdfast.store.postgres.committer import LANES
+
+PAGE = (Path(__file__).parents[4] / "docs" / "postgres.md").read_text()
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "postgresql://ada:secret@host/db",
-        "postgresql://ada@host/db?password=secret",
-        "postgresql:///db?user=ada&password=secret&sslmode=require",
-        "postgresql://ada:se@cret@host/db",
-    ],
-)
-def test_no_password_is_shown(url: str) -> None:
-    """Whether it stands before the host or among the options."""
-    shown = where(url)
-    assert "secret" not in shown
-    assert "cret" not in shown
-    assert "db" in shown
+def test_the_page_says_how_many_connections_a_process_takes() -> None:
+    """In all, and for each purpose."""
+    table = [int(number) for number in re.findall(r"^\| .* \| (\d+) \|$", PAGE, re.MULTILINE)]
+    assert table == [*connect.shares(connect.CONNECTIONS), LANES, 1]
+    assert sum(table) == connect.CONNECTIONS
+    assert f"up to {connect.CONNECTIONS} connections" in PAGE
+    assert f"from {connect.CONNECTIONS_MIN} on" in PAGE
 
 
-def test_a_url_without_a_password_is_shown_as_it_is() -> None:
-    """Nothing else is hidden."""
-    url = "postgresql://ada@host:5432/db?sslmode=require"
-    assert where(url) == url
+@pytest.mark.parametrize("connections", range(connect.CONNECTIONS_MIN, 60))
+def test_every_purpose_has_a_connection(connections: int) -> None:
+    """However few there are, and none more than was given."""
+    reading, waiting = connect.shares(connections)
+    assert min(reading, waiting) >= 1
+    assert reading + waiting + LANES + 1 == connections
+
+
+def test_the_page_says_which_server_is_needed() -> None:
+    """And the doctor warns of no version that would be refused."""
+    assert f"PostgreSQL {connect.VERSION_MIN} or newer" in PAGE
+    assert doctor.OLDEST >= connect.VERSION_MIN

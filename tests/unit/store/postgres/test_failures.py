@@ -1,0 +1,114 @@
+"""How PostgreSQL's errors are told: in words of ours, with what to do."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+import asyncpg
+import pytest
+
+from holdfast.errors import HoldfastError, InvalidURL, StoreBusy, StoreFailed, StoreUnopened
+from holdfast.store.postgres.connect import CONNECTIONS
+from holdfast.store.postgres.failures import translate, unopened
+
+PLACE = "postgresql://ada@host/db"
+HBA = 'no pg_hba.conf entry for host "10.0.0.1", user "ada", database "db", no encryption'
+
+
+def client(name: str, text: str) -> Exception:
+    """An error of the driver's own."""
+    made: Exception = getattr(asyncpg.exceptions, name)(text)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "advice"),
+    [
+        (asyncpg.InvalidPasswordError("no"), StoreUnopened, "Correct user and password"),
+        (asyncpg.InvalidAuthorizationSpecificationError(HBA), StoreUnopened, "sslmode=require"),
+        (
+            asyncpg.InvalidAuthorizationSpecificationError('role "ada" does not exist'),
+            StoreUnopened,
+            "CREATE ROLE",
+        ),
+        (asyncpg.InvalidCatalogNameError("no"), StoreUnopened, "CREATE DATABASE"),
+        (asyncpg.UndefinedObjectError("no"), StoreUnopened, "after the ? in the URL"),
+        (asyncpg.InvalidParameterValueError("no"), StoreUnopened, "after the ? in the URL"),
+        (asyncpg.CantChangeRuntimeParamError("no"), StoreUnopened, "after the ? in the URL"),
+        (asyncpg.CannotConnectNowError("starting up"), StoreUnopened, "Wait"),
+        (asyncpg.InsufficientPrivilegeError("no"), StoreUnopened, "GRANT"),
+        (
+            asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"),
+            StoreUnopened,
+            "the server itself in the URL",
+        ),
+        (asyncpg.ObjectNotInPrerequisiteStateError("closed"), StoreUnopened, "server's log"),
+        (asyncpg.TooManyConnectionsError("sorry"), StoreBusy, "max_connections"),
+        (ConnectionRefusedError(111, "Connect call failed"), StoreUnopened, "running"),
+        (FileNotFoundError(2, "No such file or directory"), StoreUnopened, "running"),
+        (TimeoutError(), StoreUnopened, "firewall"),
+        (socket.gaierror(-2, "Name or service not known"), StoreUnopened, "Correct the host"),
+        (
+            ConnectionError('PostgreSQL server at "host" rejected SSL upgrade'),
+            StoreUnopened,
+            "take sslmode out of the URL",
+        ),
+        (ssl.SSLCertVerificationError(1, "self-signed"), StoreUnopened, "sslrootcert="),
+        (
+            client("ClientConfigurationError", "root certificate file does not exist"),
+            StoreUnopened,
+            "sslrootcert=",
+        ),
+        (
+            client("TargetServerAttributeNotMatched", "None of the hosts match <x>"),
+            StoreUnopened,
+            "target_session_attrs",
+        ),
+        (
+            client("ClientConfigurationError", "target_session_attrs is one of <built-in x>"),
+            InvalidURL,
+            "prefer-standby",
+        ),
+        (client("ClientConfigurationError", "`sslmode` must be one of"), InvalidURL, "sslmode"),
+        (client("InterfaceError", "what"), StoreUnopened, "running"),
+        (UnicodeError("label too long"), InvalidURL, "host"),
+        (OverflowError("port must be 0-65535"), InvalidURL, "host"),
+    ],
+)
+def test_what_keeps_a_store_from_opening_is_told_with_advice(
+    error: Exception, kind: type[HoldfastError], advice: str
+) -> None:
+    """One sentence each, and nothing of a socket's or a driver's vocabulary alone."""
+    told = unopened(error, PLACE)
+    assert type(told) is kind
+    assert advice in str(told)
+    assert str(told).endswith(".")
+    assert "<" not in str(told)
+
+
+def test_too_many_connections_are_not_told_as_a_lock() -> None:
+    """The words name the limit and how many connections a process takes."""
+    told = translate(asyncpg.TooManyConnectionsError("too many clients already"), PLACE, "write")
+    assert isinstance(told, StoreBusy)
+    assert "no connection is free (too many clients already)" in str(told)
+    assert f"fewer connections than {CONNECTIONS}" in told.advice
+    assert "transaction" not in str(told)
+    assert "transaction" in str(translate(asyncpg.LockNotAvailableError("x"), PLACE, "write"))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (FileNotFoundError(2, "No such file or directory"), "the server does not answer ("),
+        (TimeoutError(), "the server does not answer (TimeoutError)"),
+        (asyncpg.CannotConnectNowError("starting up."), "the server does not answer (starting up)"),
+        (asyncpg.ConnectionDoesNotExistError("closed"), "the connection to the server broke ("),
+        (asyncpg.DataError("odd"), "DataError: odd"),
+    ],
+)
+def test_a_line_that_breaks_is_told_as_such(error: Exception, reason: str) -> None:
+    """Whatever the operating system calls it."""
+    told = translate(error, PLACE, "read")
+    assert isinstance(told, StoreFailed)
+    assert told.reason.startswith(reason)
