@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import (
     ActorMissing,
+    BackupDamaged,
     BackupRefused,
     CheckpointMigrationAmbiguous,
     CheckpointMigrationFailed,
@@ -87,7 +88,16 @@ from holdfast.model.lease import Lease
 from holdfast.model.values import ABSENT
 from holdfast.session.session import Session
 from holdfast.session.sessions import Holdfast
-from holdfast.store.protocol import Check, Diagnosis, Erasure, Finding, Page, Report, Seal
+from holdfast.store.protocol import (
+    Check,
+    Diagnosis,
+    Erasure,
+    Finding,
+    Page,
+    Report,
+    Restored,
+    Seal,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -113,6 +123,7 @@ __all__ = [
     "TTL",
     "Access",
     "ActorMissing",
+    "BackupDamaged",
     "BackupRefused",
     "Change",
     "Check",
@@ -176,6 +187,7 @@ __all__ = [
     "Report",
     "ReservedType",
     "Resolved",
+    "Restored",
     "SchemaIncompatible",
     "SchemaVersion",
     "SchemaViolation",
@@ -299,12 +311,19 @@ def open_sync(url: str, *, seal: Seal | None = None) -> SyncHoldfast:
 
 
 def restore(
-    backup: str | Path, url: str, *, replace: bool = False, progress: Progress | None = None
-) -> None:
+    backup: str | Path,
+    url: str,
+    *,
+    replace: bool = False,
+    damaged: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
     """Put a backup file in the place that `url` names. No process may have that place open.
 
-    The backup is checked first. An existing database is only overwritten with replace=True.
+    Every session of the backup is verified first; with findings it is refused (BackupDamaged),
+    unless damaged=True. An existing database is only overwritten with replace=True, and nothing
+    but a Holdfast database ever is.
     """
     from holdfast.store.open import restore_store
 
-    restore_store(backup, url, replace=replace, progress=progress)
+    return restore_store(backup, url, replace=replace, damaged=damaged, progress=progress)

@@ -21,7 +21,14 @@ from holdfast.cli.named import named
 from holdfast.cli.show import Screen
 from holdfast.errors import InvalidInput
 from holdfast.session.migrate import MigrationPlan, apps_of
-from holdfast.store.open import refuse_change, refuse_missing, refuse_server
+from holdfast.store.doctor import damage
+from holdfast.store.open import (
+    backup_store,
+    look_at,
+    refuse_missing,
+    restore_store,
+    sqlite_path,
+)
 from holdfast.store.protocol import Diagnosis, Report
 
 T = TypeVar("T")
@@ -78,7 +85,7 @@ def doctor(
 
     Reads everything back as verify does, then looks at how the store is kept: durability
     settings, versions, sizes, clocks, what was left undone. Safe while others write; changes
-    nothing.
+    nothing, so a store of an older schema is refused.
     """
     screen = Screen(as_json=as_json)
 
@@ -87,7 +94,7 @@ def doctor(
             return await hf.doctor(progress=progress)
 
     with screen.errors():
-        diagnosis = _on(url, run)
+        diagnosis = _on(url, run, looking=True)
         screen.diagnosis(diagnosis)
         well = all(c.ok for c in diagnosis.checks) if strict else diagnosis.ok
     raise typer.Exit(0 if well else FOUND)
@@ -107,7 +114,7 @@ def verify(
     """Hold every session, or one, against its chain.
 
     Reads everything back: chain, checksums, dense seqs, folds, indexes. Safe while others write;
-    changes nothing.
+    changes nothing, so a store of an older schema is refused.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -117,7 +124,7 @@ def verify(
             with screen.progress("reading sessions") as progress:
                 return await hf.verify(key, progress=progress)
 
-        report = _on(url, run)
+        report = _on(url, run, looking=True)
         screen.report(report)
     raise typer.Exit(0 if report.ok else FOUND)
 
@@ -125,48 +132,68 @@ def verify(
 @app.command(epilog=_CODES)
 def backup(
     url: Url,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The path of the copy; must not exist yet.")
+    ],
     *,
+    verify_copy: Annotated[
+        bool, typer.Option("--verify", help="Read the copy back, as verify does; 1 if damaged.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Copy a SQLite store to a file, while it is in use.
 
-    The copy is of one instant, and whole or not there. For PostgreSQL use pg_dump or
-    pg_basebackup.
+    The copy is of one instant, and whole or not there. Pages are copied as they are, damaged ones
+    too: only --verify reads them. The store is not changed, and the copy of one of an older schema
+    is of that schema. For PostgreSQL use pg_dump or pg_basebackup.
     """
     screen = Screen(as_json=as_json)
-
-    async def run(hf: holdfast.Holdfast) -> None:
-        with screen.progress("copying pages") as progress:
-            await hf.backup(file, progress=progress)
-
     with screen.errors():
-        refuse_server(url)
+        target = _path(file)
         began = time.monotonic()
-        _on(url, run)
-        screen.copied("backed up to", file, file.stat().st_size, time.monotonic() - began)
+        with screen.steps("copying pages", "reading sessions") as (copying, reading):
+            work = backup_store(url, target, verify=verify_copy, progress=copying, checking=reading)
+            report = asyncio.run(work)
+        screen.backed_up(target, report, time.monotonic() - began)
+    raise typer.Exit(FOUND if report is not None and damage(report) else 0)
 
 
 @app.command(epilog=_CODES)
 def restore(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup.")],
-    url: Url,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The path of a backup.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where to: sqlite:///file.db, as with backup.")
+    ],
     *,
     replace: Annotated[
         bool, typer.Option("--replace", help="Overwrite the store that is there.")
+    ] = False,
+    damaged: Annotated[
+        bool, typer.Option("--damaged", help="Restore it even if it is damaged; 1 if it is.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Put a backup in the place of a SQLite store.
 
-    No process may have that store open. The backup is checked first. For PostgreSQL use pg_restore.
+    No process may have that store open. Before anything is replaced, the copy that will take its
+    place is verified as verify does it: chain, checksums, dense seqs, folds, indexes. With
+    findings it is refused. For PostgreSQL use pg_restore.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
+        backup_file = _path(file)
         began = time.monotonic()
-        with screen.progress("copying pages") as progress:
-            holdfast.restore(file, url, replace=replace, progress=progress)
-        screen.copied("restored from", file, file.stat().st_size, time.monotonic() - began)
+        with screen.steps("copying pages", "reading sessions") as (copying, reading):
+            done = restore_store(
+                backup_file,
+                url,
+                replace=replace,
+                damaged=damaged,
+                progress=copying,
+                checking=reading,
+            )
+        screen.restored(backup_file, done, time.monotonic() - began)
+    raise typer.Exit(FOUND if damage(done.report) else 0)
 
 
 @app.command(epilog=_CODES)
@@ -235,14 +262,28 @@ def migrate(
 
 
 def _on(url: str, work: Callable[[holdfast.Holdfast], Awaitable[T]], *, looking: bool = False) -> T:
-    """Open the store that is there, and work on it. `looking`: not if opening changes it."""
+    """Open the store that is there, and work on it. `looking`: only to read it."""
 
     async def run() -> T:
-        await (refuse_change(url) if looking else refuse_missing(url))
-        async with holdfast.open(url) as hf:
+        if not looking:
+            await refuse_missing(url)
+        store = await look_at(url) if looking else None
+        async with holdfast.Holdfast(url, store=store) as hf:
             return await work(hf)
 
     return asyncio.run(run())
+
+
+def _path(text: str) -> Path:
+    """A file, which some write as a URL. Raises InvalidInput."""
+    if text.startswith("sqlite://"):
+        raise InvalidInput(f"FILE is a path, not a URL. Write {sqlite_path(text)} for it.")
+    if "://" in text:
+        raise InvalidInput(
+            f"FILE is a path, and {text.partition('://')[0]}:// begins a URL. "
+            "Write the path of a file, as in monday.db."
+        )
+    return Path(text)
 
 
 def _key(app_name: str | None, user: str | None, id_: str | None) -> holdfast.Key | None:

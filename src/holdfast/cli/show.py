@@ -15,21 +15,31 @@ from typing import Any, Final
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.errors import BackupDamaged, HoldfastError, InvalidInput
 from holdfast.session.migrate import MigrationOutcome, MigrationPlan
-from holdfast.store.doctor import finding_line, plural, size
-from holdfast.store.protocol import Check, Diagnosis, Finding, Report
+from holdfast.store.doctor import damage, finding_line, plural, size
+from holdfast.store.protocol import Check, Diagnosis, Finding, Report, Restored
 from holdfast.store.protocol import Progress as Callback
 
 _COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
-    "What to do: keep a copy of the store, restore the sessions named here from a backup, and run "
-    "holdfast doctor."
+    "What to do: keep a copy of the store. Then restore the whole of it from a backup that "
+    "verifies (holdfast restore FILE URL --replace); or, to lose nothing of the other sessions, "
+    "open that backup beside it and carry the state of the sessions named here over."
 )
+_ASIDE: Final = "What was there was too damaged to be closed. It was not deleted: it is now"
+_SHOWN_MAX: Final = 100
 
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
 _INTERRUPTED: Final = (
@@ -58,13 +68,20 @@ class Screen:
     @contextmanager
     def progress(self, what: str) -> Iterator[Callback | None]:
         """A bar on the terminal, for as long as the work takes; else nothing."""
+        with self.steps(what) as (callback,):
+            yield callback
+
+    @contextmanager
+    def steps(self, *whats: str) -> Iterator[tuple[Callback | None, ...]]:
+        """The same for work in several steps, each with a bar of its own from its beginning on."""
         if self._json or not self._err.is_terminal:
-            yield None
+            yield (None,) * len(whats)
             return
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        words = TextColumn("{task.description}")
+        columns = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._err, transient=True) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            tasks = [bar.add_task(what, total=None, visible=what == whats[0]) for what in whats]
+            yield tuple(_stepping(bar, task) for task in tasks)
 
     @contextmanager
     def foreign(self) -> Iterator[None]:
@@ -107,11 +124,34 @@ class Screen:
         else:
             self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
 
-    def copied(self, what: str, file: Path, count: int, seconds: float) -> None:
+    def backed_up(self, file: Path, report: Report | None, seconds: float) -> None:
+        found = () if report is None else damage(report)
         if self._json:
-            self._write({"ok": True, "file": str(file), "bytes": count, "seconds": seconds})
+            self._write(_copied(file, report, seconds))
+            return
+        for finding in found:
+            self._say(finding_line(finding), "problem")
+        told = f"backed up to {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
+        if found:
+            told += f"{_verified(report)}. The copy is as damaged as the store. {_FINDINGS}"
+        elif report is None:
+            told += "not verified (--verify reads the copy back)."
         else:
-            self._say(f"{what} {file}: {size(count)} in {seconds:.1f} s.", "ok")
+            told += f"{_verified(report)}."
+        self._say(told, "problem" if found else "ok")
+
+    def restored(self, file: Path, done: Restored, seconds: float) -> None:
+        found = damage(done.report)
+        if self._json:
+            aside = None if done.aside is None else str(done.aside)
+            self._write({**_copied(file, done.report, seconds), "aside": aside})
+            return
+        for finding in found:
+            self._say(finding_line(finding), "problem")
+        told = f"restored from {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
+        self._say(f"{told}{_verified(done.report)}.", "problem" if found else "ok")
+        if done.aside is not None:
+            self._say(f"{_ASIDE} {done.aside}.", "warning")
 
     def migration(self, plan: MigrationPlan) -> None:
         if self._json:
@@ -133,14 +173,21 @@ class Screen:
     # --- private -------------------------------------------------------------------------------
 
     def _error(self, error: HoldfastError) -> None:
-        self._tell(error.code, str(error), retryable=error.retryable)
+        found = error.findings if isinstance(error, BackupDamaged) else ()
+        self._tell(error.code, str(error), retryable=error.retryable, findings=found)
 
-    def _tell(self, code: str, message: str, *, retryable: bool) -> None:
+    def _tell(
+        self, code: str, message: str, *, retryable: bool, findings: tuple[str, ...] = ()
+    ) -> None:
         if self._json:
-            told = {"code": code, "message": message, "retryable": retryable}
+            told: dict[str, Any] = {"code": code, "message": message, "retryable": retryable}
+            if findings:
+                told["findings"] = findings
             self._write({"ok": False, "error": told})
             return
         self._err.print(Text(f"holdfast: {code}", "bold red"))
+        for line in findings[:_SHOWN_MAX]:
+            self._err.print(Text(f"  {line}"), soft_wrap=True)
         self._err.print(Text(f"  {message}"), soft_wrap=True)
 
     def _say(self, line: str, severity: str) -> None:
@@ -151,6 +198,32 @@ class Screen:
 
     def _write(self, answer: Any) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def _stepping(bar: Progress, task: TaskID) -> Callback:
+    return lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+def _verified(report: Report | None) -> str:
+    """What was read of a copy, and with what outcome."""
+    assert report is not None
+    found = damage(report)
+    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
+    sealed = len(report.findings) - len(found)
+    more = "; sealed bodies by chain and checksum only" if sealed else ""
+    if found:
+        return f"{plural(len(found), 'finding')}: {read} read{more}"
+    return f"verified: {read}, nothing is wrong{more}"
+
+
+def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]:
+    told = {"file": str(file), "bytes": file.stat().st_size, "seconds": seconds}
+    if report is None:
+        return {"ok": True, **told, "verify": None}
+    found = damage(report)
+    sealed = len(report.findings) - len(found)
+    verify = {**_report(Report(report.sessions, report.events, found)), "sealed": sealed}
+    return {"ok": not found, **told, "verify": verify}
 
 
 def _table(checks: tuple[Check, ...]) -> Table:

@@ -109,7 +109,8 @@ class SessionCorrupt(SessionError):
         self.key, self.reason = key, reason
         super().__init__(
             f"stored data of session {key} is damaged: {reason}. Run hf.verify for the whole "
-            "picture and restore the session from a backup."
+            "picture, then restore the store from a backup, or open the backup beside it and "
+            "carry the session's state over."
         )
 
 

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 from holdfast.errors import (
+    BackupRefused,
     CommitTooLarge,
     ExtraMissing,
     InvalidInput,
@@ -46,7 +47,7 @@ from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
 from holdfast.store.cursor import check_app
 from holdfast.store.doctor import read_checks
-from holdfast.store.open import open_store, refuse_server
+from holdfast.store.open import open_store, refuse_uncopied
 from holdfast.store.protocol import (
     Backups,
     Change,
@@ -453,8 +454,8 @@ class Holdfast:
         """Copy the whole store to a file while it is in use. The copy is whole or not there."""
         store = self._store_now()
         if not isinstance(store, Backups):
-            refuse_server(self.url)
-            raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
+            refuse_uncopied(self.url)
+            raise BackupRefused(self.url, "is not kept in a file; its store makes no copies")
         await store.backup(Path(target), progress)
 
     # --- work ----------------------------------------------------------------------------------

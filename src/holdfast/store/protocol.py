@@ -95,6 +95,13 @@ class Report(msgspec.Struct, frozen=True):
         return not self.findings
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """What a restore put in place, and where it left what could not be replaced cleanly."""
+
+    report: Report  # of the verification of what is in place now
+    aside: Path | None  # None: there was nothing, or it was closed and replaced
+
+
 class Check(msgspec.Struct, frozen=True):
     """One thing a doctor looked at: what was found and, where it is not well, what to do."""
 
