@@ -138,6 +138,26 @@ def test_one_session_can_be_verified(here: Path) -> None:
     assert (code, told["sessions"], told["events"]) == (0, 1, 2)
 
 
+@pytest.mark.parametrize("left", ["nothing", "deleted", "erased"])
+def test_a_session_that_is_not_there_is_told_in_words_of_the_command_line(
+    here: Path, left: str
+) -> None:
+    """Which options to look at, and nothing of verbs that a shell does not have."""
+
+    async def end() -> None:
+        async with holdfast.open(f"sqlite:///{here}/support.db") as hf:
+            if left != "nothing":
+                await (hf.delete if left == "deleted" else hf.erase)(("support", "ada", "one"))
+
+    asyncio.run(end())
+    id = "one" if left != "nothing" else "nope"
+    key = ["--app", "support", "--user", "ada", "--id", id]
+    code, told = answer(here, "verify", "sqlite:///support.db", *key)
+    assert (code, f"support/ada/{id}" in told["error"]["message"]) == (3, True)
+    assert "hf." not in told["error"]["message"]
+    assert "Create" not in told["error"]["message"]
+
+
 def test_on_a_terminal_there_are_colours_and_a_bar(here: Path) -> None:
     """And the same words."""
     code, shown = run_terminal(here, "doctor", "sqlite:///support.db")

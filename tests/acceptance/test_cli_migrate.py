@@ -110,9 +110,31 @@ def test_several_equal_ways_are_an_impossible_one(here: Path) -> None:
 
 def test_one_app_may_be_looked_at_alone(here: Path) -> None:
     """Other apps are neither tried nor counted."""
+
+    async def another() -> None:
+        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
+            await hf.create("billing", "ada")
+
+    asyncio.run(another())
     code, told = answer(here, "migrate", URL, *STATE, "--plan", "--app", "billing")
-    assert (code, told["sessions"], told["outcomes"]) == (0, 0, [])
+    assert (code, told["sessions"], counts(told)) == (0, 1, {"untyped": 1})
     assert answer(here, "migrate", URL, *STATE, "--plan", "--app", "support")[1]["sessions"] == 8
+
+
+@pytest.mark.parametrize("how", ["--plan", "--apply"])
+def test_an_app_without_sessions_is_told(here: Path, url: str, how: str) -> None:
+    """A mistake in its name is not called success; the names that there are are given."""
+    code, told = answer(here, "migrate", url, *STATE, how, "--app", "supprot")
+    assert (code, told["error"]["code"]) == (3, "session.not_found")
+    assert "'supprot'" in told["error"]["message"]
+    assert told["error"]["message"].endswith("Check --app: the sessions here are of support.")
+
+
+def test_one_app_and_all_apps_are_not_asked_for_at_once(here: Path) -> None:
+    """One of the two was meant, and nobody can tell which."""
+    args = (*STATE, "--plan", "--app", "support", "--all-apps")
+    code, told = answer(here, "migrate", URL, *args)
+    assert (code, told["error"]["code"]) == (2, "input.invalid")
 
 
 def test_several_apps_are_not_migrated_unless_that_is_said(here: Path) -> None:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -19,8 +20,9 @@ import typer
 import holdfast
 from holdfast.cli.named import named
 from holdfast.cli.show import Screen
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
 from holdfast.session.migrate import MigrationPlan, apps_of
+from holdfast.store.cursor import check_app
 from holdfast.store.doctor import damage
 from holdfast.store.open import (
     backup_store,
@@ -34,6 +36,7 @@ from holdfast.store.protocol import Diagnosis, Report
 T = TypeVar("T")
 
 FOUND: Final = 1
+_APPS_SHOWN: Final = 10
 _CODES: Final = (
     "Exit codes: 0 nothing is wrong · 1 something was found · 2 the request is wrong · "
     "3 the session is not as needed · 4 the store cannot serve. docs/errors.md has every error."
@@ -121,7 +124,7 @@ def verify(
         key = _key(app_name, user, id_)
 
         async def run(hf: holdfast.Holdfast) -> Report:
-            with screen.progress("reading sessions") as progress:
+            with screen.progress("reading sessions") as progress, _named_by_options():
                 return await hf.verify(key, progress=progress)
 
         report = _on(url, run, looking=True)
@@ -237,9 +240,11 @@ def migrate(
     screen = Screen(as_json=as_json)
 
     async def run(hf: holdfast.Holdfast) -> MigrationPlan:
-        if app_name is None and not all_apps and len(apps := await apps_of(hf)) > 1:
+        if app_name is not None:
+            await _refuse_unknown(hf, app_name)
+        elif not all_apps and len(apps := await apps_of(hf)) > 1:
             raise InvalidInput(
-                f"typed sessions of several apps are here: {', '.join(apps)}. One registry is of "
+                f"typed sessions of several apps are here: {_listed(apps)}. One registry is of "
                 "one kind of state: name the app with --app, or say --all-apps."
             )
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
@@ -253,6 +258,8 @@ def migrate(
                 "it must be said what to do: --plan tries and writes nothing, --apply migrates. "
                 "Give one of the two."
             )
+        if app_name is not None and all_apps:
+            raise InvalidInput("--app names one app and --all-apps takes all. Give one of the two.")
         with screen.foreign():
             migrations = named("--registry", registry)
             state_type = None if state is None else named("--state", state)
@@ -272,6 +279,31 @@ def _on(url: str, work: Callable[[holdfast.Holdfast], Awaitable[T]], *, looking:
             return await work(hf)
 
     return asyncio.run(run())
+
+
+async def _refuse_unknown(hf: holdfast.Holdfast, app_name: str) -> None:
+    """Raise SessionNotFound for an app that has no session: a mistake in its name, most likely."""
+    if (await hf.list(app=check_app(app_name), limit=1)).items:
+        return
+    apps = await apps_of(hf, typed=False)
+    here = f"the sessions here are of {_listed(apps)}" if apps else "there is no session at all"
+    raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
+
+
+def _listed(apps: list[str]) -> str:
+    more = len(apps) - _APPS_SHOWN
+    return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+@contextmanager
+def _named_by_options() -> Iterator[None]:
+    """Say of a session that is not there what can be done about it on a command line."""
+    try:
+        yield
+    except SessionNotFound as error:
+        raise SessionNotFound(error.key, "Check --app, --user and --id") from error
+    except (SessionDeleted, SessionErased) as error:
+        raise type(error)(error.key, "Nothing is left of it to be read") from error
 
 
 def _path(text: str) -> Path:

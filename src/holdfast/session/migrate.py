@@ -233,11 +233,13 @@ class Migrating:
         return True
 
 
-async def apps_of(hf: Holdfast) -> list[str]:
-    """The apps that have typed sessions."""
+async def apps_of(hf: Holdfast, *, typed: bool = True) -> list[str]:
+    """The apps that have sessions, or typed ones."""
     found: set[str] = set()
     async for page in _pages(hf, None):
-        found.update([head.key.app for head in page if head.schema_version is not None])
+        found.update(
+            [head.key.app for head in page if head.schema_version is not None or not typed]
+        )
     return sorted(found)
 
 
