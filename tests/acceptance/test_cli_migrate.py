@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.session import migrate
 from holdfast.session.migrate import FATES
 from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
@@ -81,6 +82,33 @@ def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url:
     assert examples["unfit"][0] == "wrong"
     assert examples["unfit"][1].startswith("goal must be str; found int 5.")
     assert examples["incompatible"][0] == "future"
+
+
+@pytest.mark.parametrize("how", ["--plan", "--apply"])
+def test_every_session_without_a_way_is_named_in_json(
+    here: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its own reason; past a bound it is said how many were left off."""
+
+    async def more() -> None:
+        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
+            for n in range(4):
+                await hf.create("support", "ada", id=f"wrong-{n}", state=chats.Old(plan=n))
+
+    asyncio.run(more())
+    told = answer(here, "migrate", URL, *STATE, "--plan")[1]
+    by_fate = {outcome["fate"]: outcome for outcome in told["outcomes"]}
+    unfit = by_fate["unfit"]
+    assert {one["id"] for one in unfit["named"]} == {"wrong", *(f"wrong-{n}" for n in range(4))}
+    (last,) = [one for one in unfit["named"] if one["id"] == "wrong-3"]
+    assert (last["app"], last["user"]) == ("support", "ada")
+    assert last["reason"].startswith("goal must be str; found int 3.")
+    assert (unfit["sessions"], unfit["left_off"]) == (5, 0)
+    assert (by_fate["migratable"]["named"], by_fate["migratable"]["left_off"]) == ([], 0)
+    monkeypatch.setattr(migrate, "NAMED_MAX", 2)
+    told = answer(here, "migrate", URL, *STATE, how)[1]
+    (unfit,) = [outcome for outcome in told["outcomes"] if outcome["fate"] == "unfit"]
+    assert (len(unfit["named"]), unfit["left_off"]) == (2, 3)
 
 
 def test_a_plan_changes_nothing(here: Path, url: str) -> None:

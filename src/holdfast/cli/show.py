@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from holdfast.errors import BackupDamaged, HoldfastError, InvalidInput
+from holdfast.model.keys import Key
 from holdfast.session.migrate import MigrationOutcome, MigrationPlan
 from holdfast.store.doctor import damage, finding_line, plural, size
 from holdfast.store.protocol import Check, Diagnosis, Finding, Report, Restored
@@ -260,12 +261,10 @@ def _report(report: Report) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    key = finding.key
-    named = None if key is None else {"app": key.app, "user": key.user, "id": key.id}
     return {
         "where": finding.where,
         "problem": finding.problem,
-        "session": named,
+        "session": None if finding.key is None else _parts(finding.key),
         "seq": finding.seq,
     }
 
@@ -305,11 +304,16 @@ def _migration_summary(plan: MigrationPlan) -> str:
 
 
 def _outcome(outcome: MigrationOutcome) -> dict[str, Any]:
-    key = outcome.key
     return {
         "fate": outcome.fate,
         "ok": outcome.ok,
         "sessions": outcome.sessions,
-        "session": {"app": key.app, "user": key.user, "id": key.id},
+        "session": _parts(outcome.key),
         "reason": outcome.reason,
+        "named": [{**_parts(key), "reason": reason} for key, reason in outcome.named],
+        "left_off": outcome.left_off,
     }
+
+
+def _parts(key: Key) -> dict[str, str]:
+    return {"app": key.app, "user": key.user, "id": key.id}
