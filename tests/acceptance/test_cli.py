@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.store.postgres import doctor as postgres_doctor
 from tests.support import chats
 from tests.support.command import PAGE, answer, run, run_process, run_terminal
 from tests.support.postgres import Server
@@ -126,9 +127,27 @@ def test_damage_exits_with_1_and_names_the_event(here: Path) -> None:
 
 
 def test_warnings_count_when_asked_to(here: Path) -> None:
-    """With --strict they are findings."""
-    assert run(here, "doctor", "sqlite:///support.db?sync=normal").returncode == 0
-    assert run(here, "doctor", "sqlite:///support.db?sync=normal", "--strict").returncode == 1
+    """With --strict they are findings, and the last line says so."""
+    url = "sqlite:///support.db?sync=normal"
+    done = run(here, "doctor", url)
+    assert (done.returncode, done.stdout.splitlines()[-1][:4]) == (0, "ok: ")
+    done = run(here, "doctor", url, "--strict")
+    assert (done.returncode, done.stdout.splitlines()[-1][:8]) == (1, "not ok: ")
+    assert re.search(r"0 problems, \d warnings?; with --strict a warning counts", done.stdout)
+    assert answer(here, "doctor", url)[1]["ok"]
+    assert not answer(here, "doctor", url, "--strict")[1]["ok"]
+
+
+def test_a_check_that_could_not_be_made_is_not_called_ok(
+    here: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is skipped: counted by itself, and no finding, not even with --strict."""
+    monkeypatch.setattr(postgres_doctor, "_SEES", "SELECT false")
+    done = run(here, "doctor", server.url, "--strict")
+    assert (done.returncode, "skipped  wal size " in done.stdout) == (0, True)
+    assert done.stdout.endswith("0 problems, 0 warnings, 3 skipped.\n")
+    checks = answer(here, "doctor", server.url)[1]["checks"]
+    assert [check["ok"] for check in checks if check["severity"] == "skipped"] == [False] * 3
 
 
 def test_one_session_can_be_verified(here: Path) -> None:

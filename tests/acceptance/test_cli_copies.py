@@ -185,6 +185,21 @@ def test_where_the_old_content_went_is_told(here: Path) -> None:
     assert answer(here, "restore", "sound.db", "sqlite:///3.db")[1]["aside"] is None
 
 
+@pytest.mark.parametrize("command", ["doctor", "verify", "backup"])
+def test_a_file_that_cannot_be_opened_is_told_with_what_can_be_done(
+    here: Path, command: str
+) -> None:
+    """Not to verify it, which is what cannot be done; and what is advised works."""
+    broken = (here / "sound.db").read_bytes()[:100] + b"x" * 5_000
+    (here / "broken.db").write_bytes(broken)
+    args = ("copy.db",) if command == "backup" else ()
+    code, told = answer(here, command, "sqlite:///broken.db", *args)
+    assert (code, told["error"]["code"]) == (4, "store.corrupt")
+    assert "verify" not in told["error"]["message"]
+    assert "holdfast restore FILE URL --replace" in told["error"]["message"]
+    assert run(here, "restore", "sound.db", "sqlite:///broken.db", "--replace").returncode == 0
+
+
 # --- words --------------------------------------------------------------------------------------
 
 WORDS: list[tuple[tuple[str, ...], str]] = [

@@ -98,8 +98,7 @@ def doctor(
 
     with screen.errors():
         diagnosis = _on(url, run, looking=True)
-        screen.diagnosis(diagnosis)
-        well = all(c.ok for c in diagnosis.checks) if strict else diagnosis.ok
+        well = screen.diagnosis(diagnosis, strict=strict)
     raise typer.Exit(0 if well else FOUND)
 
 

@@ -7,6 +7,7 @@ on stdout and nothing else is printed.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -33,7 +34,7 @@ from holdfast.store.doctor import damage, finding_line, plural, size
 from holdfast.store.protocol import Check, Diagnosis, Finding, Report, Restored
 from holdfast.store.protocol import Progress as Callback
 
-_COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+_COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
     "What to do: keep a copy of the store. Then restore the whole of it from a backup that "
     "verifies (holdfast restore FILE URL --replace); or, to lose nothing of the other sessions, "
@@ -101,17 +102,26 @@ class Screen:
 
     # --- answers -------------------------------------------------------------------------------
 
-    def diagnosis(self, found: Diagnosis) -> None:
+    def diagnosis(self, found: Diagnosis, *, strict: bool) -> bool:
+        """Show it; whether all is well, by the measure that was asked for."""
+        counts = Counter(check.severity for check in found.checks)
+        well = not counts["problem"] and not (strict and counts["warning"])
         if self._json:
             checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in found.checks]
-            self._write({"ok": found.ok, "checks": checks, "verify": _report(found.report)})
-            return
+            self._write({"ok": well, "checks": checks, "verify": _report(found.report)})
+            return well
         if self._out.is_terminal:
             self._out.print(_table(found.checks))
         else:
             for line in _lines(found.checks):
                 typer.echo(line)
-        self._say(_summary(found), "ok" if found.ok else "problem")
+        told = f"{'ok' if well else 'not ok'}: {plural(len(found.checks), 'check')}, "
+        told += f"{plural(counts['problem'], 'problem')}, {plural(counts['warning'], 'warning')}"
+        told += f", {counts['skipped']} skipped" if counts["skipped"] else ""
+        if not well and not counts["problem"]:
+            told += "; with --strict a warning counts"
+        self._say(f"{told}.", "ok" if well else "problem")
+        return well
 
     def report(self, report: Report) -> None:
         if self._json:
@@ -242,13 +252,6 @@ def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
         yield f"{check.severity:<7}  {check.name:<{width}}  {check.found}"
         if check.advice:
             yield f"{'':<7}  {'':<{width}}  → {check.advice}"
-
-
-def _summary(found: Diagnosis) -> str:
-    problems = sum(check.severity == "problem" for check in found.checks)
-    warnings = sum(check.severity == "warning" for check in found.checks)
-    counts = f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}"
-    return f"{'ok' if found.ok else 'not ok'}: {plural(len(found.checks), 'check')}, {counts}."
 
 
 def _report(report: Report) -> dict[str, Any]:

@@ -154,8 +154,8 @@ class StoreOlder(StoreError):
 
 
 _DAMAGED_FILE: Final = (
-    "Keep a copy of the file with its -wal, see what is affected with hf.verify() or holdfast "
-    "verify if it can still be opened, and restore a backup"
+    "Keep a copy of the file with its -wal, run hf.verify() (holdfast verify) to see what is "
+    "affected, and restore a backup"
 )
 
 

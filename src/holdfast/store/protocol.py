@@ -20,7 +20,7 @@ from holdfast.model.keys import Key
 from holdfast.model.values import EMPTY, FrozenDict
 
 Order: TypeAlias = Literal["created", "updated"]
-Severity: TypeAlias = Literal["ok", "warning", "problem"]
+Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -123,7 +123,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """No problem was found. Warnings are for those who read them."""
+        """No problem was found. Warnings, and what was skipped, are for those who read them."""
         return all(check.severity != "problem" for check in self.checks)
 
 

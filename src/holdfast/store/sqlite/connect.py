@@ -44,6 +44,10 @@ _LOG_UNREAD: Final = (
     "its log (the -wal file) holds commits and can only be read where files may be written. Copy "
     "the file and its -wal to a directory of your own and look at the copy"
 )
+_UNREADABLE: Final = (
+    "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
+    "place (holdfast restore FILE URL --replace sets it aside)"
+)
 _WRITTEN: Final = (
     "it was written while it was read, and where nothing may be written it cannot be held. Copy "
     "the file and its -wal to a directory of your own and look at the copy"
@@ -135,10 +139,8 @@ class Database:
             self.remember()
         except BaseException as error:
             close(conn)
-            if isinstance(error, apsw.NotADBError):
-                raise StoreForeign(self.where) from error
             if isinstance(error, apsw.Error):
-                raise translate(error, self.where) from error
+                raise self._unknowable(error) from error
             raise
         return conn
 
@@ -247,13 +249,19 @@ class Database:
         return translate(error, self.where)
 
     def _cannot_look(self, error: apsw.Error) -> StoreError:
-        if isinstance(error, apsw.NotADBError):
-            return StoreForeign(self.where)
         unwritable = isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError))
         if not os.access(self.path, os.R_OK, effective_ids=_EFFECTIVE):
             return StoreUnopened(self.where, "this user may not read it; ask for that right")
         if unwritable and not self._may_write():
             return StoreReadOnly(self.where, _LOG_UNREAD)
+        return self._unknowable(error)
+
+    def _unknowable(self, error: apsw.Error) -> StoreError:
+        """Why it cannot be told what the file is."""
+        if isinstance(error, apsw.NotADBError):
+            return StoreForeign(self.where)
+        if isinstance(error, apsw.CorruptError):
+            return StoreCorrupt(self.where, str(error), _UNREADABLE)
         return translate(error, self.where)
 
 

@@ -106,7 +106,8 @@ def synchronous(level: int) -> Check:
 
 def disk(kind: str | None) -> Check:
     if kind is None:
-        return Check("file system", "not told by this operating system")
+        advice = "Make sure that the file is on a local disk that outlives the machine."
+        return Check("file system", "not told by this operating system", "skipped", advice)
     if kind in NETWORK:
         advice = "Move the file to a local disk: locks over a network cannot be trusted."
         return Check("file system", f"{kind}, over a network", "problem", advice)
@@ -146,8 +147,11 @@ def _wal(conn: apsw.Connection, path: Path) -> Check:
     log = path.with_name(path.name + "-wal")
     length = log.stat().st_size if log.exists() else 0
     if conn.readonly("main"):
+        if not length:
+            return Check("write-ahead log", "empty")
         found = f"{size(length)}; how much of it waits is told to those who may write"
-        return Check("write-ahead log", found if length else "empty")
+        advice = "To see it, run the doctor as a user who may write the file."
+        return Check("write-ahead log", found, "skipped", advice)
     try:
         pages, copied = conn.wal_checkpoint(mode=_ASK)
     except apsw.BusyError:
