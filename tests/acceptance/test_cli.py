@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -14,8 +16,9 @@ import pytest
 
 import holdfast
 from holdfast.store.postgres import doctor as postgres_doctor
+from holdfast.store.sqlite import backup as backups
 from tests.support import chats
-from tests.support.command import PAGE, answer, run, run_process, run_terminal
+from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import Server
 
 COMMANDS = ("doctor", "verify", "backup", "restore", "migrate")
@@ -78,6 +81,7 @@ def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) ->
     """Arguments, options, and where to read on."""
     text = run_process(tmp_path, command, "--help").stdout
     assert text.startswith(f"Usage: holdfast {command}")
+    assert run(tmp_path, command, "-h").stdout == run(tmp_path, command, "--help").stdout != ""
     assert "--json" in text
     assert "URL" in text
 
@@ -279,9 +283,87 @@ def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server)
         assert "no schema" in told["error"]["message"]
 
 
-def test_a_wrong_option_exits_with_2(here: Path) -> None:
-    """As an invalid request does."""
-    assert run(here, "doctor", "sqlite:///support.db", "--loud").returncode == 2
+USAGE: list[tuple[tuple[str, ...], str, str]] = [
+    (("doctor", "sqlite:///support.db", "--loud"), "--loud", "holdfast doctor --help"),
+    (("doctor",), "URL", "holdfast doctor --help"),
+    (("backup", "sqlite:///support.db"), "FILE", "holdfast backup --help"),
+    (("migrate", "sqlite:///support.db", "--plan"), "--registry", "holdfast migrate --help"),
+    (("no_such",), "no_such", "holdfast --help"),
+    (("verify", "sqlite:///support.db", "--app"), "--app", "holdfast verify --help"),
+]
+
+
+@pytest.mark.parametrize(("args", "word", "see"), USAGE)
+def test_wrong_usage_is_an_invalid_request(
+    here: Path, args: tuple[str, ...], word: str, see: str
+) -> None:
+    """It exits with 2, for people with a hint, and with --json in JSON like every error."""
+    done = run(here, *args)
+    assert (done.returncode, done.stdout, word in done.stderr) == (2, "", True)
+    done = run(here, args[0], "--json", *args[1:])
+    assert (done.returncode, done.stderr) == (2, "")
+    told = json.loads(done.stdout)["error"]
+    assert told["code"] == "input.invalid"
+    assert word in told["message"]
+    assert told["message"].endswith(f"See {see}.")
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def run_into(here: Path, stdout: int, *args: str) -> Done:
+    """The command as a process of its own whose answers go to this file."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *args],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Done(done.returncode, "", done.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["words", "json"])
+def test_an_answer_that_cannot_be_written_is_no_finding(here: Path, how: tuple[str, ...]) -> None:
+    """A full disk under stdout has a code of its own, and no traceback."""
+    for command in ("doctor", "verify"):
+        with Path("/dev/full").open("w") as full:
+            done = run_into(here, full.fileno(), command, "sqlite:///support.db", *how)
+        assert done.returncode == 74
+        first, words, *rest = done.stderr.splitlines()
+        assert (first, rest) == ("holdfast: output.lost", [])
+        assert "No space left on device" in words
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["words", "json"])
+def test_a_reader_that_goes_away_is_no_finding(here: Path, how: tuple[str, ...]) -> None:
+    """As after `| head -1`: no words, and the code that a closed pipe has everywhere."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run_into(here, writing, "doctor", "sqlite:///support.db", *how)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_interrupted_command_has_a_code_of_its_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of them, not migrate alone; in JSON too; and what it was about to replace is there."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backups, "_put", stop)
+    before = sorted(path.name for path in here.iterdir())
+    done = run(here, "restore", "support.db", "sqlite:///new.db")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (130, "holdfast: interrupted")
+    code, told = answer(here, "restore", "support.db", "sqlite:///new.db")
+    assert (code, told["error"]["code"]) == (130, "interrupted")
+    assert sorted(path.name for path in here.iterdir()) == before
 
 
 # --- the page -----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import holdfast
+from holdfast.cli.commands import Commands
 from holdfast.cli.named import named
 from holdfast.cli.show import Screen
 from holdfast.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
@@ -39,11 +40,14 @@ FOUND: Final = 1
 _APPS_SHOWN: Final = 10
 _CODES: Final = (
     "Exit codes: 0 nothing is wrong · 1 something was found · 2 the request is wrong · "
-    "3 the session is not as needed · 4 the store cannot serve. docs/errors.md has every error."
+    "3 the session is not as needed · 4 the store cannot serve · 74 the answer could not be "
+    "written · 130 interrupted. docs/errors.md has every error."
 )
 
 app = typer.Typer(
     name="holdfast",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="Look after stores of durable sessions: examine, verify, back up, restore, migrate.",
     epilog=_CODES,
     no_args_is_help=True,

@@ -44,6 +44,7 @@ _ASIDE: Final = "What was there was too damaged to be closed. It was not deleted
 _SHOWN_MAX: Final = 100
 
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
+_STOPPED: Final = "stopped before the end. Nothing is left half done: run the same command again."
 _INTERRUPTED: Final = (
     "stopped before the end. What was migrated stays migrated, the rest is as it was: run the same "
     "command again to go on."
@@ -64,8 +65,11 @@ class Screen:
         try:
             yield
         except HoldfastError as error:
-            self._error(error)
+            self.error(error)
             raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            self._tell("interrupted", _STOPPED, retryable=True)
+            raise typer.Exit(INTERRUPTED) from None
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callback | None]:
@@ -181,11 +185,12 @@ class Screen:
             self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
         self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
 
-    # --- private -------------------------------------------------------------------------------
-
-    def _error(self, error: HoldfastError) -> None:
+    def error(self, error: HoldfastError) -> None:
+        """Tell of an error by its code and its words."""
         found = error.findings if isinstance(error, BackupDamaged) else ()
         self._tell(error.code, str(error), retryable=error.retryable, findings=found)
+
+    # --- private -------------------------------------------------------------------------------
 
     def _tell(
         self, code: str, message: str, *, retryable: bool, findings: tuple[str, ...] = ()
