@@ -21,7 +21,7 @@ from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import Server
 
-COMMANDS = ("doctor", "verify", "backup", "restore", "migrate")
+COMMANDS = ("doctor", "verify", "status", "backup", "restore", "migrate")
 EXAMPLE = "postgresql://db.example/agents"
 
 
@@ -228,6 +228,9 @@ WRONG: list[tuple[tuple[str, ...], type[holdfast.HoldfastError]]] = [
     (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), holdfast.StoreUnopened),
     (("verify", "sqlite:///notes.txt"), holdfast.StoreForeign),
     (("verify", "sqlite:///support.db", "--app", "x"), holdfast.InvalidInput),
+    (("status", "sqlite:///missing.db"), holdfast.StoreUnopened),
+    (("status", "sqlite:///support.db", "--app", "x"), holdfast.SessionNotFound),
+    (("status", "sqlite:///support.db", "--app", ""), holdfast.InvalidQuery),
     (
         ("verify", "sqlite:///support.db", "--app", "x", "--user", "y", "--id", "z"),
         holdfast.SessionNotFound,

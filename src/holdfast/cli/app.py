@@ -1,4 +1,4 @@
-"""The commands: doctor, verify, backup, restore, migrate.
+"""The commands: doctor, verify, status, backup, restore, migrate.
 
 Each opens the store, calls one verb, shows its answer and ends with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
@@ -21,6 +21,7 @@ import holdfast
 from holdfast.cli.commands import Commands
 from holdfast.cli.named import named
 from holdfast.cli.show import Screen
+from holdfast.cli.status import Status, status_of
 from holdfast.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
 from holdfast.session.migrate import MigrationPlan, apps_of
 from holdfast.store.cursor import check_app
@@ -133,6 +134,34 @@ def verify(
         report = _on(url, run, looking=True)
         screen.report(report)
     raise typer.Exit(0 if report.ok else FOUND)
+
+
+@app.command(epilog=_CODES)
+def status(
+    url: Url,
+    *,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, max=10_000, help="How many sessions to show.")
+    ] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show which sessions wait, which are leased, and to whom.
+
+    Counts all sessions and lists those that are leased or due, the most urgent first. Safe while
+    others write; changes nothing, so a store of an older schema is refused.
+    """
+    screen = Screen(as_json=as_json)
+
+    async def run(hf: holdfast.Holdfast) -> Status:
+        if app_name is not None:
+            await _refuse_unknown(hf, app_name)
+        return await status_of(hf, app_name, now_us=time.time_ns() // 1_000, limit=limit)
+
+    with screen.errors():
+        screen.status(_on(url, run, looking=True))
 
 
 @app.command(epilog=_CODES)

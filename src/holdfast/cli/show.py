@@ -27,8 +27,13 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.cli.status import Status
 from holdfast.errors import BackupDamaged, HoldfastError, InvalidInput
+from holdfast.model.due import runnable_us
+from holdfast.model.events import to_time
+from holdfast.model.head import Head
 from holdfast.model.keys import Key
+from holdfast.model.lease import is_leased
 from holdfast.session.migrate import MigrationOutcome, MigrationPlan
 from holdfast.store.doctor import damage, finding_line, plural, size
 from holdfast.store.protocol import Check, Diagnosis, Finding, Report, Restored
@@ -40,7 +45,7 @@ _FINDINGS: Final = (
     "verifies (holdfast restore FILE URL --replace); or, to lose nothing of the other sessions, "
     "open that backup beside it and carry the state of the sessions named here over."
 )
-_ASIDE: Final = "What was there was too damaged to be closed. It was not deleted: it is now"
+_ASIDE: Final = "What was there could not be closed and was not deleted: it is now"
 _SHOWN_MAX: Final = 100
 
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
@@ -138,6 +143,23 @@ class Screen:
             self._say(f"ok: {read}, nothing is wrong.", "ok")
         else:
             self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
+
+    def status(self, found: Status) -> None:
+        if self._json:
+            shown = [_waiting(head, found.now_us) for head in found.shown]
+            told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
+            told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
+            self._write({**told, "shown": shown, "left_off": found.left_off})
+            return
+        counts = f"{found.pending:,} with pending input, {found.due:,} due, {found.leased:,} leased"
+        self._say(f"{plural(found.sessions, 'session')}: {counts}.", "ok")
+        width = max((len(str(head.key)) for head in found.shown), default=0)
+        for head in found.shown:
+            leased = is_leased(head, found.now_us)
+            line = f"{'leased' if leased else 'due':<6}  {head.key!s:<{width}}  "
+            self._say(f"{line}{_waits(head, leased=leased)}", "ok" if leased else "warning")
+        if found.left_off:
+            self._say(f"and {found.left_off:,} more; --limit shows more of them.", "skipped")
 
     def backed_up(self, file: Path, report: Report | None, seconds: float) -> None:
         found = () if report is None else damage(report)
@@ -240,6 +262,35 @@ def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]
     sealed = len(report.findings) - len(found)
     verify = {**_report(Report(report.sessions, report.events, found)), "sealed": sealed}
     return {"ok": not found, **told, "verify": verify}
+
+
+def _waits(head: Head, *, leased: bool) -> str:
+    """What a session waits for, in words."""
+    at = _time(runnable_us(head))
+    pending = f"{head.pending:,} pending"
+    if leased:
+        return f"{pending}, by {head.worker} (fence {head.fence}) until {at}"
+    if head.lease_us is not None:
+        return f"{pending}, since {at}, when the lease of {head.worker} (fence {head.fence}) ended"
+    return f"{pending}, since {at}"
+
+
+def _waiting(head: Head, now_us: int) -> dict[str, Any]:
+    leased = is_leased(head, now_us)
+    return {
+        "session": _parts(head.key),
+        "state": "leased" if leased else "due",
+        "pending": head.pending,
+        "priority": head.priority,
+        "due_at": _time(runnable_us(head)),
+        "worker": head.worker,
+        "fence": head.fence,
+        "lease_until": None if head.lease_us is None else _time(head.lease_us),
+    }
+
+
+def _time(at_us: int | None) -> str:
+    return to_time(at_us or 0).isoformat(timespec="seconds")
 
 
 def _table(checks: tuple[Check, ...]) -> Table:
