@@ -110,6 +110,27 @@ async def test_a_restore_does_not_overwrite_unasked(path: Path, copy: Path) -> N
     assert await version(path) == 5
 
 
+async def test_a_restore_verifies_every_session_first(path: Path, copy: Path) -> None:
+    """Damage inside an event is found, told by its findings, and taken only when asked to."""
+    await fill(path, 5)
+    async with holdfast.open(url(path)) as hf:
+        s = await hf.get(("a", "u", "1"), actor="x")
+        await s.append("a.b", {"text": "a marker"}, inc={"n": 1})
+        await hf.backup(copy)
+    content = copy.read_bytes()
+    assert content.count(b"a marker") == 1
+    copy.write_bytes(content.replace(b"a marker", b"a marKer"))
+    with pytest.raises(errors.BackupDamaged) as refused:
+        holdfast.restore(copy, url(path), replace=True)
+    (finding,) = refused.value.findings
+    assert finding.startswith("a/u/1 event 6 ")
+    assert await version(path) == 6
+    done = holdfast.restore(copy, url(path), replace=True, damaged=True)
+    assert (done.report.sessions, len(done.report.findings), done.aside) == (1, 1, None)
+    async with holdfast.open(url(path)) as hf:
+        assert not (await hf.verify()).ok
+
+
 @pytest.mark.parametrize("wrong", ["missing", "text", "torn"])
 async def test_a_bad_backup_does_not_replace_a_good_database(
     path: Path, copy: Path, wrong: str

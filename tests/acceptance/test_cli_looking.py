@@ -20,7 +20,7 @@ from tests.support import chats
 from tests.support.command import answer, run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-LOOKING = ("doctor", "verify")
+LOOKING = ("doctor", "verify", "status")
 
 
 @contextmanager
@@ -206,9 +206,30 @@ def test_a_file_that_changes_while_it_is_read_unlocked_is_told(
     assert "it was written while it was read" in told["error"]["message"]
 
 
+def test_a_directory_that_may_not_be_entered_or_written_is_told(there: Path) -> None:
+    """On the way to a store, to a copy and to the place of a restore."""
+    (there / "shut").mkdir()
+    (there / "shut").chmod(0)
+    with without_rights():
+        for command in (*LOOKING, "backup"):
+            args = ("copy.db",) if command == "backup" else ()
+            code, told = answer(there, command, "sqlite:///shut/a.db", *args)
+            assert (code, told["error"]["code"]) == (4, "store.unopened")
+            assert "Permission denied" in told["error"]["message"]
+        for place in ("shut/x.db", "x.db"):
+            for line in (
+                ("backup", "sqlite:///a.db", place),
+                ("restore", "a.db", f"sqlite:///{place}"),
+            ):
+                code, told = answer(there, *line)
+                assert (code, told["error"]["code"]) == (4, "backup.refused")
+                assert place in told["error"]["message"]
+
+
 def test_a_file_that_may_not_be_read_is_told(there: Path) -> None:
     """As a store and as a backup."""
     (there / "a.db").chmod(0)
+    there.chmod(0o777)
     with without_rights():
         for command in LOOKING:
             code, told = answer(there, command, "sqlite:///a.db")

@@ -67,12 +67,7 @@ async def refuse_missing(url: str) -> None:
     """Raise StoreUnopened where opening would make a store: for doors that only look after one."""
     match scheme_of(url):
         case "sqlite":
-            path = sqlite_path(url)
-            if not path.exists():
-                raise StoreUnopened(str(path), "there is no such file; check the URL")
-            if path.is_file() and not path.stat().st_size:
-                reason = "the file is empty, and nothing is made of it here; restore a backup"
-                raise StoreUnopened(str(path), reason)
+            _refuse_no_file(sqlite_path(url))
         case "postgresql" | "postgres":
             try:
                 from holdfast.store.postgres.connect import refuse_empty
@@ -81,6 +76,19 @@ async def refuse_missing(url: str) -> None:
             await refuse_empty(url)
         case _:
             return
+
+
+def _refuse_no_file(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise StoreUnopened(str(path), "there is no such file; check the URL") from error
+    except OSError as error:
+        reason = f"{error.strerror}; check the URL, and the permissions on the way to it"
+        raise StoreUnopened(str(path), reason) from error
+    if not size and path.is_file():
+        reason = "the file is empty, and nothing is made of it here; restore a backup"
+        raise StoreUnopened(str(path), reason)
 
 
 async def look_at(url: str) -> Store:

@@ -31,6 +31,7 @@ from holdfast.store.sqlite.connect import (
     SCHEMA,
     Database,
     close,
+    may_write,
     schema_of,
     translate,
 )
@@ -42,6 +43,7 @@ _EXISTS: Final = (
 _TAKEN: Final = "exists already; choose another name or remove it"
 _DIRECTORY: Final = "is a directory; name a file in it"
 _NO_DIRECTORY: Final = "is in a directory that does not exist; create it first"
+_NOT_WRITTEN: Final = "is in a directory that this user may not write; name another"
 _NO_BACKUP: Final = "is not there; name the file of a backup"
 _NOT_OURS: Final = (
     "Nothing was replaced: name another file. If this was a store once and is too damaged to be "
@@ -138,6 +140,8 @@ def _refuse_place(target: Path) -> None:
             raise BackupRefused(str(target), _DIRECTORY)
         if not target.parent.is_dir():
             raise BackupRefused(str(target), _NO_DIRECTORY)
+        if not may_write(target.parent):
+            raise BackupRefused(str(target), _NOT_WRITTEN)
     except OSError as error:
         raise BackupRefused(str(target), _unwritten(error)) from error
 
@@ -263,7 +267,8 @@ def _moved(target: Path, *suffixes: str) -> Iterator[Path | None]:
             old.rename(aside)
             moved.append((old, aside))
     try:
-        yield moved[-1][1] if moved else None
+        asides = dict(moved)
+        yield asides.get(target, moved[0][1] if moved else None)
     except BaseException:
         for old, aside in moved:
             aside.rename(old)

@@ -187,8 +187,7 @@ class Database:
         return apsw.Connection(name, flags=flags, vfs=self._vfs)
 
     def _may_write(self) -> bool:
-        places = (self.path, self.path.parent)
-        return all(os.access(place, os.W_OK, effective_ids=_EFFECTIVE) for place in places)
+        return may_write(self.path) and may_write(self.path.parent)
 
     def _stamp(self) -> tuple[int, int]:
         found = self.path.stat()
@@ -263,6 +262,11 @@ class Database:
         if isinstance(error, apsw.CorruptError):
             return StoreCorrupt(self.where, str(error), _UNREADABLE)
         return translate(error, self.where)
+
+
+def may_write(path: Path) -> bool:
+    """Whether this process may write the file, or into the directory."""
+    return os.access(path, os.W_OK, effective_ids=_EFFECTIVE)
 
 
 def schema_of(conn: apsw.Connection) -> int:
