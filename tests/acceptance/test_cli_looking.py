@@ -54,6 +54,14 @@ def there() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+async def killed(folder: Path) -> None:
+    """A copy of the store, b.db, as a process leaves it that is killed after one more commit."""
+    async with holdfast.open(f"sqlite:///{folder}/a.db") as hf:
+        await hf.create("support", "ada", id="another")
+        for suffix in ("", "-wal"):
+            shutil.copy(folder / f"a.db{suffix}", folder / f"b.db{suffix}")
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
@@ -80,6 +88,20 @@ def test_a_sound_store_is_left_as_it_is(there: Path, command: str) -> None:
     before = content(there)
     assert run(there, command, "sqlite:///a.db").returncode == 0
     assert content(there) == before
+
+
+def test_what_a_killed_process_left_is_left_as_it_is(there: Path) -> None:
+    """The commits in its log are read, and neither the file nor the log is touched."""
+    asyncio.run(killed(there))
+    names = ("b.db", "b.db-wal")
+    before = {name: (there / name).read_bytes() for name in names}
+    assert before["b.db-wal"]
+    for command in LOOKING:
+        assert run(there, command, "sqlite:///b.db").returncode == 0
+        assert {name: (there / name).read_bytes() for name in names} == before
+    code, told = answer(there, "backup", "sqlite:///b.db", "b.bak", "--verify")
+    assert (code, told["verify"]["sessions"]) == (0, 9)
+    assert {name: (there / name).read_bytes() for name in names} == before
 
 
 def test_a_copy_that_is_not_in_wal_mode_is_read_as_it_is(there: Path) -> None:
@@ -166,15 +188,7 @@ def test_a_store_that_may_not_be_written_can_be_looked_at(
 
 def test_a_log_that_cannot_be_read_in_place_is_told_with_what_to_do(there: Path) -> None:
     """Commits in a -wal are not passed over: the file has to be copied first, with it."""
-
-    async def killed() -> None:
-        """As a process leaves it that is killed."""
-        async with holdfast.open(f"sqlite:///{there}/a.db") as hf:
-            await hf.create("support", "ada", id="another")
-            for name in ("a.db", "a.db-wal"):
-                shutil.copy(there / name, there / name.replace("a.db", "b.db"))
-
-    asyncio.run(killed())
+    asyncio.run(killed(there))
     read_only(there)
     with without_rights():
         for command in LOOKING:

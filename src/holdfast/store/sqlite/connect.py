@@ -176,15 +176,22 @@ class Database:
         process that has it open. If there are none the file is all there is, and it is read as it
         lies there. Files of ours would be in the way of those who may write.
         """
+        logged = self.looking and any(self._beside(log).exists() for log in _LOGS)
         if not self.looking or self._may_write():
             flags = apsw.SQLITE_OPEN_READWRITE
-            return apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+            conn = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+            if logged:  # the last to close would copy the log into the file
+                conn.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            return conn
         name = f"file:{quote(str(self.path))}?mode=ro"
-        if not any(self.path.with_name(self.path.name + log).exists() for log in _LOGS):
+        if not logged:
             self._found = self._found or self._stamp()
             name += "&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         return apsw.Connection(name, flags=flags, vfs=self._vfs)
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
 
     def _may_write(self) -> bool:
         return may_write(self.path) and may_write(self.path.parent)
