@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import (
     ActorMissing,
+    BackupDamaged,
     BackupRefused,
     CheckpointMigrationAmbiguous,
     CheckpointMigrationFailed,
@@ -96,6 +97,7 @@ from holdfast.store.protocol import (
     Finding,
     Page,
     Report,
+    Restored,
     Seal,
 )
 
@@ -124,6 +126,7 @@ __all__ = [
     "TTL",
     "Access",
     "ActorMissing",
+    "BackupDamaged",
     "BackupRefused",
     "Change",
     "Check",
@@ -190,6 +193,7 @@ __all__ = [
     "Report",
     "ReservedType",
     "Resolved",
+    "Restored",
     "SchemaIncompatible",
     "SchemaVersion",
     "SchemaViolation",
@@ -325,12 +329,19 @@ def open_sync(
 
 
 def restore(
-    backup: str | Path, url: str, *, replace: bool = False, progress: Progress | None = None
-) -> None:
+    backup: str | Path,
+    url: str,
+    *,
+    replace: bool = False,
+    damaged: bool = False,
+    progress: Progress | None = None,
+) -> Restored:
     """Put a backup file in the place that `url` names. No process may have that place open.
 
-    The backup is checked first. An existing database is only overwritten with replace=True.
+    Every session of the backup is verified first; with findings it is refused (BackupDamaged),
+    unless damaged=True. An existing database is only overwritten with replace=True, and nothing
+    but a Holdfast database ever is.
     """
     from holdfast.store.open import restore_store
 
-    restore_store(backup, url, replace=replace, progress=progress)
+    return restore_store(backup, url, replace=replace, damaged=damaged, progress=progress)

@@ -115,6 +115,27 @@ async def test_a_restore_does_not_overwrite_unasked(path: Path, copy: Path) -> N
     assert await version(path) == 5
 
 
+async def test_a_restore_verifies_every_session_first(path: Path, copy: Path) -> None:
+    """Damage inside an event is found, told by its findings, and taken only when asked to."""
+    await fill(path, 5)
+    async with holdfast.open(url(path)) as hf:
+        s = await hf.get(("a", "u", "1"), actor="x")
+        await s.append("a.b", {"text": "a marker"}, inc={"n": 1})
+        await hf.backup(copy)
+    content = copy.read_bytes()
+    assert content.count(b"a marker") == 1
+    copy.write_bytes(content.replace(b"a marker", b"a marKer"))
+    with pytest.raises(errors.BackupDamaged) as refused:
+        holdfast.restore(copy, url(path), replace=True)
+    (finding,) = refused.value.findings
+    assert finding.startswith("a/u/1 event 6 ")
+    assert await version(path) == 6
+    done = holdfast.restore(copy, url(path), replace=True, damaged=True)
+    assert (done.report.sessions, len(done.report.findings), done.aside) == (1, 1, None)
+    async with holdfast.open(url(path)) as hf:
+        assert not (await hf.verify()).ok
+
+
 @pytest.mark.parametrize("wrong", ["missing", "text", "torn"])
 async def test_a_bad_backup_does_not_replace_a_good_database(
     path: Path, copy: Path, wrong: str
@@ -172,3 +193,31 @@ async def test_a_watcher_goes_on_over_a_restore(
             assert seen == [5, 6, 7]
             assert (await watched(hf, None, 7))[0] == list(range(1, 8))
             assert (await hf.verify()).findings == ()
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+async def test_copies_are_as_private_as_what_they_are_of(path: Path, copy: Path, mode: int) -> None:
+    """A backup as the store, a restored store as the one it replaces, or else as the backup."""
+    await fill(path, 3)
+    path.chmod(mode)
+    async with holdfast.open(url(path)) as hf:
+        await hf.backup(copy)
+    assert copy.stat().st_mode & 0o777 == mode
+    new = path.with_name("new.db")
+    holdfast.restore(copy, url(new))
+    copy.chmod(0o604)
+    holdfast.restore(copy, url(path), replace=True)
+    assert [each.stat().st_mode & 0o777 for each in (new, path)] == [mode, mode]
+
+
+async def test_a_link_is_followed_and_stays_a_link(path: Path, copy: Path, tmp_path: Path) -> None:
+    """What it leads to is replaced, so that both names go on meaning one store."""
+    await fill(path, 3)
+    async with holdfast.open(url(path)) as hf:
+        await hf.backup(copy)
+    await fill(path, 5)
+    link = tmp_path / "link.db"
+    link.symlink_to(path)
+    holdfast.restore(copy, url(link), replace=True)
+    assert link.is_symlink()
+    assert (await version(path), await version(link)) == (3, 3)

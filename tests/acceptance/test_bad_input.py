@@ -358,6 +358,6 @@ async def test_a_follower_begins_at_a_seq(s: Session, after: Any) -> None:
 async def test_a_memory_store_cannot_be_backed_up(s: Session, tmp_path: Any) -> None:
     """It says so, and no file appears."""
     async with holdfast.open("memory://") as hf:
-        with pytest.raises(errors.InvalidQuery):
+        with pytest.raises(errors.BackupRefused):
             await hf.backup(tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()

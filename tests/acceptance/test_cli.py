@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -13,11 +15,13 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.store.postgres import doctor as postgres_doctor
+from holdfast.store.sqlite import backup as backups
 from tests.support import chats
-from tests.support.command import PAGE, answer, run, run_process, run_terminal
+from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import Server
 
-COMMANDS = ("doctor", "verify", "backup", "restore", "migrate")
+COMMANDS = ("doctor", "verify", "status", "backup", "restore", "migrate")
 EXAMPLE = "postgresql://db.example/agents"
 
 
@@ -77,6 +81,7 @@ def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) ->
     """Arguments, options, and where to read on."""
     text = run_process(tmp_path, command, "--help").stdout
     assert text.startswith(f"Usage: holdfast {command}")
+    assert run(tmp_path, command, "-h").stdout == run(tmp_path, command, "--help").stdout != ""
     assert "--json" in text
     assert "URL" in text
 
@@ -126,9 +131,27 @@ def test_damage_exits_with_1_and_names_the_event(here: Path) -> None:
 
 
 def test_warnings_count_when_asked_to(here: Path) -> None:
-    """With --strict they are findings."""
-    assert run(here, "doctor", "sqlite:///support.db?sync=normal").returncode == 0
-    assert run(here, "doctor", "sqlite:///support.db?sync=normal", "--strict").returncode == 1
+    """With --strict they are findings, and the last line says so."""
+    url = "sqlite:///support.db?sync=normal"
+    done = run(here, "doctor", url)
+    assert (done.returncode, done.stdout.splitlines()[-1][:4]) == (0, "ok: ")
+    done = run(here, "doctor", url, "--strict")
+    assert (done.returncode, done.stdout.splitlines()[-1][:8]) == (1, "not ok: ")
+    assert re.search(r"0 problems, \d warnings?; with --strict a warning counts", done.stdout)
+    assert answer(here, "doctor", url)[1]["ok"]
+    assert not answer(here, "doctor", url, "--strict")[1]["ok"]
+
+
+def test_a_check_that_could_not_be_made_is_not_called_ok(
+    here: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is skipped: counted by itself, and no finding, not even with --strict."""
+    monkeypatch.setattr(postgres_doctor, "_SEES", "SELECT false")
+    done = run(here, "doctor", server.url, "--strict")
+    assert (done.returncode, "skipped  wal size " in done.stdout) == (0, True)
+    assert done.stdout.endswith("0 problems, 0 warnings, 3 skipped.\n")
+    checks = answer(here, "doctor", server.url)[1]["checks"]
+    assert [check["ok"] for check in checks if check["severity"] == "skipped"] == [False] * 3
 
 
 def test_one_session_can_be_verified(here: Path) -> None:
@@ -136,6 +159,26 @@ def test_one_session_can_be_verified(here: Path) -> None:
     key = ["--app", "support", "--user", "grace", "--id", "two"]
     code, told = answer(here, "verify", "sqlite:///damaged.db", *key)
     assert (code, told["sessions"], told["events"]) == (0, 1, 2)
+
+
+@pytest.mark.parametrize("left", ["nothing", "deleted", "erased"])
+def test_a_session_that_is_not_there_is_told_in_words_of_the_command_line(
+    here: Path, left: str
+) -> None:
+    """Which options to look at, and nothing of verbs that a shell does not have."""
+
+    async def end() -> None:
+        async with holdfast.open(f"sqlite:///{here}/support.db") as hf:
+            if left != "nothing":
+                await (hf.delete if left == "deleted" else hf.erase)(("support", "ada", "one"))
+
+    asyncio.run(end())
+    id = "one" if left != "nothing" else "nope"
+    key = ["--app", "support", "--user", "ada", "--id", id]
+    code, told = answer(here, "verify", "sqlite:///support.db", *key)
+    assert (code, f"support/ada/{id}" in told["error"]["message"]) == (3, True)
+    assert "hf." not in told["error"]["message"]
+    assert "Create" not in told["error"]["message"]
 
 
 def test_on_a_terminal_there_are_colours_and_a_bar(here: Path) -> None:
@@ -186,12 +229,25 @@ WRONG: list[tuple[tuple[str, ...], type[holdfast.HoldfastError]]] = [
     (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), holdfast.InvalidURL),
     (("verify", "sqlite:///notes.txt"), holdfast.StoreForeign),
     (("verify", "sqlite:///support.db", "--app", "x"), holdfast.InvalidInput),
+    (("status", "sqlite:///missing.db"), holdfast.StoreUnopened),
+    (("status", "sqlite:///support.db", "--app", "x"), holdfast.SessionNotFound),
+    (("status", "sqlite:///support.db", "--app", ""), holdfast.InvalidQuery),
     (
         ("verify", "sqlite:///support.db", "--app", "x", "--user", "y", "--id", "z"),
         holdfast.SessionNotFound,
     ),
     (("backup", "sqlite:///support.db", "notes.txt"), holdfast.BackupRefused),
-    (("backup", "memory://", "f.db"), holdfast.InvalidQuery),
+    (("backup", "memory://", "f.db"), holdfast.BackupRefused),
+    (("backup", "sqlite:///support.db", "none/f.db"), holdfast.BackupRefused),
+    (("backup", "sqlite:///support.db", "."), holdfast.BackupRefused),
+    (("backup", "sqlite:///support.db", "sqlite:///f.db"), holdfast.InvalidInput),
+    (("restore", "sqlite:///support.db", "sqlite:///new.db"), holdfast.InvalidInput),
+    (("restore", "support.db", "sqlite:///none/new.db"), holdfast.BackupRefused),
+    (("restore", "support.db", "sqlite:///."), holdfast.BackupRefused),
+    (("restore", "support.db", "new.db"), holdfast.InvalidURL),
+    (("restore", "support.db", "memory://"), holdfast.InvalidURL),
+    (("restore", ".", "sqlite:///new.db"), holdfast.BackupRefused),
+    (("restore", "support.db", "sqlite:///notes.txt", "--replace"), holdfast.StoreForeign),
     (("restore", "notes.txt", "sqlite:///new.db"), holdfast.StoreForeign),
     (("restore", "missing", "sqlite:///new.db"), holdfast.BackupRefused),
     (
@@ -231,9 +287,87 @@ def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server)
         assert "no schema" in told["error"]["message"]
 
 
-def test_a_wrong_option_exits_with_2(here: Path) -> None:
-    """As an invalid request does."""
-    assert run(here, "doctor", "sqlite:///support.db", "--loud").returncode == 2
+USAGE: list[tuple[tuple[str, ...], str, str]] = [
+    (("doctor", "sqlite:///support.db", "--loud"), "--loud", "holdfast doctor --help"),
+    (("doctor",), "URL", "holdfast doctor --help"),
+    (("backup", "sqlite:///support.db"), "FILE", "holdfast backup --help"),
+    (("migrate", "sqlite:///support.db", "--plan"), "--registry", "holdfast migrate --help"),
+    (("no_such",), "no_such", "holdfast --help"),
+    (("verify", "sqlite:///support.db", "--app"), "--app", "holdfast verify --help"),
+]
+
+
+@pytest.mark.parametrize(("args", "word", "see"), USAGE)
+def test_wrong_usage_is_an_invalid_request(
+    here: Path, args: tuple[str, ...], word: str, see: str
+) -> None:
+    """It exits with 2, for people with a hint, and with --json in JSON like every error."""
+    done = run(here, *args)
+    assert (done.returncode, done.stdout, word in done.stderr) == (2, "", True)
+    done = run(here, args[0], "--json", *args[1:])
+    assert (done.returncode, done.stderr) == (2, "")
+    told = json.loads(done.stdout)["error"]
+    assert told["code"] == "input.invalid"
+    assert word in told["message"]
+    assert told["message"].endswith(f"See {see}.")
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+def run_into(here: Path, stdout: int, *args: str) -> Done:
+    """The command as a process of its own whose answers go to this file."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *args],
+        cwd=here,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return Done(done.returncode, "", done.stderr)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["words", "json"])
+def test_an_answer_that_cannot_be_written_is_no_finding(here: Path, how: tuple[str, ...]) -> None:
+    """A full disk under stdout has a code of its own, and no traceback."""
+    for command in ("doctor", "verify"):
+        with Path("/dev/full").open("w") as full:
+            done = run_into(here, full.fileno(), command, "sqlite:///support.db", *how)
+        assert done.returncode == 74
+        first, words, *rest = done.stderr.splitlines()
+        assert (first, rest) == ("holdfast: output.lost", [])
+        assert "No space left on device" in words
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)], ids=["words", "json"])
+def test_a_reader_that_goes_away_is_no_finding(here: Path, how: tuple[str, ...]) -> None:
+    """As after `| head -1`: no words, and the code that a closed pipe has everywhere."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = run_into(here, writing, "doctor", "sqlite:///support.db", *how)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_an_interrupted_command_has_a_code_of_its_own(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any of them, not migrate alone; in JSON too; and what it was about to replace is there."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backups, "_put", stop)
+    before = sorted(path.name for path in here.iterdir())
+    done = run(here, "restore", "support.db", "sqlite:///new.db")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (130, "holdfast: interrupted")
+    code, told = answer(here, "restore", "support.db", "sqlite:///new.db")
+    assert (code, told["error"]["code"]) == (130, "interrupted")
+    assert sorted(path.name for path in here.iterdir()) == before
 
 
 # --- the page -----------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 import holdfast
+from holdfast.session import migrate
 from holdfast.session.migrate import FATES
 from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
@@ -83,6 +84,33 @@ def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url:
     assert examples["incompatible"][0] == "future"
 
 
+@pytest.mark.parametrize("how", ["--plan", "--apply"])
+def test_every_session_without_a_way_is_named_in_json(
+    here: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with its own reason; past a bound it is said how many were left off."""
+
+    async def more() -> None:
+        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
+            for n in range(4):
+                await hf.create("support", "ada", id=f"wrong-{n}", state=chats.Old(plan=n))
+
+    asyncio.run(more())
+    told = answer(here, "migrate", URL, *STATE, "--plan")[1]
+    by_fate = {outcome["fate"]: outcome for outcome in told["outcomes"]}
+    unfit = by_fate["unfit"]
+    assert {one["id"] for one in unfit["named"]} == {"wrong", *(f"wrong-{n}" for n in range(4))}
+    (last,) = [one for one in unfit["named"] if one["id"] == "wrong-3"]
+    assert (last["app"], last["user"]) == ("support", "ada")
+    assert last["reason"].startswith("goal must be str; found int 3.")
+    assert (unfit["sessions"], unfit["left_off"]) == (5, 0)
+    assert (by_fate["migratable"]["named"], by_fate["migratable"]["left_off"]) == ([], 0)
+    monkeypatch.setattr(migrate, "NAMED_MAX", 2)
+    told = answer(here, "migrate", URL, *STATE, how)[1]
+    (unfit,) = [outcome for outcome in told["outcomes"] if outcome["fate"] == "unfit"]
+    assert (len(unfit["named"]), unfit["left_off"]) == (2, 3)
+
+
 def test_a_plan_changes_nothing(here: Path, url: str) -> None:
     """Neither a version nor, in a file, a single byte; and no file is left behind."""
     before = versions(url)
@@ -110,9 +138,31 @@ def test_several_equal_ways_are_an_impossible_one(here: Path) -> None:
 
 def test_one_app_may_be_looked_at_alone(here: Path) -> None:
     """Other apps are neither tried nor counted."""
+
+    async def another() -> None:
+        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
+            await hf.create("billing", "ada")
+
+    asyncio.run(another())
     code, told = answer(here, "migrate", URL, *STATE, "--plan", "--app", "billing")
-    assert (code, told["sessions"], told["outcomes"]) == (0, 0, [])
+    assert (code, told["sessions"], counts(told)) == (0, 1, {"untyped": 1})
     assert answer(here, "migrate", URL, *STATE, "--plan", "--app", "support")[1]["sessions"] == 8
+
+
+@pytest.mark.parametrize("how", ["--plan", "--apply"])
+def test_an_app_without_sessions_is_told(here: Path, url: str, how: str) -> None:
+    """A mistake in its name is not called success; the names that there are are given."""
+    code, told = answer(here, "migrate", url, *STATE, how, "--app", "supprot")
+    assert (code, told["error"]["code"]) == (3, "session.not_found")
+    assert "'supprot'" in told["error"]["message"]
+    assert told["error"]["message"].endswith("Check --app: the sessions here are of support.")
+
+
+def test_one_app_and_all_apps_are_not_asked_for_at_once(here: Path) -> None:
+    """One of the two was meant, and nobody can tell which."""
+    args = (*STATE, "--plan", "--app", "support", "--all-apps")
+    code, told = answer(here, "migrate", URL, *args)
+    assert (code, told["error"]["code"]) == (2, "input.invalid")
 
 
 def test_several_apps_are_not_migrated_unless_that_is_said(here: Path) -> None:
@@ -161,7 +211,7 @@ def test_a_damaged_session_is_told_and_left_alone(here: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["older", "empty", "copied"])
 def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) -> None:
-    """An older schema, an empty file, a copy outside WAL: each is refused as it is."""
+    """An older schema and an empty file are refused, a copy outside WAL is read as it is."""
     path = here / "other.db"
     if kind == "empty":
         path.touch()
@@ -175,9 +225,11 @@ def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) ->
         conn.close()
     before = path.read_bytes()
     code, told = answer(here, "migrate", "sqlite:///other.db", *STATE, "--plan")
-    assert code == 4
-    expected = holdfast.StoreOlder if kind == "older" else holdfast.StoreUnopened
-    assert told["error"]["code"] == expected.code
+    if kind == "copied":
+        assert (code, counts(told)) == (1, MIXED)
+    else:
+        expected = holdfast.StoreOlder if kind == "older" else holdfast.StoreUnopened
+        assert (code, told["error"]["code"]) == (4, expected.code)
     assert path.read_bytes() == before
     assert sorted(here.glob("other.db*")) == [path]
 

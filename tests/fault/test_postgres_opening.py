@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
-from holdfast.store.open import refuse_change, refuse_missing
+from holdfast.store.open import look_at, refuse_missing
 from holdfast.store.postgres import connect
 from holdfast.store.postgres.connect import SCHEMA
 from holdfast.store.postgres.store import PostgresStore
@@ -236,7 +236,7 @@ async def test_a_server_that_is_too_old_is_refused(
     text = await refused(postgres_url, errors.StoreUnopened)
     assert f"PostgreSQL {has}." in text
     assert f"needs {needed} or newer" in text
-    for look in (refuse_missing, refuse_change):
+    for look in (refuse_missing, look_at):
         with pytest.raises(errors.StoreUnopened) as info:
             await look(postgres_url)
         assert str(info.value) == text
@@ -351,12 +351,16 @@ async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(
     await admin.execute(
         "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO guest"
     )
-    await admin.execute("UPDATE holdfast.meta SET value = value || '0' WHERE name = 'home'")
+    moved = await admin.fetchval(
+        "UPDATE holdfast.meta SET value = value || '0' WHERE name = 'home' RETURNING value"
+    )
     async with holdfast.open(guest) as hf:
         await hf.create("a", "b", id="c")
         (schema,) = [check for check in (await hf.doctor()).checks if check.name == "schema"]
         assert (schema.severity, "CREATE" in schema.advice) == ("warning", True)
-    await refuse_missing(guest)
+    for url in (guest, postgres_url):  # who only looks leaves it so
+        await (await look_at(url)).close()
+    assert await admin.fetchval("SELECT value FROM holdfast.meta WHERE name = 'home'") == moved
     async with holdfast.open(postgres_url) as hf:
         assert all(check.ok for check in (await hf.doctor()).checks if check.name == "schema")
 

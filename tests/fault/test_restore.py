@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import shutil
 from pathlib import Path
 
 import apsw
@@ -68,15 +69,19 @@ async def target(tmp_path: Path) -> Path:
 # --- the backup ----------------------------------------------------------------------------------
 
 
+def make_foreign(path: Path) -> None:
+    conn = apsw.Connection(str(path))
+    conn.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
+    conn.close()
+
+
 def spoil(copy: Path, how: str) -> None:
     match how:
         case "empty":
             copy.write_bytes(b"")
         case "foreign":
             copy.unlink()
-            conn = apsw.Connection(str(copy))
-            conn.execute("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)")
-            conn.close()
+            make_foreign(copy)
         case "newer":
             conn = apsw.Connection(str(copy))
             conn.pragma("user_version", 99)
@@ -189,15 +194,64 @@ async def test_a_restore_that_fails_at_the_rename_leaves_what_was(
 
 
 async def test_a_target_too_damaged_to_open_is_moved_aside(copy: Path, target: Path) -> None:
-    """It and its log can still be looked at, under other names."""
-    target.write_bytes(b"not a database " * 1_000)
+    """It and its log can still be looked at, under other names, and the name is told."""
+    broken = target.read_bytes()[:100] + b"no database " * 1_000
+    target.write_bytes(broken)
     wal = target.with_name("a.db-wal")
     wal.write_bytes(b"its log")
-    holdfast.restore(copy, url(target), replace=True)
+    done = holdfast.restore(copy, url(target), replace=True)
     assert await version(target) == 50
-    aside = [content for name, content in folder(target.parent).items() if ".damaged" in name]
-    assert sorted(aside) == [b"its log", b"not a database " * 1_000]
+    assert done.aside is not None
+    assert done.aside.read_bytes() == broken
+    assert Path(f"{done.aside}-wal").read_bytes() == b"its log"
     assert leftovers(target) == []
+
+
+@pytest.mark.parametrize("kind", ["text", "database", "headless"])
+async def test_what_is_not_ours_is_not_replaced(copy: Path, target: Path, kind: str) -> None:
+    """Neither a text, nor another program's database, nor a file that cannot be known as ours."""
+    content = target.read_bytes()
+    target.unlink()
+    if kind == "database":
+        make_foreign(target)
+    else:
+        target.write_bytes(b"dear diary" if kind == "text" else bytes(100) + content[100:])
+    before = folder(target.parent)
+    with pytest.raises(StoreForeign, match="Nothing was replaced"):
+        holdfast.restore(copy, url(target), replace=True)
+    assert folder(target.parent) == before
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty file"])
+async def test_a_log_that_is_left_is_not_taken_for_that_of_the_backup(
+    copy: Path, target: Path, left: str
+) -> None:
+    """A -wal without its file is set aside, and what is restored is the backup alone."""
+    await grow(target, 9)
+    async with holdfast.open(url(target)) as hf:
+        await hf.session(KEY, actor="x").append("a.b", inc={"n": 1})
+        log = target.with_name("a.db-wal").read_bytes()
+        assert log
+    target.unlink()
+    if left == "an empty file":
+        target.touch()
+    target.with_name("a.db-wal").write_bytes(log)
+    done = holdfast.restore(copy, url(target), replace=True)
+    assert done.aside is not None
+    assert done.aside.read_bytes() == log
+    assert await version(target) == 50
+
+
+async def test_a_database_that_was_never_closed_is_known_as_ours(
+    copy: Path, target: Path, tmp_path: Path
+) -> None:
+    """What makes it ours may be in its log alone, as after a process that died at once."""
+    fresh, killed = tmp_path / "fresh.db", tmp_path / "killed.db"
+    async with holdfast.open(url(fresh)):
+        for suffix in ("", "-wal"):
+            shutil.copy(f"{fresh}{suffix}", f"{killed}{suffix}")
+    assert holdfast.restore(copy, url(killed), replace=True).aside is None
+    assert await version(killed) == 50
 
 
 # --- at once -------------------------------------------------------------------------------------

@@ -61,6 +61,7 @@ ARGUMENTS: dict[str, Any] = {
     "after": 5,
     "waiting_max": 8,
     "places": ("plan.steps[0]", "owner"),
+    "findings": ("shop/ada/1 event 2 has a body that rotted", "label is not listed"),
     "found": 2,
     "known": 1,
     "file_system": "nfs",

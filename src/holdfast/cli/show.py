@@ -7,6 +7,7 @@ on stdout and nothing else is printed.
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -15,23 +16,40 @@ from typing import Any, Final
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.cli.status import Status
+from holdfast.errors import BackupDamaged, HoldfastError, InvalidInput
+from holdfast.model.due import runnable_us
+from holdfast.model.events import to_time
+from holdfast.model.head import Head
+from holdfast.model.keys import Key
+from holdfast.model.lease import is_leased
 from holdfast.session.migrate import MigrationOutcome, MigrationPlan
-from holdfast.store.doctor import finding_line, plural, size
-from holdfast.store.protocol import Check, Diagnosis, Finding, Report
+from holdfast.store.doctor import damage, finding_line, plural, size
+from holdfast.store.protocol import Check, Diagnosis, Finding, Report, Restored
 from holdfast.store.protocol import Progress as Callback
 
-_COLOURS: Final = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+_COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
-    "What to do: keep a copy of the store, restore the sessions named here from a backup, and run "
-    "holdfast doctor."
+    "What to do: keep a copy of the store. Then restore the whole of it from a backup that "
+    "verifies (holdfast restore FILE URL --replace); or, to lose nothing of the other sessions, "
+    "open that backup beside it and carry the state of the sessions named here over."
 )
+_ASIDE: Final = "What was there could not be closed and was not deleted: it is now"
+_SHOWN_MAX: Final = 100
 
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
+_STOPPED: Final = "stopped before the end. Nothing is left half done: run the same command again."
 _INTERRUPTED: Final = (
     "stopped before the end. What was migrated stays migrated, the rest is as it was: run the same "
     "command again to go on."
@@ -52,19 +70,29 @@ class Screen:
         try:
             yield
         except HoldfastError as error:
-            self._error(error)
+            self.error(error)
             raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            self._tell("interrupted", _STOPPED, retryable=True)
+            raise typer.Exit(INTERRUPTED) from None
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callback | None]:
         """A bar on the terminal, for as long as the work takes; else nothing."""
+        with self.steps(what) as (callback,):
+            yield callback
+
+    @contextmanager
+    def steps(self, *whats: str) -> Iterator[tuple[Callback | None, ...]]:
+        """The same for work in several steps, each with a bar of its own from its beginning on."""
         if self._json or not self._err.is_terminal:
-            yield None
+            yield (None,) * len(whats)
             return
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        words = TextColumn("{task.description}")
+        columns = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with Progress(*columns, console=self._err, transient=True) as bar:
-            task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            tasks = [bar.add_task(what, total=None, visible=what == whats[0]) for what in whats]
+            yield tuple(_stepping(bar, task) for task in tasks)
 
     @contextmanager
     def foreign(self) -> Iterator[None]:
@@ -83,17 +111,26 @@ class Screen:
 
     # --- answers -------------------------------------------------------------------------------
 
-    def diagnosis(self, found: Diagnosis) -> None:
+    def diagnosis(self, found: Diagnosis, *, strict: bool) -> bool:
+        """Show it; whether all is well, by the measure that was asked for."""
+        counts = Counter(check.severity for check in found.checks)
+        well = not counts["problem"] and not (strict and counts["warning"])
         if self._json:
             checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in found.checks]
-            self._write({"ok": found.ok, "checks": checks, "verify": _report(found.report)})
-            return
+            self._write({"ok": well, "checks": checks, "verify": _report(found.report)})
+            return well
         if self._out.is_terminal:
             self._out.print(_table(found.checks))
         else:
             for line in _lines(found.checks):
                 typer.echo(line)
-        self._say(_summary(found), "ok" if found.ok else "problem")
+        told = f"{'ok' if well else 'not ok'}: {plural(len(found.checks), 'check')}, "
+        told += f"{plural(counts['problem'], 'problem')}, {plural(counts['warning'], 'warning')}"
+        told += f", {counts['skipped']} skipped" if counts["skipped"] else ""
+        if not well and not counts["problem"]:
+            told += "; with --strict a warning counts"
+        self._say(f"{told}.", "ok" if well else "problem")
+        return well
 
     def report(self, report: Report) -> None:
         if self._json:
@@ -107,11 +144,51 @@ class Screen:
         else:
             self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
 
-    def copied(self, what: str, file: Path, count: int, seconds: float) -> None:
+    def status(self, found: Status) -> None:
         if self._json:
-            self._write({"ok": True, "file": str(file), "bytes": count, "seconds": seconds})
+            shown = [_waiting(head, found.now_us) for head in found.shown]
+            told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
+            told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
+            self._write({**told, "shown": shown, "left_off": found.left_off})
+            return
+        counts = f"{found.pending:,} with pending input, {found.due:,} due, {found.leased:,} leased"
+        self._say(f"{plural(found.sessions, 'session')}: {counts}.", "ok")
+        width = max((len(str(head.key)) for head in found.shown), default=0)
+        for head in found.shown:
+            leased = is_leased(head, found.now_us)
+            line = f"{'leased' if leased else 'due':<6}  {head.key!s:<{width}}  "
+            self._say(f"{line}{_waits(head, leased=leased)}", "ok" if leased else "warning")
+        if found.left_off:
+            self._say(f"and {found.left_off:,} more; --limit shows more of them.", "skipped")
+
+    def backed_up(self, file: Path, report: Report | None, seconds: float) -> None:
+        found = () if report is None else damage(report)
+        if self._json:
+            self._write(_copied(file, report, seconds))
+            return
+        for finding in found:
+            self._say(finding_line(finding), "problem")
+        told = f"backed up to {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
+        if found:
+            told += f"{_verified(report)}. The copy is as damaged as the store. {_FINDINGS}"
+        elif report is None:
+            told += "not verified (--verify reads the copy back)."
         else:
-            self._say(f"{what} {file}: {size(count)} in {seconds:.1f} s.", "ok")
+            told += f"{_verified(report)}."
+        self._say(told, "problem" if found else "ok")
+
+    def restored(self, file: Path, done: Restored, seconds: float) -> None:
+        found = damage(done.report)
+        if self._json:
+            aside = None if done.aside is None else str(done.aside)
+            self._write({**_copied(file, done.report, seconds), "aside": aside})
+            return
+        for finding in found:
+            self._say(finding_line(finding), "problem")
+        told = f"restored from {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
+        self._say(f"{told}{_verified(done.report)}.", "problem" if found else "ok")
+        if done.aside is not None:
+            self._say(f"{_ASIDE} {done.aside}.", "warning")
 
     def migration(self, plan: MigrationPlan) -> None:
         if self._json:
@@ -130,17 +207,25 @@ class Screen:
             self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
         self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
 
+    def error(self, error: HoldfastError) -> None:
+        """Tell of an error by its code and its words."""
+        found = error.findings if isinstance(error, BackupDamaged) else ()
+        self._tell(error.code, str(error), retryable=error.retryable, findings=found)
+
     # --- private -------------------------------------------------------------------------------
 
-    def _error(self, error: HoldfastError) -> None:
-        self._tell(error.code, str(error), retryable=error.retryable)
-
-    def _tell(self, code: str, message: str, *, retryable: bool) -> None:
+    def _tell(
+        self, code: str, message: str, *, retryable: bool, findings: tuple[str, ...] = ()
+    ) -> None:
         if self._json:
-            told = {"code": code, "message": message, "retryable": retryable}
+            told: dict[str, Any] = {"code": code, "message": message, "retryable": retryable}
+            if findings:
+                told["findings"] = findings
             self._write({"ok": False, "error": told})
             return
         self._err.print(Text(f"holdfast: {code}", "bold red"))
+        for line in findings[:_SHOWN_MAX]:
+            self._err.print(Text(f"  {line}"), soft_wrap=True)
         self._err.print(Text(f"  {message}"), soft_wrap=True)
 
     def _say(self, line: str, severity: str) -> None:
@@ -151,6 +236,61 @@ class Screen:
 
     def _write(self, answer: Any) -> None:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def _stepping(bar: Progress, task: TaskID) -> Callback:
+    return lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+def _verified(report: Report | None) -> str:
+    """What was read of a copy, and with what outcome."""
+    assert report is not None
+    found = damage(report)
+    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
+    sealed = len(report.findings) - len(found)
+    more = "; sealed bodies by chain and checksum only" if sealed else ""
+    if found:
+        return f"{plural(len(found), 'finding')}: {read} read{more}"
+    return f"verified: {read}, nothing is wrong{more}"
+
+
+def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]:
+    told = {"file": str(file), "bytes": file.stat().st_size, "seconds": seconds}
+    if report is None:
+        return {"ok": True, **told, "verify": None}
+    found = damage(report)
+    sealed = len(report.findings) - len(found)
+    verify = {**_report(Report(report.sessions, report.events, found)), "sealed": sealed}
+    return {"ok": not found, **told, "verify": verify}
+
+
+def _waits(head: Head, *, leased: bool) -> str:
+    """What a session waits for, in words."""
+    at = _time(runnable_us(head))
+    pending = f"{head.pending:,} pending"
+    if leased:
+        return f"{pending}, by {head.worker} (fence {head.fence}) until {at}"
+    if head.lease_us is not None:
+        return f"{pending}, since {at}, when the lease of {head.worker} (fence {head.fence}) ended"
+    return f"{pending}, since {at}"
+
+
+def _waiting(head: Head, now_us: int) -> dict[str, Any]:
+    leased = is_leased(head, now_us)
+    return {
+        "session": _parts(head.key),
+        "state": "leased" if leased else "due",
+        "pending": head.pending,
+        "priority": head.priority,
+        "due_at": _time(runnable_us(head)),
+        "worker": head.worker,
+        "fence": head.fence,
+        "lease_until": None if head.lease_us is None else _time(head.lease_us),
+    }
+
+
+def _time(at_us: int | None) -> str:
+    return to_time(at_us or 0).isoformat(timespec="seconds")
 
 
 def _table(checks: tuple[Check, ...]) -> Table:
@@ -170,13 +310,6 @@ def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
             yield f"{'':<7}  {'':<{width}}  → {check.advice}"
 
 
-def _summary(found: Diagnosis) -> str:
-    problems = sum(check.severity == "problem" for check in found.checks)
-    warnings = sum(check.severity == "warning" for check in found.checks)
-    counts = f"{plural(problems, 'problem')}, {plural(warnings, 'warning')}"
-    return f"{'ok' if found.ok else 'not ok'}: {plural(len(found.checks), 'check')}, {counts}."
-
-
 def _report(report: Report) -> dict[str, Any]:
     return {
         "ok": report.ok,
@@ -187,12 +320,10 @@ def _report(report: Report) -> dict[str, Any]:
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
-    key = finding.key
-    named = None if key is None else {"app": key.app, "user": key.user, "id": key.id}
     return {
         "where": finding.where,
         "problem": finding.problem,
-        "session": named,
+        "session": None if finding.key is None else _parts(finding.key),
         "seq": finding.seq,
     }
 
@@ -232,11 +363,16 @@ def _migration_summary(plan: MigrationPlan) -> str:
 
 
 def _outcome(outcome: MigrationOutcome) -> dict[str, Any]:
-    key = outcome.key
     return {
         "fate": outcome.fate,
         "ok": outcome.ok,
         "sessions": outcome.sessions,
-        "session": {"app": key.app, "user": key.user, "id": key.id},
+        "session": _parts(outcome.key),
         "reason": outcome.reason,
+        "named": [{**_parts(key), "reason": reason} for key, reason in outcome.named],
+        "left_off": outcome.left_off,
     }
+
+
+def _parts(key: Key) -> dict[str, str]:
+    return {"app": key.app, "user": key.user, "id": key.id}

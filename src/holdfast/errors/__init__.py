@@ -21,7 +21,7 @@
     └── StoreError          the store cannot serve
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · ExtraMissing
+        └── BackupRefused · BackupDamaged · ExtraMissing
 
 A class carries a stable `code`, whether the same call may succeed later (`retryable`), and what
 the doors answer (`status` for HTTP, `exit_code` for the command line). The message is built here,
@@ -95,6 +95,7 @@ from holdfast.errors.state import (
 )
 from holdfast.errors.store import (
     Asked,
+    BackupDamaged,
     BackupRefused,
     ExtraMissing,
     StoreBusy,
@@ -115,6 +116,7 @@ from holdfast.errors.store import (
 __all__ = [
     "ActorMissing",
     "Asked",
+    "BackupDamaged",
     "BackupRefused",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",

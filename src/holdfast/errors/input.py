@@ -33,16 +33,18 @@ def _without_secrets(url: str) -> str:
     return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
 
 
+_URLS: Final = (
+    "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
+    "?sync=normal if wanted), or postgresql://user@host/database"
+)
+
+
 class InvalidURL(InvalidInput):
     code = "store.url"
 
-    def __init__(self, url: str, reason: str) -> None:
-        self.url, self.reason = _without_secrets(url), reason
-        super().__init__(
-            f"cannot open {self.url!r}: {reason}. Use memory://, sqlite:///relative.db or "
-            "sqlite:////absolute.db (with ?sync=full or ?sync=normal if wanted), or "
-            "postgresql://user@host/database."
-        )
+    def __init__(self, url: str, reason: str, advice: str = _URLS) -> None:
+        self.url, self.reason, self.advice = _without_secrets(url), reason, advice
+        super().__init__(f"cannot open {self.url!r}: {reason}. {advice}.")
 
 
 class InvalidQuery(InvalidInput):

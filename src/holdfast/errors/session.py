@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from holdfast.errors.root import HoldfastError
+
+_ANOTHER_ID: Final = "Create one with another id"
 
 
 class SessionError(HoldfastError):
@@ -19,9 +22,11 @@ class SessionNotFound(SessionError, LookupError):
     code = "session.not_found"
     status = 404
 
-    def __init__(self, key: object) -> None:
-        self.key = key
-        super().__init__(f"there is no session {key}. Create it with hf.create, or use hf.find.")
+    def __init__(
+        self, key: object, advice: str = "Create it with hf.create, or use hf.find"
+    ) -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"there is no session {key}. {advice}.")
 
 
 class SessionExists(SessionError):
@@ -36,22 +41,18 @@ class SessionDeleted(SessionError):
     code = "session.deleted"
     status = 410
 
-    def __init__(self, key: object) -> None:
-        self.key = key
-        super().__init__(
-            f"session {key} was deleted and its key is not used again. Create one with another id."
-        )
+    def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"session {key} was deleted and its key is not used again. {advice}.")
 
 
 class SessionErased(SessionError):
     code = "session.erased"
     status = 410
 
-    def __init__(self, key: object) -> None:
-        self.key = key
-        super().__init__(
-            f"session {key} was erased and its key is not used again. Create one with another id."
-        )
+    def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"session {key} was erased and its key is not used again. {advice}.")
 
 
 class SessionConflict(SessionError):
@@ -109,7 +110,8 @@ class SessionCorrupt(SessionError):
         self.key, self.reason = key, reason
         super().__init__(
             f"stored data of session {key} is damaged: {reason}. Run hf.verify for the whole "
-            "picture and restore the session from a backup."
+            "picture, then restore the store from a backup, or open the backup beside it and "
+            "carry the session's state over."
         )
 
 

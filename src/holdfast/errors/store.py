@@ -115,17 +115,31 @@ class BackupRefused(StoreError):
 
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = where, reason
-        super().__init__(f"nothing was copied to or from {where}: {reason}.")
+        super().__init__(f"nothing was copied: {where} {reason}.")
+
+
+class BackupDamaged(StoreError):
+    code = "backup.damaged"
+    status = 409
+
+    def __init__(self, where: str, findings: tuple[str, ...]) -> None:
+        self.where, self.findings = where, findings
+        more = f", and {len(findings) - 1:,} findings more" if len(findings) > 1 else ""
+        super().__init__(
+            f"{where} is not as it was written, and nothing was replaced: {findings[0]}{more}. "
+            "Restore another backup; or take this one as it is (damaged=True, or --damaged on the "
+            "command line): sessions that are not named are whole."
+        )
 
 
 class StoreForeign(StoreError):
     code = "store.foreign"
 
-    def __init__(self, where: str) -> None:
-        self.where = where
+    def __init__(self, where: str, advice: str = "Choose another path or another database") -> None:
+        self.where, self.advice = where, advice
         super().__init__(
             f"{where} is not a Holdfast database: what is there was made by something else. "
-            "Choose another path or another database."
+            f"{advice}."
         )
 
 
@@ -152,16 +166,19 @@ class StoreOlder(StoreError):
         )
 
 
+_DAMAGED_FILE: Final = (
+    "Keep a copy of the file with its -wal, run hf.verify() (holdfast verify) to see what is "
+    "affected, and restore a backup"
+)
+
+
 class StoreCorrupt(StoreError):
     code = "store.corrupt"
     status = 500
 
-    def __init__(self, where: str, reason: str) -> None:
-        self.where, self.reason = where, reason
-        super().__init__(
-            f"{where} is damaged: {reason}. Keep a copy of the file, run hf.verify() to see what "
-            "is affected, and restore from a backup."
-        )
+    def __init__(self, where: str, reason: str, advice: str = _DAMAGED_FILE) -> None:
+        self.where, self.reason, self.advice = where, reason, advice
+        super().__init__(f"{where} is damaged: {reason}. {advice}.")
 
 
 class StoreOnNetwork(StoreError):

@@ -71,6 +71,7 @@ Fate: TypeAlias = Literal[
 ]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 _POSSIBLE: Final = FATES[:4]
+NAMED_MAX: Final = 1_000  # for each fate: what a person works through, and memory holds
 _AT_ONCE: Final = 32  # sessions under way: enough to share round trips and fsyncs
 
 # The first that fits counts.
@@ -98,10 +99,17 @@ class MigrationOutcome(msgspec.Struct, frozen=True):
     sessions: int
     key: Key
     reason: str  # the way that is taken, or the words of the error; empty if there is none
+    # Where it is impossible, every session with its reason, up to NAMED_MAX of them.
+    named: tuple[tuple[Key, str], ...] = ()
 
     @property
     def ok(self) -> bool:
         return self.fate in _POSSIBLE
+
+    @property
+    def left_off(self) -> int:
+        """How many impossible ones are not named."""
+        return 0 if self.ok else self.sessions - len(self.named)
 
 
 class MigrationPlan(msgspec.Struct, frozen=True):
@@ -129,22 +137,28 @@ class MigrationPlan(msgspec.Struct, frozen=True):
 
 
 class _Tally:
-    """Counts, and the first session of each fate."""
+    """Counts, the first session of each fate, and those for which there is no way."""
 
     def __init__(self) -> None:
         self.done = 0
         self._counts: dict[Fate, int] = {}
         self._first: dict[Fate, tuple[Key, str]] = {}
+        self._named: dict[Fate, list[tuple[Key, str]]] = {}
         self.leftovers: dict[str, int] = {}
 
     def add(self, key: Key, fate: Fate, reason: str = "") -> None:
         self.done += 1
         self._counts[fate] = self._counts.get(fate, 0) + 1
         self._first.setdefault(fate, (key, reason))
+        if fate not in _POSSIBLE and self._counts[fate] <= NAMED_MAX:
+            self._named.setdefault(fate, []).append((key, reason))
 
     def outcomes(self) -> tuple[MigrationOutcome, ...]:
-        met = (fate for fate in FATES if fate in self._counts)
-        return tuple(MigrationOutcome(fate, self._counts[fate], *self._first[fate]) for fate in met)
+        return tuple(self._outcome(fate) for fate in FATES if fate in self._counts)
+
+    def _outcome(self, fate: Fate) -> MigrationOutcome:
+        named = tuple(self._named.get(fate, ()))
+        return MigrationOutcome(fate, self._counts[fate], *self._first[fate], named)
 
 
 class Migrating:
@@ -233,11 +247,13 @@ class Migrating:
         return True
 
 
-async def apps_of(hf: Holdfast) -> list[str]:
-    """The apps that have typed sessions."""
+async def apps_of(hf: Holdfast, *, typed: bool = True) -> list[str]:
+    """The apps that have sessions, or typed ones."""
     found: set[str] = set()
     async for page in _pages(hf, None):
-        found.update([head.key.app for head in page if head.schema_version is not None])
+        found.update(
+            [head.key.app for head in page if head.schema_version is not None or not typed]
+        )
     return sorted(found)
 
 

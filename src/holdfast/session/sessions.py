@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
 
 from holdfast.errors import (
+    BackupRefused,
     CommitTooLarge,
     ExtraMissing,
     InvalidInput,
@@ -49,7 +50,7 @@ from holdfast.session.watch import feed_of, watch
 from holdfast.store import cursor as cursors
 from holdfast.store.cursor import check_app, check_position
 from holdfast.store.doctor import read_checks
-from holdfast.store.open import open_store, refuse_server
+from holdfast.store.open import open_store, refuse_uncopied
 from holdfast.store.protocol import (
     Backups,
     Committed,
@@ -487,8 +488,8 @@ class Holdfast:
         if not isinstance(target, (str, os.PathLike)):
             raise InvalidInput(f"{described(target)} names no file. Pass a path.")
         if not isinstance(store, Backups):
-            refuse_server(self.url)
-            raise InvalidQuery("this store cannot be backed up: it is not kept in a file")
+            refuse_uncopied(self.url)
+            raise BackupRefused(self.url, "is not kept in a file; its store makes no copies")
         await store.backup(Path(target), progress)
 
     # --- work ----------------------------------------------------------------------------------

@@ -19,11 +19,14 @@ _HOLDS: Final = {
     "indexes": "nothing disagrees with the tables",
 }
 _ADVICE: Final = {
-    "log": "Keep a copy of the store as it is. Sessions that are not named are whole; restore "
-    "those that are from a backup, and look at the disk and the memory of this machine.",
-    "folds": "Something else than Holdfast wrote to the store, or it rotted. Keep a copy and "
-    "restore what is named from a backup.",
-    "indexes": "Keep a copy, then restore from a backup. Do not write to the store before.",
+    "log": "Keep a copy of the store as it is. Sessions that are not named are whole: restore the "
+    "whole store from a backup, or open the backup beside it and carry the state of those that "
+    "are named over. Look at the disk and the memory of this machine.",
+    "folds": "Something else than Holdfast wrote to the store, or it rotted. Keep a copy; restore "
+    "the whole store from a backup, or open the backup beside it and carry the state of the "
+    "sessions that are named over.",
+    "indexes": "Keep a copy, then restore the whole store from a backup. Do not write to the "
+    "store before.",
 }
 _UNSEALED: Final = "Call hf.doctor() in a program that opens the store with its seal."
 _SHOWN: Final = 3
@@ -32,12 +35,17 @@ _SHOWN: Final = 3
 def read_checks(report: Report) -> tuple[Check, ...]:
     """One check for each kind of thing that a verification reads."""
     locked = [finding for finding in report.findings if NO_SEAL in finding.problem]
-    broken = [finding for finding in report.findings if NO_SEAL not in finding.problem]
+    broken = damage(report)
     checks = [_part(name, report, [f for f in broken if _name(f) == name]) for name in _HOLDS]
     if locked:
         found = "sealed bodies could not be opened; their chain and checksums were checked"
         checks.append(Check("seal", found, "warning", _UNSEALED))
     return tuple(checks)
+
+
+def damage(report: Report) -> tuple[Finding, ...]:
+    """What is wrong, besides sealed bodies that could not be opened for want of a seal."""
+    return tuple(finding for finding in report.findings if NO_SEAL not in finding.problem)
 
 
 def listed(items: Iterable[str]) -> str:

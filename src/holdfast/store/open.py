@@ -20,18 +20,20 @@ from holdfast.errors import (
     StoreUnopened,
 )
 from holdfast.store.memory import MemoryStore
-from holdfast.store.protocol import Progress, Seal, Store
-from holdfast.store.sqlite.backup import restore
-from holdfast.store.sqlite.connect import Database
+from holdfast.store.protocol import Progress, Report, Restored, Seal, Store
+from holdfast.store.sqlite.backup import back_up, restore
+from holdfast.store.sqlite.connect import Database, close
 from holdfast.store.sqlite.disks import refuse_network
 from holdfast.store.sqlite.store import SQLiteStore
 from holdfast.store.threads import in_thread
 
 _POSTGRES_TOOLS: Final = (
-    "it has tools of its own. Copy one database with pg_dump --schema=holdfast and put it back "
-    "with pg_restore; copy the whole server, to any point in time, with pg_basebackup and "
-    "archived WAL"
+    "has tools of its own. Copy one database with pg_dump -Fc --schema=holdfast -f FILE URL and "
+    "put it back with pg_restore --clean --if-exists --single-transaction -d URL FILE; copy the "
+    "whole server, to any point in time, with pg_basebackup and archived WAL"
 )
+_IN_MEMORY: Final = "is kept in the memory of one process and in no file; name a sqlite:/// store"
+_FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
 
 
 async def open_store(
@@ -65,26 +67,23 @@ def scheme_of(url: str) -> str:
         raise InvalidURL(url, reason) from None
 
 
-async def _open_postgres(url: str, seal: Seal | None, connections: int | None) -> Store:
+async def _open_postgres(
+    url: str, seal: Seal | None, connections: int | None, *, looking: bool = False
+) -> Store:
     try:
         from holdfast.store.postgres.connect import CONNECTIONS
         from holdfast.store.postgres.store import PostgresStore
     except ImportError as error:
         raise ExtraMissing("asyncpg", "postgres") from error
     most = CONNECTIONS if connections is None else connections
-    return await PostgresStore.open(url, seal=seal, connections=most)
+    return await PostgresStore.open(url, seal=seal, connections=most, looking=looking)
 
 
 async def refuse_missing(url: str) -> None:
     """Raise StoreUnopened where opening would make a store: for doors that only look after one."""
     match scheme_of(url):
         case "sqlite":
-            path = sqlite_path(url)
-            if not path.exists():
-                raise StoreUnopened(str(path), "there is no such file; check the URL")
-            if path.is_file() and not path.stat().st_size:
-                reason = "the file is empty, and nothing is made of it here; restore a backup"
-                raise StoreUnopened(str(path), reason)
+            _refuse_no_file(sqlite_path(url))
         case "postgresql" | "postgres":
             try:
                 from holdfast.store.postgres.connect import refuse_empty
@@ -95,35 +94,105 @@ async def refuse_missing(url: str) -> None:
             return
 
 
-async def refuse_change(url: str) -> None:
-    """Raise StoreError where opening would write anything: for a command that promises not to."""
+def _refuse_no_file(path: Path) -> None:
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise StoreUnopened(str(path), "there is no such file; check the URL") from error
+    except OSError as error:
+        reason = f"{error.strerror}; check the URL, and the permissions on the way to it"
+        raise StoreUnopened(str(path), reason) from error
+    if not size and path.is_file():
+        reason = "the file is empty, and nothing is made of it here; restore a backup"
+        raise StoreUnopened(str(path), reason)
+
+
+async def look_at(url: str) -> Store:
+    """Open the store that is there to read it: for commands that promise to change nothing.
+
+    Raises StoreError where there is none, and where opening it would bring it forward.
+    """
     await refuse_missing(url)
     match scheme_of(url):
         case "sqlite":
-            path = sqlite_path(url)
-            refuse_network(path)
-            database = Database(path, sync=_sync(url), vfs=None)
-            await in_thread(database.refuse_change)
+            return await SQLiteStore.look(sqlite_path(url), sync=_sync(url))
         case "postgresql" | "postgres":
             from holdfast.store.postgres.connect import refuse_empty
 
             await refuse_empty(url, ready=True)
+            return await _open_postgres(url, None, None, looking=True)
         case _:
-            return
+            return await open_store(url)
+
+
+async def backup_store(
+    url: str,
+    target: Path,
+    *,
+    verify: bool = False,
+    progress: Progress | None = None,
+    checking: Progress | None = None,
+) -> Report | None:
+    """Copy the store that a URL names to a file, as it is: of an older schema it stays one.
+
+    With `verify` the copy is read back, and what was found is returned.
+    """
+    refuse_uncopied(url)
+    await refuse_missing(url)
+    path = sqlite_path(url)
+    refuse_network(path)
+    database = Database(path, sync=_sync(url), vfs=None, looking=True)
+
+    def run() -> Report | None:
+        close(database.recognise(older=True))
+        report = back_up(database, target, progress, verify=verify, checking=checking)
+        database.refuse_written()
+        return report
+
+    return await in_thread(run)
 
 
 def restore_store(
-    backup: str | Path, url: str, *, replace: bool, progress: Progress | None
-) -> None:
+    backup: str | Path,
+    url: str,
+    *,
+    replace: bool,
+    damaged: bool = False,
+    progress: Progress | None = None,
+    checking: Progress | None = None,
+) -> Restored:
     """Put a backup file in the place of the store that a URL names."""
     refuse_server(url)
-    restore(Path(backup), sqlite_path(url), replace=replace, progress=progress)
+    return restore(
+        Path(backup),
+        _place(url),
+        replace=replace,
+        damaged=damaged,
+        progress=progress,
+        checking=checking,
+    )
+
+
+def refuse_uncopied(url: str) -> None:
+    """Raise BackupRefused for a store that is not kept in a file."""
+    refuse_server(url)
+    if scheme_of(url) == "memory":
+        raise BackupRefused(url, _IN_MEMORY)
 
 
 def refuse_server(url: str) -> None:
     """Raise BackupRefused for a store on a server, which has better tools than a copy of ours."""
     if url.startswith(("postgresql://", "postgres://")):
         raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
+
+
+def _place(url: str) -> Path:
+    """The file that is restored to. Raises InvalidURL in words that fit."""
+    if "://" not in url:
+        raise InvalidURL(url, "it is not a URL", f"Write sqlite:///{url} for that file")
+    if scheme_of(url) != "sqlite":
+        raise InvalidURL(url, "a backup is restored to a file", _FILES)
+    return sqlite_path(url)
 
 
 def sqlite_path(url: str) -> Path:

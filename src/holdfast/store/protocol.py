@@ -20,7 +20,7 @@ from holdfast.model.keys import Key
 from holdfast.model.values import EMPTY, FrozenDict
 
 Order: TypeAlias = Literal["created", "updated"]
-Severity: TypeAlias = Literal["ok", "warning", "problem"]
+Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -95,6 +95,13 @@ class Report(msgspec.Struct, frozen=True):
         return not self.findings
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """What a restore put in place, and where it left what could not be replaced cleanly."""
+
+    report: Report  # of the verification of what is in place now
+    aside: Path | None  # None: there was nothing, or it was closed and replaced
+
+
 class Check(msgspec.Struct, frozen=True):
     """One thing a doctor looked at: what was found and, where it is not well, what to do."""
 
@@ -116,7 +123,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     @property
     def ok(self) -> bool:
-        """No problem was found. Warnings are for those who read them."""
+        """No problem was found. Warnings, and what was skipped, are for those who read them."""
         return all(check.severity != "problem" for check in self.checks)
 
 

@@ -135,13 +135,17 @@ def shares(connections: int) -> tuple[int, int]:
     return rest - waiting, waiting
 
 
-async def connect(url: str, *, size: int) -> Pool:
-    """A pool on a database whose schema is ours and current. Raises StoreError."""
+async def connect(url: str, *, size: int, looking: bool = False) -> Pool:
+    """A pool on a database whose schema is ours and current, or, `looking`, is left as it is.
+
+    Raises StoreError.
+    """
     pool = await open_pool(url, size=size)
     try:
         async with pool.acquire() as conn:
             _check_version(conn, where(url))
-            await _catch_up(conn, url)
+            if not looking:
+                await _catch_up(conn, url)
     except BaseException as error:
         await pool.close()
         if isinstance(error, asyncpg.InsufficientPrivilegeError):

@@ -83,7 +83,8 @@ SELECT count(*) FROM holdfast.sessions
  WHERE deleted_us IS NULL AND updated_us > holdfast.now_us() + $1::bigint"""
 _SCHEMA: Final = "SELECT value FROM holdfast.meta WHERE name = 'schema'"
 _SEES: Final = "SELECT pg_has_role('pg_monitor', 'usage')"
-_HIDDEN: Final = "not shown to this user: GRANT pg_monitor shows it"
+_HIDDEN: Final = "not shown to this user"
+_SHOWING: Final = "To see it: GRANT pg_monitor to the user that the URL names."
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 Asked = Callable[[Connection], Awaitable[Check]]
@@ -99,8 +100,12 @@ async def examine(conn: Connection, each: int) -> tuple[Check, ...]:
         checks.append(await ask(conn))
     sees = await conn.fetchval(_SEES)
     for name, ask in _MONITORED:
-        checks.append(await ask(conn) if sees else Check(name, _HIDDEN))
+        checks.append(await ask(conn) if sees else _hidden(name))
     return tuple(checks)
+
+
+def _hidden(name: str) -> Check:
+    return Check(name, _HIDDEN, "skipped", _SHOWING)
 
 
 # --- settings: values in, checks out -------------------------------------------------------------

@@ -79,14 +79,19 @@ class PostgresStore:
 
     @classmethod
     async def open(
-        cls, url: str, *, seal: Seal | None = None, connections: int = CONNECTIONS
+        cls,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int = CONNECTIONS,
+        looking: bool = False,
     ) -> PostgresStore:
-        """Connect, and bring the schema forward if it is behind. Raises StoreError.
+        """Connect, and bring the schema forward if it is behind and not only looked at.
 
-        No more than so many connections are open at any time.
+        No more than so many connections are open at any time. Raises StoreError.
         """
         reading, waiting = shares(connections)
-        pool = await connect(url, size=reading)
+        pool = await connect(url, size=reading, looking=looking)
         try:
             secret = await pool.fetchval("SELECT value FROM holdfast.meta WHERE name = 'secret'")
             # For what may wait for a row: readers do not wait behind it.

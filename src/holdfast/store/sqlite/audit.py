@@ -59,10 +59,14 @@ class Audit:
 
     def run(self, key: Key | None, progress: Progress | None) -> Report:
         with self._reader.instant():
-            if key is None:
-                findings = tuple(self._guarded(self._everything(progress), "file"))
-            else:
-                findings = tuple(self._guarded(self._one_session(key), "session", key))
+            return self.read(key, progress)
+
+    def read(self, key: Key | None, progress: Progress | None) -> Report:
+        """The same within the caller's transaction."""
+        if key is None:
+            findings = tuple(self._guarded(self._everything(progress), "file"))
+        else:
+            findings = tuple(self._guarded(self._one_session(key), "session", key))
         return Report(self._sessions, self._events, findings)
 
     def _guarded(
@@ -197,6 +201,23 @@ class Audit:
             row = ScopeRow(*stored[3:])
             row = row._replace(uid=rows.unpack_id(stored[-2]))  # as packed as it is stored
             yield from names.add(stored[:3], row)
+
+
+def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
+    """Verify a copy that nobody else has open, whatever its schema, and leave it as it is.
+
+    An older one is read as this release would: brought forward in a transaction that is undone.
+    """
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        for number in range(int(conn.pragma("user_version")) + 1, SCHEMA + 1):
+            migrate(conn, number)
+        return Audit(conn, Codec(None)).read(None, progress)
+    except apsw.Error as error:
+        return Report(0, 0, (Finding("file", f"cannot be read: {error!r}"),))
+    finally:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
 
 
 @lru_cache(maxsize=1)

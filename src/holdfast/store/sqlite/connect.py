@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 from zlib import crc32
 
 import apsw
@@ -36,9 +37,21 @@ APPLICATION_ID: Final = 0x48464153  # "HFAS"
 SCHEMA: Final = 3
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
-_NOT_WAL: Final = (
-    "it is a copy that was made by other means and is not in WAL mode, and this command changes "
-    "nothing; run holdfast doctor on it first, which opens it as a program does"
+_EFFECTIVE: Final = os.access in os.supports_effective_ids
+_LOGS: Final = ("-wal", "-journal")
+_DIRECTORY: Final = "it is a directory; name a file"
+_NOTHING_MADE: Final = "the file is empty, and nothing is made of it here; restore a backup"
+_LOG_UNREAD: Final = (
+    "its log (the -wal file) holds commits and can only be read where files may be written. Copy "
+    "the file and its -wal to a directory of your own and look at the copy"
+)
+_UNREADABLE: Final = (
+    "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
+    "place (holdfast restore FILE URL --replace sets it aside)"
+)
+_WRITTEN: Final = (
+    "it was written while it was read, and where nothing may be written it cannot be held. Copy "
+    "the file and its -wal to a directory of your own and look at the copy"
 )
 
 
@@ -52,19 +65,27 @@ class Database:
     """A file and how to open it. Connections come from here and nowhere else."""
 
     def __init__(
-        self, path: Path, *, sync: str, vfs: str | None, busy_seconds: float = BUSY_SECONDS_MAX
+        self,
+        path: Path,
+        *,
+        sync: str,
+        vfs: str | None,
+        busy_seconds: float = BUSY_SECONDS_MAX,
+        looking: bool = False,
     ) -> None:
         self.path = path.absolute()
+        self.looking = looking  # only to read what is there, also where nothing may be written
         self.where = str(path)
         self.plain = vfs is None  # the operating system's own files, not a test's
         self._sync, self._vfs = sync, vfs
         self._known = (0, 0)  # device and inode, once it is open
+        self._found: tuple[int, int] | None = None  # the file as it lay there, if read unlocked
         self.busy_seconds = busy_seconds
 
     def connect(self) -> apsw.Connection:
         """A connection with our pragmas to a file that was prepared."""
         try:
-            conn = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
+            conn = self._opened()
         except apsw.Error as error:
             raise translate(error, self.where, "read") from error
         try:
@@ -72,6 +93,33 @@ class Database:
         except apsw.Error as error:
             close(conn)
             raise translate(error, self.where, "read") from error
+
+    def recognise(self, *, older: bool = False) -> apsw.Connection:
+        """Connect to a file that is ours and stays as it is: nothing is made or brought forward.
+
+        With `older` also to one of an earlier schema. Raises StoreError.
+        """
+        self._refuse_inherited()
+        if self.path.is_dir():
+            raise StoreUnopened(self.where, _DIRECTORY)
+        try:
+            conn = self._opened()
+            try:
+                found = schema_of(self._tuned(conn))
+            except apsw.Error:
+                close(conn)
+                raise
+        except apsw.Error as error:
+            raise self._cannot_look(error) from error
+        if found == SCHEMA or (older and 0 < found < SCHEMA):
+            return conn
+        close(conn)
+        if found == 0:
+            raise StoreUnopened(self.where, _NOTHING_MADE)
+        if found < 0:
+            raise StoreForeign(self.where)
+        known = StoreOlder if found < SCHEMA else StoreNewer
+        raise known(self.where, found, SCHEMA)
 
     def prepare(self, *, patient: bool = True) -> apsw.Connection:
         """Create the file or recognise it as ours, bring its schema forward, and stay connected.
@@ -87,40 +135,15 @@ class Database:
             self._tuned(conn)
             if not patient:
                 conn.set_busy_handler(None)
-            self._recognise(conn, patient=patient)
+            self._bring_forward(conn, patient=patient)
             conn.set_busy_handler(self.patience())
-            self._remember()
+            self.remember()
         except BaseException as error:
             close(conn)
-            if isinstance(error, apsw.NotADBError):
-                raise StoreForeign(self.where) from error
             if isinstance(error, apsw.Error):
-                raise translate(error, self.where, "change") from error
+                raise self._unknowable(error) from error
             raise
         return conn
-
-    def refuse_change(self) -> None:
-        """Raise StoreError where `prepare` would write to the file that is there.
-
-        What else is wrong with it is left for `prepare` to say.
-        """
-        try:
-            conn = apsw.Connection(str(self.path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=self._vfs)
-        except apsw.Error:
-            return
-        try:
-            conn.set_busy_handler(self.patience())
-            found, mode = schema_of(conn), conn.pragma("journal_mode")
-        except apsw.Error:
-            return
-        finally:
-            close(conn)
-        if found == 0:
-            raise StoreUnopened(self.where, "the file is empty, and nothing is made of it here")
-        if 0 < found < SCHEMA:
-            raise StoreOlder(self.where, found, SCHEMA)
-        if found == SCHEMA and mode != "wal":
-            raise StoreUnopened(self.where, _NOT_WAL)
 
     def patience(self) -> Callable[[int], bool]:
         """A busy handler of our own for one connection."""
@@ -131,7 +154,8 @@ class Database:
         if _opened.get(self._inode(), (os.getpid(), 0))[0] != os.getpid():
             raise StoreForked
 
-    def _remember(self) -> None:
+    def remember(self) -> None:
+        """A store on this file is open in this process."""
         self._known = self._inode()
         _opened[self._known] = (os.getpid(), _opened.get(self._known, (0, 0))[1] + 1)
 
@@ -140,6 +164,42 @@ class Database:
         pid, count = _opened.pop(self._known, (0, 0))
         if pid != os.getpid() or count > 1:
             _opened[self._known] = (pid, count if pid != os.getpid() else count - 1)
+
+    def refuse_written(self) -> None:
+        """Raise StoreUnopened if a file that was read unlocked is not as it was found."""
+        if self._found is not None and self._found != self._stamp():
+            raise StoreUnopened(self.where, _WRITTEN)
+
+    def _opened(self) -> apsw.Connection:
+        """A bare connection; where we only look and may not write, one that needs no lock.
+
+        SQLite reads a WAL database only where it can make files beside it, or finds those of a
+        process that has it open. If there are none the file is all there is, and it is read as it
+        lies there. Files of ours would be in the way of those who may write.
+        """
+        logged = self.looking and any(self._beside(log).exists() for log in _LOGS)
+        if not self.looking or self._may_write():
+            flags = apsw.SQLITE_OPEN_READWRITE
+            conn = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
+            if logged:  # the last to close would copy the log into the file
+                conn.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            return conn
+        name = f"file:{quote(str(self.path))}?mode=ro"
+        if not logged:
+            self._found = self._found or self._stamp()
+            name += "&immutable=1"
+        flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+        return apsw.Connection(name, flags=flags, vfs=self._vfs)
+
+    def _beside(self, suffix: str) -> Path:
+        return self.path.with_name(self.path.name + suffix)
+
+    def _may_write(self) -> bool:
+        return may_write(self.path) and may_write(self.path.parent)
+
+    def _stamp(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return (found.st_mtime_ns, found.st_size)
 
     def _inode(self) -> tuple[int, int]:
         try:
@@ -154,7 +214,7 @@ class Database:
         conn.pragma("wal_autocheckpoint", 0)  # the writer checkpoints, off the critical path
         return conn
 
-    def _recognise(self, conn: apsw.Connection, *, patient: bool) -> None:
+    def _bring_forward(self, conn: apsw.Connection, *, patient: bool) -> None:
         found = schema_of(conn)
         if found == SCHEMA:
             if conn.pragma("journal_mode") != "wal":  # a copy made by other means
@@ -192,8 +252,29 @@ class Database:
         if not self.path.parent.is_dir():
             return StoreUnopened(self.where, "its directory does not exist; create it first")
         if self.path.is_dir():
-            return StoreUnopened(self.where, "it is a directory; name a file")
+            return StoreUnopened(self.where, _DIRECTORY)
         return translate(error, self.where, "change")
+
+    def _cannot_look(self, error: apsw.Error) -> StoreError:
+        unwritable = isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError))
+        if not os.access(self.path, os.R_OK, effective_ids=_EFFECTIVE):
+            return StoreUnopened(self.where, "this user may not read it; ask for that right")
+        if unwritable and not self._may_write():
+            return StoreReadOnly(self.where, _LOG_UNREAD)
+        return self._unknowable(error)
+
+    def _unknowable(self, error: apsw.Error) -> StoreError:
+        """Why it cannot be told what the file is."""
+        if isinstance(error, apsw.NotADBError):
+            return StoreForeign(self.where)
+        if isinstance(error, apsw.CorruptError):
+            return StoreCorrupt(self.where, str(error), _UNREADABLE)
+        return translate(error, self.where, "read")
+
+
+def may_write(path: Path) -> bool:
+    """Whether this process may write the file, or into the directory."""
+    return os.access(path, os.W_OK, effective_ids=_EFFECTIVE)
 
 
 def schema_of(conn: apsw.Connection) -> int:

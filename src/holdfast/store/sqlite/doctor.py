@@ -26,6 +26,7 @@ CLOCK_US_MAX: Final = 60 * 1_000_000
 # it in their lines (sqlite.org/wal.html#walresetbug).
 _MENDED: Final = (3, 51, 3)
 _MENDED_BEFORE: Final = (3, 50, 7)
+_WAL_HEADER: Final = b"\x02\x02"  # the versions by which a file is written and read
 _SYNC: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _FLEETING: Final = {"tmpfs", "ramfs", "overlay"}
 # NOOP only tells; where SQLite does not know it yet, PASSIVE copies what it can and waits for none.
@@ -41,7 +42,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
     questions: tuple[tuple[str, Callable[[], Check]], ...] = (
         ("sqlite", lambda: version(apsw.sqlite_lib_version())),
         ("schema", lambda: schema(conn.pragma("application_id"), conn.pragma("user_version"))),
-        ("journal mode", lambda: journal_mode(conn.pragma("journal_mode"))),
+        ("journal mode", lambda: journal_mode(_mode(conn, path))),
         ("synchronous", lambda: synchronous(conn.pragma("synchronous"))),
         ("file system", lambda: disk(file_system(path))),
         ("page size", lambda: page_size(conn.pragma("page_size"))),
@@ -83,7 +84,10 @@ def schema(application_id: int, number: int) -> Check:
 def journal_mode(mode: str) -> Check:
     if mode == "wal":
         return Check("journal mode", mode)
-    advice = "Close every process that has the file open; the next to open it switches it back."
+    advice = (
+        "Close every process that has the file open; the next program that opens it to write "
+        "switches it back."
+    )
     return Check(
         "journal mode", f"{mode}, not wal: readers and writers block each other", "problem", advice
     )
@@ -102,7 +106,8 @@ def synchronous(level: int) -> Check:
 
 def disk(kind: str | None) -> Check:
     if kind is None:
-        return Check("file system", "not told by this operating system")
+        advice = "Make sure that the file is on a local disk that outlives the machine."
+        return Check("file system", "not told by this operating system", "skipped", advice)
     if kind in NETWORK:
         advice = "Move the file to a local disk: locks over a network cannot be trusted."
         return Check("file system", f"{kind}, over a network", "problem", advice)
@@ -128,9 +133,25 @@ def page_size(count: int) -> Check:
 # --- what has piled up ---------------------------------------------------------------------------
 
 
+def _mode(conn: apsw.Connection, path: Path) -> str:
+    """As the header has it, where the file is read as it lies there and SQLite does not tell."""
+    if conn.readonly("main"):
+        with path.open("rb") as file:
+            header = file.read(20)
+        if header[18:20] == _WAL_HEADER:
+            return "wal"
+    return str(conn.pragma("journal_mode"))
+
+
 def _wal(conn: apsw.Connection, path: Path) -> Check:
     log = path.with_name(path.name + "-wal")
     length = log.stat().st_size if log.exists() else 0
+    if conn.readonly("main"):
+        if not length:
+            return Check("write-ahead log", "empty")
+        found = f"{size(length)}; how much of it waits is told to those who may write"
+        advice = "To see it, run the doctor as a user who may write the file."
+        return Check("write-ahead log", found, "skipped", advice)
     try:
         pages, copied = conn.wal_checkpoint(mode=_ASK)
     except apsw.BusyError:

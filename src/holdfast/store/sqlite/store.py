@@ -24,6 +24,7 @@ from holdfast.errors import (
     StoreClosed,
     StoreCorrupt,
     StoreForked,
+    StoreReadOnly,
 )
 from holdfast.model.events import Commit, Event
 from holdfast.model.fold import Fold
@@ -94,6 +95,15 @@ class SQLiteStore:
         except StoreBusy:  # another process is at it: wait where nobody else has to
             conn = await in_thread(database.prepare)
         return cls(database, conn, Codec(seal), clock or Clock())
+
+    @classmethod
+    async def look(cls, path: Path, *, sync: str = "full") -> SQLiteStore:
+        """Open the file that is there to read it, and nothing else. Raises StoreError."""
+        refuse_network(path)
+        database = Database(path, sync=sync, vfs=None, looking=True)
+        conn = await in_thread(database.recognise)
+        database.remember()
+        return cls(database, conn, Codec(None), Clock())
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -209,7 +219,7 @@ class SQLiteStore:
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check()
-        await in_thread(partial(back_up, self._database, target, progress))
+        await in_thread(lambda: back_up(self._database, target, progress))
 
     async def close(self) -> None:
         if not self._open:
@@ -223,6 +233,7 @@ class SQLiteStore:
             self._database.forget()
         finally:
             self._closed.set()
+        self._database.refuse_written()
 
     # --- private -------------------------------------------------------------------------------
 
@@ -248,6 +259,8 @@ class SQLiteStore:
 
     def _write(self) -> Writer:
         self._check()
+        if self._database.looking:
+            raise StoreReadOnly(self._database.where, "it was opened to be looked at. Open it anew")
         if self._writer is None or self._writer.failed:
             self._writer = Writer(self._database, self._codec, self._clock)
             self._writer.start()
