@@ -67,7 +67,7 @@ async def test_a_sound_server_is_well(server: Server) -> None:
 
 async def test_bad_settings_are_found_with_their_advice(server: Server) -> None:
     """A server that was started for speed is told what each setting risks."""
-    bad = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+    bad = {"fsync": "off", "full_page_writes": "off"}
     kept = dict(server.settings)
     server.stop()
     server.start(**bad, wal_level="minimal", max_wal_senders=0, max_connections=11)
@@ -86,11 +86,14 @@ async def test_bad_settings_are_found_with_their_advice(server: Server) -> None:
         assert f"ALTER SYSTEM SET {name} = on" in of(diagnosis, name).advice
 
 
-async def test_a_setting_of_one_user_is_found(server: Server, admin: asyncpg.Connection) -> None:
-    """What counts is what our connections have, not what the server's file says."""
+async def test_what_our_connections_have_counts(server: Server, admin: asyncpg.Connection) -> None:
+    """Not what a role defaults to, which they do not follow; but what the URL asks for."""
     await admin.execute("ALTER ROLE holdfast SET synchronous_commit = off")
     try:
-        assert unwell(await diagnose(server.url)) == {"synchronous_commit": "problem"}
+        assert unwell(await diagnose(server.url)) == {}
+        asked = await diagnose(f"{server.url}&synchronous_commit=off")
+        assert unwell(asked) == {"synchronous_commit": "problem"}
+        assert "take it out of the URL" in of(asked, "synchronous_commit").advice
     finally:
         await admin.execute("ALTER ROLE holdfast RESET synchronous_commit")
 

@@ -146,8 +146,7 @@ def _committing(value: str) -> Check:
     if value != "off":
         return Check(name, value)
     advice = (
-        f"Run: ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf(). Look at ALTER ROLE and ALTER "
-        "DATABASE too: either may set it for one user or database."
+        f"The URL asks for it, as nothing else is followed: take it out of the URL, {name}=off."
     )
     found = "off: acknowledged commits are lost if the server crashes"
     return Check(name, found, "problem", advice)

@@ -296,14 +296,17 @@ def _beside(target: Path) -> Path:
 
 def _followed(target: Path) -> Path:
     """Where a link leads: what it names is written, and not the link replaced."""
-    return target.resolve() if target.is_symlink() else target
+    with suppress(OSError):  # what may not be looked at is refused with its reason
+        if target.is_symlink():
+            return target.resolve()
+    return target
 
 
 def _make(part: Path, like: Path) -> None:
     """An empty file that nobody may read who may not read the other, and of the same owner."""
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     found = like.stat()
-    part.chmod(stat.S_IMODE(found.st_mode))
+    part.chmod(stat.S_IMODE(found.st_mode) | stat.S_IWUSR)
     if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
         with suppress(PermissionError):  # only root may give files away
             os.chown(part, found.st_uid, found.st_gid)
