@@ -145,9 +145,7 @@ def _committing(value: str) -> Check:
     name = "synchronous_commit"
     if value != "off":
         return Check(name, value)
-    advice = (
-        f"The URL asks for it, as nothing else is followed: take it out of the URL, {name}=off."
-    )
+    advice = f"Only the URL can ask for that: take it out of the URL ({name}=off)."
     found = "off: acknowledged commits are lost if the server crashes"
     return Check(name, found, "problem", advice)
 
