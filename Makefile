@@ -23,8 +23,8 @@ demo: $(READY) ## Ten seconds: write, kill the writer, carry on with nothing los
 demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
 	@$(BIN)/python examples/demo_postgres.py
 
-test: $(READY) ## Run every test but the torture
-	$(BIN)/python -m pytest
+test: $(READY) ## Run every test but the torture, a file at a time on each core
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 check: $(READY) ## Lint, formatting, types, layers
 	$(BIN)/ruff check .

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +28,11 @@ def python(*args: str, cwd: Path, tmp: Path) -> subprocess.CompletedProcess[str]
 
 
 @pytest.fixture
-def tmp(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tmp() -> Iterator[Path]:
     """Short enough for a socket's name, and open to the server's user."""
-    made = tmp_path_factory.mktemp("t")
-    for folder in (made, *made.parents[:2]):
-        folder.chmod(0o755)
-    return made
+    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
 
 
 def test_the_demo_keeps_its_word_and_leaves_nothing_behind(tmp: Path) -> None:

@@ -32,6 +32,7 @@ from holdfast import InvalidSchema, Record, State
 from holdfast.model import reducers as r
 from holdfast.model.state import encode_fields
 from tests.support.declared import Called, Level, Message, Node, Point, Role, Said
+from tests.support.ids import plain
 
 
 @dataclasses.dataclass
@@ -275,7 +276,7 @@ def test_a_field_has_a_name_of_the_sessions_own(name: str) -> None:
         Annotated[list[int], r.bounded_append],
         Annotated[list[Message], r.merge_by_key],
     ],
-    ids=str,
+    ids=plain,
 )
 def test_a_reducer_that_does_not_fit_is_refused(annotation: Any) -> None:
     """A wrong type, an unknown key, two of them, or one without its argument."""

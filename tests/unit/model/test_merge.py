@@ -23,6 +23,7 @@ from holdfast import (
 from holdfast.model.canon import canonical, same
 from holdfast.model.limits import VALUE_DEPTH_MAX
 from holdfast.model.values import FrozenDict, FrozenList, freeze
+from tests.support.ids import plain
 
 # --- the rules ----------------------------------------------------------------------------------
 
@@ -225,7 +226,9 @@ def test_the_later_or_the_more_important_side_wins(policy: Policy, side: str) ->
     assert merged.resolved[0].conflict == Conflict(("m",), 1, 2, ABSENT)
 
 
-@pytest.mark.parametrize("policy", [LastWriter(a=5, b=5), Priority(a=1, b=1.0), escalate], ids=str)
+@pytest.mark.parametrize(
+    "policy", [LastWriter(a=5, b=5), Priority(a=1, b=1.0), escalate], ids=plain
+)
 def test_a_tie_is_not_decided_by_chance(policy: Policy) -> None:
     """Neither by the order of the arguments: somebody has to look."""
     merged = merge(BASE, A, B, policy=policy)
@@ -277,7 +280,7 @@ def test_a_function_may_decide() -> None:
         {"policies": {("n", 1.5): escalate}},
         {"policies": {("n", True): escalate}},
     ],
-    ids=repr,
+    ids=plain,
 )
 def test_what_is_no_policy_or_no_path_is_refused(wrong: dict[str, Any]) -> None:
     """Before anything is merged, conflict or not."""

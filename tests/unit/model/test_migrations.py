@@ -27,6 +27,7 @@ from holdfast.errors import Lifecycle
 from holdfast.model.canon import canonical, checksum
 from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX, VALUE_DEPTH_MAX
 from holdfast.model.values import FrozenDict, freeze
+from tests.support.ids import plain
 
 LIFECYCLES: tuple[Lifecycle, ...] = get_args(Lifecycle)
 KINDS = {
@@ -118,7 +119,7 @@ async def _async(fields: Fields) -> Fields:
     return fields
 
 
-@pytest.mark.parametrize("fn", [None, "same", _async], ids=str)
+@pytest.mark.parametrize("fn", [None, "same", _async], ids=plain)
 def test_a_migration_is_a_plain_function(fn: Any) -> None:
     """What cannot be called, or would have to be awaited, is refused before it is needed."""
     registry = MigrationRegistry()

@@ -10,6 +10,7 @@ from holdfast import InvalidSchema, SchemaViolation
 from holdfast.model import reducers as r
 from holdfast.model.ops import Add, Cut, Merge, Set
 from holdfast.model.reducers import MISSING, Reducer
+from tests.support.ids import plain
 
 A, B, C = {"id": "a", "n": 1}, {"id": "b", "n": 1}, {"id": "c", "n": 1}
 A2, B2 = {"id": "a", "n": 2}, {"id": "b", "m": 1}
@@ -50,7 +51,7 @@ A2, B2 = {"id": "a", "n": 2}, {"id": "b", "m": 1}
         (r.merge_by_key("id"), [A, A], [A2], (Merge(("f", 0), {"n": 2}),), True),
         (r.merge_by_key("id"), [A], [], (), False),
     ],
-    ids=str,
+    ids=plain,
 )
 def test_an_update_becomes_the_smallest_operations(
     reducer: Reducer, old: Any, update: Any, ops: Any, guarded: bool

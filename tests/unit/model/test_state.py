@@ -29,6 +29,7 @@ from holdfast.model.events import prepare
 from holdfast.model.state import decode_fields, encode_fields
 from holdfast.model.values import freeze
 from tests.support.declared import Called, Everything, Level, Message, Node, Point, Role, Said
+from tests.support.ids import plain
 
 IST = timezone(timedelta(hours=5, minutes=30))
 
@@ -73,7 +74,7 @@ def state_of(type_: Any, value: Any) -> State:
         (list[Said | Called], [Said(text="hi")], [{"kind": "said", "text": "hi"}]),
         (Any, ({"a": (1,)},), [{"a": [1]}]),
     ],
-    ids=str,
+    ids=plain,
 )
 def test_each_type_has_its_stored_form(type_: Any, value: Any, stored: Any) -> None:
     """Plain JSON that other languages read, and that reads back as an equal value."""
