@@ -101,3 +101,25 @@ def test_on_a_terminal_there_are_colours(tmp_path: Path) -> None:
     assert code == 0
     assert "\x1b[32m6 sessions" in shown
     assert "worker-1" in shown
+
+
+def test_a_session_held_back_is_shown_with_when_it_is_retried(tmp_path: Path) -> None:
+    """It is neither leased nor due; once its time has come it is due, and nobody's."""
+    url = f"sqlite:///{tmp_path}/a.db"
+
+    async def give_up() -> None:
+        await fill(url)
+        async with holdfast.open(url) as hf:
+            lease = await hf.acquire_lock(("support", "ada", "waiting"), "worker-2")
+            await hf.release(lease, retry_seconds=HOUR)
+
+    asyncio.run(give_up())
+    _, told = answer(tmp_path, "status", url)
+    assert (told["held"], told["due"], states(told)["waiting"]) == (1, 1, "held")
+    text = run(tmp_path, "status", url).stdout
+    assert ", 1 held back." in text
+    assert "held    support/ada/waiting  1 pending, to be retried at " in text
+    conn = apsw.Connection(str(tmp_path / "a.db"))
+    conn.execute("UPDATE sessions SET lease_us = 5, runnable_us = 5 WHERE id = 'waiting'")
+    conn.close()
+    assert "None" not in run(tmp_path, "status", url).stdout

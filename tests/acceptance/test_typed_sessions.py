@@ -539,6 +539,24 @@ async def test_a_session_is_not_migrated_under_anothers_lease(hf: holdfast.Holdf
     assert (await hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS)).state.goal == "q"
 
 
+async def test_a_lease_given_during_a_migration_stops_it(
+    hf: holdfast.Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the reading and the record: it is noticed by the fence, and nothing is recorded."""
+    await chat(hf, plan="p")
+    store = hf._store_now()
+    verify = store.verify
+
+    async def claimed_meanwhile(*args: Any) -> holdfast.Report:
+        await hf.acquire_lock(KEY, "worker:old")
+        return await verify(*args)
+
+    monkeypatch.setattr(store, "verify", claimed_meanwhile)
+    with pytest.raises(errors.SessionLocked):
+        await hf.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
+    assert (await hf.get(KEY)).version == 1
+
+
 async def test_an_id_is_found_whatever_became_of_the_state(hf: holdfast.Holdfast) -> None:
     """A retry answers with the first record, also where the same update would not fit any more."""
 

@@ -27,13 +27,12 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.cli.status import Status
+from holdfast.cli.status import State, Status, state_of
 from holdfast.errors import BackupDamaged, HoldfastError, InvalidInput
 from holdfast.model.due import runnable_us
 from holdfast.model.events import to_time
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
-from holdfast.model.lease import is_leased
 from holdfast.session.migrate import MigrationOutcome, MigrationPlan
 from holdfast.store.doctor import damage, finding_line, plural, size
 from holdfast.store.protocol import Check, Diagnosis, Finding, Report, Restored
@@ -149,15 +148,17 @@ class Screen:
             shown = [_waiting(head, found.now_us) for head in found.shown]
             told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
             told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
+            told |= {"held": found.held}
             self._write({**told, "shown": shown, "left_off": found.left_off})
             return
         counts = f"{found.pending:,} with pending input, {found.due:,} due, {found.leased:,} leased"
+        counts += f", {found.held:,} held back" if found.held else ""
         self._say(f"{plural(found.sessions, 'session')}: {counts}.", "ok")
         width = max((len(str(head.key)) for head in found.shown), default=0)
         for head in found.shown:
-            leased = is_leased(head, found.now_us)
-            line = f"{'leased' if leased else 'due':<6}  {head.key!s:<{width}}  "
-            self._say(f"{line}{_waits(head, leased=leased)}", "ok" if leased else "warning")
+            state = state_of(head, found.now_us)
+            line = f"{state:<6}  {head.key!s:<{width}}  {_waits(head, state)}"
+            self._say(line, "warning" if state == "due" else "ok")
         if found.left_off:
             self._say(f"and {found.left_off:,} more; --limit shows more of them.", "skipped")
 
@@ -264,22 +265,23 @@ def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]
     return {"ok": not found, **told, "verify": verify}
 
 
-def _waits(head: Head, *, leased: bool) -> str:
+def _waits(head: Head, state: State) -> str:
     """What a session waits for, in words."""
     at = _time(runnable_us(head))
     pending = f"{head.pending:,} pending"
-    if leased:
+    if state == "leased":
         return f"{pending}, by {head.worker} (fence {head.fence}) until {at}"
-    if head.lease_us is not None:
+    if state == "held":
+        return f"{pending}, to be retried at {at}"
+    if head.worker is not None:
         return f"{pending}, since {at}, when the lease of {head.worker} (fence {head.fence}) ended"
     return f"{pending}, since {at}"
 
 
 def _waiting(head: Head, now_us: int) -> dict[str, Any]:
-    leased = is_leased(head, now_us)
     return {
         "session": _parts(head.key),
-        "state": "leased" if leased else "due",
+        "state": state_of(head, now_us),
         "pending": head.pending,
         "priority": head.priority,
         "due_at": _time(runnable_us(head)),

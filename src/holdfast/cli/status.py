@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -17,21 +18,25 @@ from holdfast.model.lease import is_leased
 from holdfast.model.limits import PAGE_MAX
 from holdfast.session.sessions import Holdfast
 
+State: TypeAlias = Literal["leased", "due", "held", "idle"]
+_STATES: Final[tuple[State, ...]] = get_args(State)
+
 
 class Status(msgspec.Struct):
-    """Counts at one moment. A session is leased or due, never both; either may have input."""
+    """Counts at one moment. A session is in one state at most; in each it may have input."""
 
     now_us: int
     sessions: int = 0
     pending: int = 0  # with input that was not processed yet
     due: int = 0  # to be claimed now: input, a wake timer, or a lease that ended
     leased: int = 0
-    shown: list[Head] = []  # leased ones first; then due ones as they would be claimed
+    held: int = 0  # given up by its worker, to be retried later
+    shown: list[Head] = []  # by state, due ones as they would be claimed
 
     @property
     def left_off(self) -> int:
-        """How many that are leased or due are not shown."""
-        return self.leased + self.due - len(self.shown)
+        """How many that are in a state to be shown are not."""
+        return self.leased + self.due + self.held - len(self.shown)
 
     def add(self, heads: Iterable[Head], *, limit: int) -> None:
         """Count some more sessions, and keep the most urgent of all."""
@@ -39,21 +44,30 @@ class Status(msgspec.Struct):
         for head in heads:
             self.sessions += 1
             self.pending += head.pending > 0
-            leased, due = is_leased(head, self.now_us), is_due(head, self.now_us)
-            self.leased += leased
-            self.due += due
-            if leased or due:
+            state = state_of(head, self.now_us)
+            self.leased += state == "leased"
+            self.due += state == "due"
+            self.held += state == "held"
+            if state != "idle":
                 urgent.append(head)
         self.shown = heapq.nsmallest(limit, urgent, key=self._rank)
 
-    def _rank(self, head: Head) -> tuple[bool, int, int]:
-        return not is_leased(head, self.now_us), -head.priority, runnable_us(head) or 0
+    def _rank(self, head: Head) -> tuple[int, int, int]:
+        state = _STATES.index(state_of(head, self.now_us))
+        return state, -head.priority, runnable_us(head) or 0
 
 
-def is_due(head: Head, now_us: int) -> bool:
-    """Whether a worker that asks now may be given it."""
+def state_of(head: Head, now_us: int) -> State:
+    """What becomes of it: somebody works on it, a worker that asks now may be given it, it is held
+    back until it is retried; or there is nothing to do now."""
+    if is_leased(head, now_us):
+        return "leased"
     at_us = runnable_us(head)
-    return at_us is not None and at_us <= now_us
+    if at_us is None:
+        return "idle"
+    if at_us <= now_us:
+        return "due"
+    return "idle" if head.lease_us is None else "held"
 
 
 async def status_of(hf: Holdfast, app: str | None, *, now_us: int, limit: int) -> Status:

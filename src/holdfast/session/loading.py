@@ -9,7 +9,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import EventTooLarge, SessionConflict, SessionCorrupt, SessionMigrationFailed
+from holdfast.errors import (
+    EventTooLarge,
+    SessionConflict,
+    SessionCorrupt,
+    SessionFenced,
+    SessionMigrationFailed,
+)
 from holdfast.model.events import Commit, Prepared
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease, is_leased, locked
@@ -53,6 +59,9 @@ class Loading:
             except SessionConflict:  # somebody wrote, or migrated it, meanwhile
                 if tries == UPDATE_TRIES_MAX - 1:
                     raise
+            except SessionFenced:  # somebody was given a lease meanwhile; or ours is over
+                if tries == UPDATE_TRIES_MAX - 1 or self._lease is not None:
+                    raise
         raise AssertionError("the last try returns or raises")
 
     def propose(self, forward: Forward, loaded: Loaded) -> Prepared:
@@ -82,7 +91,8 @@ class Loading:
         mine = lease is not None and lease.fence == head.fence
         if not mine and is_leased(head, self._hf._now_us()):
             raise locked(head)  # its runner may be of the old version: not under its hands
-        fence = None if lease is None else lease.fence
+        # 0 admits only what was never leased. Of a later lease there is no such sign.
+        fence = lease.fence if lease is not None else 0 if head.fence == 0 else None
         commit = Commit(self._key, (prepared,), head.version, fence, {}, head.schema_version)
         (committed,) = await self._hf._committing((commit,))
         self._hf._hub.touch(self._key, committed.head.version)
