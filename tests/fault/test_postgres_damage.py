@@ -24,6 +24,10 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     await add(store, A, draft("user.said", set={"big": BIG}, inc={"app:visits": 1}))
     await add(store, A, draft("user.said", inc={"app:visits": 1, "n": 1}))
     await add(store, A, draft("session.labeled", {"labels": {"plan": "gold"}}))
+    for id in ("dead", "gone"):
+        await create(store, key(id))
+    await store.delete(key("dead"))
+    await store.erase(key("gone"))
     assert (await store.verify(None)).findings == ()
     await store.close()
     conn = await asyncpg.connect(postgres_url)
@@ -63,6 +67,13 @@ FLIPPED = "set_byte(body, length(body) / 2, get_byte(body, length(body) / 2) # 1
         ("scope", "DELETE FROM scopes WHERE version = 1"),
         ("scope", "DELETE FROM scopes WHERE version = 2"),
         ("scope", "UPDATE scopes SET name = 'app:other'"),
+        ("tombstone", "UPDATE sessions SET version = 9 WHERE id = 'dead'"),
+        ("tombstone", "UPDATE sessions SET created_us = 9 WHERE id = 'dead'"),
+        ("tombstone", "UPDATE sessions SET owner = 'eve' WHERE id = 'dead'"),
+        ("tombstone", "UPDATE sessions SET labels = '{\"a\": \"b\"}' WHERE id = 'dead'"),
+        ("erasure", "UPDATE erased SET version = 9"),
+        ("erasure", "UPDATE erased SET key_hash = '\\x00'"),
+        ("meta", "UPDATE meta SET value = '\\x00' WHERE name = 'secret'"),
     ],
 )
 async def test_verify_finds(

@@ -1,4 +1,5 @@
-"""Stored bodies besides events: snapshots of state, and versions of app: and user: names.
+"""Stored bodies besides events: snapshots of state, and versions of app: and user: names; and the
+checksums of what ended sessions leave, which has no log to be held against.
 
 What a store in SQL keeps in these columns, whichever database it is. The bytes then pass the
 codec, as those of events do.
@@ -7,15 +8,17 @@ codec, as those of events do.
 from __future__ import annotations
 
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 
 from holdfast.model import ops
-from holdfast.model.canon import checksum
+from holdfast.model.canon import canonical, checksum
 from holdfast.model.fold import ScopeKey, ScopeValue
+from holdfast.model.head import Head
 from holdfast.model.values import EMPTY, FrozenDict, freeze
 from holdfast.store.codec import Damaged
-from holdfast.store.protocol import Place
+from holdfast.store.protocol import Erasure, Place
 
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 
@@ -72,3 +75,17 @@ def scope_op_from(raw: bytes) -> ops.PlainOp:
     op = _any_op(raw)
     ops.frozen(op)
     return ops.resolve(op, EMPTY)
+
+
+# --- what is left of ended sessions --------------------------------------------------------------
+
+
+def tomb_crc(head: Head, deleted_us: int) -> int:
+    """The checksum of what a tombstone keeps."""
+    times = (head.created_us, head.updated_us, deleted_us)
+    return crc32(canonical((head.key, head.uid, head.version, head.link, *times)))
+
+
+def erasure_crc(erasure: Erasure) -> int:
+    """The checksum of what is kept of an erased session."""
+    return crc32(canonical(msgspec.structs.astuple(erasure)))

@@ -14,12 +14,13 @@ from holdfast.model.due import deadline_us, first_us, runnable_us
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.ops import scope_of
+from holdfast.store import bodies
 from holdfast.store.codec import SEALED
 from holdfast.store.postgres import rows
-from holdfast.store.postgres.connect import TABLES_SECONDS_MAX, Connection
+from holdfast.store.postgres.connect import TABLES_SECONDS_MAX, Connection, secret_crc
 from holdfast.store.postgres.reader import Reader
 from holdfast.store.postgres.rows import SQL
-from holdfast.store.protocol import Finding, Place, Progress, Report
+from holdfast.store.protocol import Erasure, Finding, Place, Progress, Report
 from holdfast.store.verify import Log, Names, ScopeRow, Stored
 
 _PAGE: Final = 500
@@ -57,6 +58,8 @@ class Audit:
                 if progress is not None:
                     progress(self.sessions, total)
         await self._scopes()
+        await self._tombs()
+        await self._erased()
         orphans = await self._conn.fetch(SQL["audit_orphans"], timeout=TABLES_SECONDS_MAX)
         for what, count in orphans:
             if count:
@@ -130,3 +133,29 @@ class Audit:
         if not self._unread and count != self._scoped:
             what = "rows are missing or too many: the logs speak of another number"
             self.findings.append(Finding("scope", what))
+
+    async def _tombs(self) -> None:
+        """What deleted sessions left."""
+        sid = 0
+        while page := await self._conn.fetch(SQL["audit_tombs"], sid, _PAGE):
+            sid = page[-1]["sid"]
+            for row in page:
+                key = Key(row["app"], row["owner"], row["id"])
+                crc = bodies.tomb_crc(rows.buried(key, row), row["deleted_us"])
+                if row["stirs"] or row["tomb_crc"] not in (None, crc):
+                    what = "does not match its checksum"
+                    self.findings.append(Finding("tombstone", what, key))
+
+    async def _erased(self) -> None:
+        """What erased sessions left, and the secret by which their keys are known."""
+        at = b""
+        while page := await self._conn.fetch(SQL["audit_erased"], at, _PAGE):
+            at = page[-1]["key_hash"]
+            for *values, crc in page:
+                if crc not in (None, bodies.erasure_crc(Erasure(*values))):
+                    self.findings.append(Finding("erasure", "does not match its checksum"))
+        meta = await self._conn.fetch("SELECT name, value FROM holdfast.meta")
+        kept = {name: bytes(value) for name, value in meta}
+        if kept.get("secret_crc") != secret_crc(kept.get("secret", b"")):
+            what = "has another secret than it was made with"
+            self.findings.append(Finding("meta", what))

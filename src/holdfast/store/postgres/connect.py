@@ -7,6 +7,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
+from zlib import crc32
 
 import asyncpg
 
@@ -22,7 +23,7 @@ from holdfast.model.values import described
 from holdfast.store.postgres.address import check_url, where
 from holdfast.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
-SCHEMA: Final = 3
+SCHEMA: Final = 4
 FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
 VERSION_MIN: Final = 13  # of the server: the first with xid8, by which the feed is ordered
 CONNECTIONS: Final = 15  # of one store, unless it is told otherwise
@@ -55,6 +56,7 @@ _HOME: Final = (
     "FROM pg_control_system(), pg_control_checkpoint()"
 )
 _STORED: Final = "SELECT value FROM holdfast.meta WHERE name = $1"
+_KEEP: Final = "INSERT INTO holdfast.meta VALUES ($1, $2) ON CONFLICT DO NOTHING"
 _MARK: Final = (
     "INSERT INTO holdfast.meta VALUES ($1, $2) "
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
@@ -280,16 +282,16 @@ async def bring_forward(conn: Connection, place: str) -> None:
             await conn.execute(_sql("functions.sql"))
         for name, value in marks.items():
             await conn.execute(_MARK, name, value)
-        await conn.execute(
-            "INSERT INTO holdfast.meta VALUES ('secret', $1) ON CONFLICT DO NOTHING", os.urandom(32)
-        )
+        await conn.execute(_KEEP, "secret", os.urandom(32))
+        secret = await conn.fetchval(_STORED, "secret")
+        await conn.execute(_KEEP, "secret_crc", secret_crc(secret))
 
 
 async def behind(conn: Connection) -> set[str]:
     """What here is not of this release, or of another home; only its timeline, if no more."""
     if await _schema(conn) != SCHEMA:
         return {"schema"}
-    rows = await conn.fetch("SELECT name, value FROM holdfast.meta WHERE name <> 'secret'")
+    rows = await conn.fetch("SELECT name, value FROM holdfast.meta WHERE name NOT LIKE 'secret%'")
     found = {name: bytes(value) for name, value in rows}
     here = _marks(await conn.fetchval(_HOME))
     differ = {name for name in found | here if found.get(name) != here.get(name)}
@@ -298,6 +300,11 @@ async def behind(conn: Connection) -> set[str]:
     if differ == {"home"} and _server(found.get("home", b"")) == _server(here["home"]):
         return TIMELINE
     return differ
+
+
+def secret_crc(secret: bytes) -> bytes:
+    """What is kept to see that the secret, by which erased keys are known, is the same."""
+    return str(crc32(secret)).encode()
 
 
 def _newer(functions: bytes | None) -> bool:

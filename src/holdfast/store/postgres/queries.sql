@@ -54,8 +54,9 @@ FROM s LEFT JOIN LATERAL (
 SELECT key_hash, version, link, erased_us FROM holdfast.erased WHERE key_hash = $1
 
 -- name: put_erased
-INSERT INTO holdfast.erased VALUES ($1, $2, $3, $4) ON CONFLICT (key_hash) DO UPDATE
-SET version = excluded.version, link = excluded.link, erased_us = excluded.erased_us
+INSERT INTO holdfast.erased (key_hash, version, link, erased_us, crc) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (key_hash) DO UPDATE
+SET version = excluded.version, link = excluded.link, erased_us = excluded.erased_us, crc = excluded.crc
 
 -- name: recorded
 SELECT k.i, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
@@ -117,7 +118,11 @@ FROM n WHERE s.sid = n.sid AND s.deleted_us IS NULL
 -- name: bury
 UPDATE holdfast.sessions SET deleted_us = holdfast.now_us(), labels = '{}', timers = '{}', pending = 0,
     pending_us = NULL, wake_us = NULL, runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL
-WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL RETURNING sid
+WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL
+RETURNING sid, uid, version, link, created_us, updated_us, deleted_us
+
+-- name: put_tomb
+UPDATE holdfast.sessions SET tomb_crc = $2 WHERE sid = $1
 
 -- name: unmake
 DELETE FROM holdfast.sessions WHERE app = $1 AND owner = $2 AND id = $3
@@ -155,6 +160,15 @@ SELECT sid, app, owner, id FROM holdfast.sessions WHERE deleted_us IS NULL AND s
 
 -- name: audit_events
 SELECT * FROM holdfast.events WHERE sid = $1 AND seq > $2 ORDER BY seq LIMIT $3
+
+-- name: audit_tombs
+SELECT sid, app, owner, id, uid, version, link, created_us, updated_us, deleted_us, tomb_crc,
+    labels <> '{}' OR timers <> '{}' OR pending <> 0 OR num_nonnulls(pending_us, wake_us, runnable_us, deadline_us) > 0
+    AS stirs
+FROM holdfast.sessions WHERE deleted_us IS NOT NULL AND sid > $1 ORDER BY sid LIMIT $2
+
+-- name: audit_erased
+SELECT key_hash, version, link, erased_us, crc FROM holdfast.erased WHERE key_hash > $1 ORDER BY key_hash LIMIT $2
 
 -- name: audit_columns
 SELECT runnable_us, deadline_us, wake_us FROM holdfast.sessions WHERE sid = $1

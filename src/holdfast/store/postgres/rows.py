@@ -53,6 +53,11 @@ def head_from(key: Key, row: Any) -> Head:
     )
 
 
+def buried(key: Key, row: Any) -> Head:
+    """What a tombstone keeps of a head."""
+    return Head(key, row["uid"], row["version"], row["link"], row["created_us"], row["updated_us"])
+
+
 def event_from(row: Any, uid: str, codec: Codec) -> Event:
     """The event in a row that has its columns by name. An unreadable body is told in `damage`."""
     data: FrozenDict | None = None

@@ -26,6 +26,7 @@ from holdfast.errors import (
 from holdfast.model.events import Commit, Event
 from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
+from holdfast.store import bodies
 from holdfast.store.codec import Codec
 from holdfast.store.postgres import audit, doctor, feed, heads, rows, work
 from holdfast.store.postgres.address import where
@@ -112,15 +113,13 @@ class PostgresStore:
 
     async def delete(self, key: Key) -> bool:
         async def run(conn: Connection) -> bool:
-            sid = await conn.fetchval(
-                SQL["bury"],
-                key.app,
-                key.user,
-                key.id,
-            )
-            if sid is not None:
-                await _remove_rows(conn, sid)
-            return sid is not None
+            row = await conn.fetchrow(SQL["bury"], key.app, key.user, key.id)
+            if row is None:
+                return False
+            crc = bodies.tomb_crc(rows.buried(key, row), row["deleted_us"])
+            await conn.execute(SQL["put_tomb"], row["sid"], crc)
+            await _remove_rows(conn, row["sid"])
+            return True
 
         deleted: bool = await self._in_transaction(run)
         self._committer.cache.forget(key)
@@ -144,6 +143,7 @@ class PostgresStore:
                 erasure.version,
                 erasure.link,
                 erasure.erased_us,
+                bodies.erasure_crc(erasure),
             )
             return erasure
 

@@ -15,6 +15,7 @@ from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.head import Head
 from holdfast.model.keys import Key
 from holdfast.model.ops import scope_of
+from holdfast.store import bodies
 from holdfast.store.codec import SEALED, Codec, Damaged
 from holdfast.store.protocol import Erasure, Finding, Place, Progress, Report
 from holdfast.store.sqlite import rows
@@ -182,7 +183,7 @@ class Audit:
         dead = f"SELECT {columns} FROM sessions WHERE deleted_us IS NOT NULL"
         for dead_row in self._all(dead):
             head, crc = dead_row[:-1], dead_row[-1]
-            kept = rows.tomb_crc(rows.head_from(head), head[-1]) == crc
+            kept = bodies.tomb_crc(rows.head_from(head), head[-1]) == crc
             if not kept or head[9:13] != (None, 0, None, None):  # labels, pending, timers: gone
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
         for row in self._all("SELECT key_hash, version, link, erased_us, crc FROM erased"):

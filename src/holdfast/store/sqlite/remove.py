@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from holdfast.errors import SessionDeleted, SessionErased
 from holdfast.model.keys import Key
+from holdfast.store import bodies
 from holdfast.store.protocol import Erasure
 from holdfast.store.sqlite import rows
 from holdfast.store.sqlite.sql import SQL
@@ -25,7 +26,7 @@ def delete(writer: Writer, key: Key, now_us: int) -> bool:
             return False
         sid, head = found
         writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-        writer.conn.execute(SQL["bury"], (now_us, rows.tomb_crc(head, now_us), sid))
+        writer.conn.execute(SQL["bury"], (now_us, bodies.tomb_crc(head, now_us), sid))
         writer.conn.execute(SQL["add_purge"], (sid,))
         writer.cache.forget(key)
     writer.note_purge()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
-from zlib import crc32
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.model.canon import canonical
 from holdfast.model.chain import SALT_BYTES
 from holdfast.model.due import deadline_us, runnable_us
 from holdfast.model.events import Event, decode_body
@@ -17,6 +15,7 @@ from holdfast.model.fold import Record
 from holdfast.model.head import Head, Timer
 from holdfast.model.keys import Key
 from holdfast.model.values import EMPTY, FrozenDict
+from holdfast.store import bodies
 from holdfast.store.codec import SEALED, Codec, Damaged
 from holdfast.store.protocol import Erasure, Place
 
@@ -188,16 +187,9 @@ def session_row(head: Head) -> tuple[Any, ...]:
     )
 
 
-def tomb_crc(head: Head, deleted_us: int) -> int:
-    """The checksum of what a tombstone keeps."""
-    times = (head.created_us, head.updated_us, deleted_us)
-    return crc32(canonical((head.key, head.uid, head.version, head.link, *times)))
-
-
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:
     """The values of an INSERT into erased."""
-    values = msgspec.structs.astuple(erasure)
-    return (*values, crc32(canonical(values)))
+    return (*msgspec.structs.astuple(erasure), bodies.erasure_crc(erasure))
 
 
 def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
