@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -177,7 +178,7 @@ async def test_a_watcher_goes_on_over_a_restore(
 ) -> None:
     """What is recorded after it comes, though as many events of before are gone; and again, if the
     same backup is restored again, with a clock that stands."""
-    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    monkeypatch.setattr(time, "time_ns", lambda: 1_800_000_000_000_000_000)
     await fill(path, 4)
     async with holdfast.open(url(path)) as hf:
         await hf.backup(copy)
@@ -221,3 +222,40 @@ async def test_a_link_is_followed_and_stays_a_link(path: Path, copy: Path, tmp_p
     holdfast.restore(copy, url(link), replace=True)
     assert link.is_symlink()
     assert (await version(path), await version(link)) == (3, 3)
+
+
+async def test_a_log_beside_the_file_behind_a_link_is_not_passed_over(
+    path: Path, copy: Path, tmp_path: Path
+) -> None:
+    """SQLite keeps it beside the file itself: a restore from a link looks there too."""
+    link = tmp_path / "elsewhere"
+    link.mkdir()
+    link /= "link.db"
+    link.symlink_to(path)
+    async with holdfast.open(url(path)) as hf:
+        s = await hf.create("a", "u", id="1", state={"n": 1})
+        await s.append("a.b", actor="x", inc={"n": 1})
+        with pytest.raises(errors.BackupRefused, match="-wal"):
+            holdfast.restore(link, url(copy))
+    holdfast.restore(link, url(copy))
+    assert await version(copy) == 2
+    loop = tmp_path / "loop.db"
+    loop.symlink_to(loop)  # leads nowhere, and is no file that could be lost
+    holdfast.restore(path, url(loop))
+    assert await version(loop) == 2
+
+
+async def test_a_copy_of_another_group_is_not_read_by_it(
+    path: Path, copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the group cannot be given, its rights are not either."""
+    await fill(path, 2)
+    path.chmod(0o640)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "chown", refuse)
+    async with holdfast.open(url(path)) as hf:
+        await hf.backup(copy)
+    assert copy.stat().st_mode & 0o777 == 0o600

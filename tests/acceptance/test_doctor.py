@@ -177,7 +177,19 @@ def standby(server: Server) -> Iterator[str]:
     home.mkdir()
     if who:
         os.chown(home, who["user"], who["group"])
-    copy = ["-D", home / "data", "-R", "-X", "stream", "-h", server.folder, "-U", "holdfast"]
+    copy = [
+        "-D",
+        home / "data",
+        "-R",
+        "-X",
+        "stream",
+        "-c",
+        "fast",
+        "-h",
+        server.folder,
+        "-U",
+        "holdfast",
+    ]
     subprocess.run([binaries() / "pg_basebackup", *copy], check=True, cwd=home, **who)
     options = [f"unix_socket_directories={home}", "listen_addresses=", "max_connections=200"]
     options.append("max_prepared_transactions=2")

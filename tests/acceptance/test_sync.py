@@ -289,3 +289,27 @@ def test_leaving_from_within_a_change_reaches_the_caller(
     with pytest.raises(ending):
         s.update(leave, actor="x")
     assert s.append("a.b", actor="x").seq == 2
+
+
+def test_a_time_out_of_the_callers_own_is_raised(url: str) -> None:
+    """It is not taken for the end of a turn of waiting."""
+
+    def late(_: object) -> dict[str, object]:
+        raise TimeoutError("the caller's own")
+
+    with holdfast.open_sync(url) as hf:
+        s = hf.create("a", "u", actor="x")
+        with pytest.raises(TimeoutError, match="own"):
+            s.update(late)
+
+
+def test_a_stream_may_be_dropped_in_the_middle_of_a_call() -> None:
+    """The collector ends it wherever it happens to run, and nobody waits for anybody."""
+    with holdfast.open_sync("memory://") as hf:
+        s = hf.create("a", "u", actor="x")
+        stream = s.follow()
+        next(stream)
+        loop = hf._loop
+        with loop._lock:
+            stream.close()
+        assert s.append("a.b").seq == 2

@@ -653,6 +653,18 @@ async def test_plain_operations_that_fit_only_what_was_seen_do_not_slip_past_oth
     assert (again.seq, again.id) == (2, "first")
 
 
+async def test_a_plain_operation_is_judged_by_the_newest_state(hf: holdfast.Holdfast) -> None:
+    """Not by what the object happens to know; and a repeat by what was recorded."""
+    one = await hf.create(*KEY[:2], id=KEY[2], state=Ballot(votes=10), actor="x")
+    two = await hf.get(KEY, state_type=Ballot, actor="x")
+    await one.append("a.b", set={"votes": 0})
+    assert (await two.append("a.b", inc={"votes": 1})).seq == 3
+    first = await two.append("a.b", delete=["votes"], id="d")
+    assert await two.append("a.b", delete=["votes"], id="d") == first
+    with pytest.raises(errors.OpPathUnknown):
+        await two.append("a.b", delete=["votes"])
+
+
 async def test_plain_operations_that_always_fit_meet_no_conflict(hf: holdfast.Holdfast) -> None:
     """More of a list, or a new value: two writers at once are both recorded, in a commit too."""
     one = await hf.create(*KEY[:2], id=KEY[2], state=Ballot(), actor="x")

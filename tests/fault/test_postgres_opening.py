@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from pathlib import Path
 
 import asyncpg
@@ -312,12 +312,13 @@ async def test_a_dump_restored_on_another_server_goes_on(
         assert change.event.seq == 6
 
 
-@pytest.mark.parametrize("stays_open", [False, True])
+@pytest.mark.parametrize("promoted", [False, True], ids=["restored", "promoted"])
+@pytest.mark.parametrize("stays_open", [False, True], ids=["opened anew", "open"])
 async def test_a_server_put_back_to_an_earlier_time_hides_nothing_from_watchers(
-    tmp_path: Path, own_server: Server, *, stays_open: bool
+    tmp_path: Path, own_server: Server, *, stays_open: bool, promoted: bool
 ) -> None:
     """It gives the numbers of lost transactions again; positions of before lead on all the same,
-    whether the store is opened anew or was open all the while."""
+    whether the store is opened anew or was open all the while, and so after a second time."""
     async with holdfast.open(own_server.url) as hf:
         await hf.create("shop", "ada", id="a", actor="x")
     own_server.stop()
@@ -325,20 +326,52 @@ async def test_a_server_put_back_to_an_earlier_time_hides_nothing_from_watchers(
     own_server.start()
     async with AsyncExitStack() as stack:
         hf = await stack.enter_async_context(holdfast.open(own_server.url))
-        session = hf.session(("shop", "ada", "a"), actor="x")
+        for _ in range(5):
+            await hf.session(("shop", "ada", "a"), actor="x").append("lost.event")
+        position = (await seen(hf, None, 6))[-1].position
+        for _ in range(2):
+            if not stays_open:
+                await hf.close()
+            own_server.stop()
+            own_server.put_back(tmp_path / "kept", promoted=promoted)
+            if not stays_open:
+                hf = await stack.enter_async_context(holdfast.open(own_server.url))
+            for _ in range(8):
+                await hf.session(("shop", "ada", "a"), actor="x").append("new.event")
+            entries = await seen(hf, position, 8)
+            assert [entry.event.seq for entry in entries] == list(range(2, 10))
+            position = entries[-1].position
+
+
+async def seen(hf: holdfast.Holdfast, position: str | None, count: int) -> list[holdfast.FeedEntry]:
+    """So many entries beyond a position."""
+    async with asyncio.timeout(60), aclosing(hf.watch(after=position)) as feed:
+        return [await anext(feed) for _ in range(count)]
+
+
+async def test_a_watcher_notices_by_itself_that_the_server_was_put_back(
+    tmp_path: Path, own_server: Server
+) -> None:
+    """Nobody has written yet: its position is beyond all numbers, until the epoch is raised."""
+    async with holdfast.open(own_server.url) as hf:
+        session = await hf.create("shop", "ada", id="a", actor="x")
+    own_server.stop()
+    shutil.copytree(own_server.data, tmp_path / "kept")
+    own_server.start()
+    async with holdfast.open(own_server.url) as watching:
+        session = watching.session(("shop", "ada", "a"), actor="x")
         for _ in range(5):
             await session.append("lost.event")
-        position = [(await anext(feed)).position for feed in [hf.watch()] for _ in range(6)][-1]
-        if not stays_open:
-            await hf.close()
+        position = (await seen(watching, None, 6))[-1].position
         own_server.stop()
         own_server.put_back(tmp_path / "kept")
-        if not stays_open:
-            hf = await stack.enter_async_context(holdfast.open(own_server.url))
-        await hf.session(("shop", "ada", "a"), actor="x").append("new.event")
+        feed = watching.watch(after=position)
+        waiting = asyncio.create_task(anext(feed))
+        async with holdfast.open(own_server.url) as hf:
+            await hf.session(("shop", "ada", "a"), actor="x").append("new.event")
         async with asyncio.timeout(60):
-            change = await anext(hf.watch(after=position))
-        assert (change.event.type, change.event.seq) == ("new.event", 2)
+            assert (await waiting).event.type == "new.event"
+        await feed.aclose()
 
 
 async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(

@@ -131,15 +131,20 @@ class Server:
         self.stop(how)
         self.start()
 
-    def put_back(self, data: Path) -> None:
-        """Start with data of an earlier time, as a restored base backup is started."""
+    def put_back(self, data: Path, *, promoted: bool = False) -> None:
+        """Start with data of an earlier time, as a restored base backup is started; or as a standby
+        that lagged behind and is promoted."""
         shutil.rmtree(self.data)
         shutil.copytree(data, self.data)
-        (self.data / "recovery.signal").touch()
+        (self.data / ("standby.signal" if promoted else "recovery.signal")).touch()
         if self._as:
             for path in (self.data, *self.data.rglob("*")):
                 os.chown(path, self._as["user"], self._as["group"])
-        self.start(restore_command="false", hot_standby="off")
+        self.start(restore_command="false", hot_standby="on" if promoted else "off")
+        if promoted:
+            self._run(
+                "psql", "-h", self._home, "-U", "holdfast", "-c", "SELECT pg_promote()", "postgres"
+            )
 
     def log(self) -> str:
         """What the server has said."""

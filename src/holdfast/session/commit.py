@@ -72,8 +72,9 @@ class CommitBuilder:
     ) -> None:
         """Add an event of `session`. Takes what Session.append takes, except `partial`.
 
-        Where it changes typed state, that is checked now, on what the session knows, and the
-        commit raises SessionConflict if another writer was faster on a field that was looked at.
+        Where it changes typed state, that is checked now, on what the session knows (it has to be
+        loaded), and the commit raises SessionConflict if another writer was faster on a field
+        that was looked at.
         """
         draft = Draft(type=type, data={} if data is None else data, **more)
         self._add(session, draft, expect=expect)

@@ -35,6 +35,7 @@ class Loop:
         self._pid = os.getpid()
         self._lock = threading.Lock()  # over "is it open" and handing over: nobody waits in vain
         self._ending = False
+        self._streams: set[asyncio.Task[None]] = set()  # those that are being ended
 
     def call(self, function: Any, *args: Any, **named: Any) -> Any:
         """What the function gives on the loop. A caller who is interrupted takes it back."""
@@ -52,14 +53,16 @@ class Loop:
         return result
 
     def end(self, stream: Stream) -> None:
-        """End a stream whoever drops it: the collector may do so in any thread, at any time."""
-        if not self.is_open():
-            return
-        if self.is_here():
-            self._hand_over(stream.end())
-            return
-        with suppress(StoreClosed):
-            self.call(stream.end)
+        """End a stream whoever drops it: the collector may do so in any thread, at any time, in
+        the middle of any call of ours. So it takes no lock and waits for nothing."""
+        if self.is_open():
+            with suppress(RuntimeError):  # it closes now, and with it every stream
+                self._loop.call_soon_threadsafe(self._end, stream)
+
+    def _end(self, stream: Stream) -> None:
+        task = self._loop.create_task(stream.end())
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
 
     def check_caller(self) -> None:
         """Refuse who would wait for ever: a forked child, and what runs on the loop itself."""
@@ -109,9 +112,10 @@ class Loop:
 def _awaited(answer: Future[R]) -> R:
     """The answer, however long it takes. Python notices a signal that comes just before it begins
     to wait only when it wakes again: so it wakes now and then."""
-    while True:
+    while not answer.done():
         with suppress(TimeoutError):
             return answer.result(_LOOK_SECONDS)
+    return answer.result()  # or what was raised, a TimeoutError of its own perhaps
 
 
 async def _settled(

@@ -19,6 +19,8 @@ from msgspec import UNSET, UnsetType, structs
 from holdfast.errors import (
     InvalidEvent,
     InvalidInput,
+    OpPathUnknown,
+    OpTypeMismatch,
     SchemaViolation,
     SessionConflict,
     SessionCorrupt,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
 _NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
+_MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch)  # on the state that was known
 
 
 S = TypeVar("S", covariant=True)
@@ -426,11 +429,15 @@ class Session(Generic[S]):
                     guards = self._guards(typed.fit_after(self._fields, drafts))
                     schema = self.head.schema_version
                     return await self._commit(drafts, expect, guards, schema)
-                except SchemaViolation:
+                except _MISFITS:
                     if named:
                         with suppress(SessionConflict):
                             return await self._commit(drafts, _NEVER)
-                    raise
+                    known = self.version
+                    await self.refresh()
+                    if self.version == known or not left:
+                        raise  # it was checked on the newest state
+                    continue
                 except SessionConflict as error:
                     if error.what == "the session" or not left:
                         raise

@@ -2,3 +2,12 @@
 
 ALTER TABLE holdfast.sessions ADD COLUMN tomb_crc bigint;
 ALTER TABLE holdfast.erased ADD COLUMN crc bigint;
+
+-- A transaction's place in the feed is its number and an offset, which is raised when numbers begin
+-- anew: on another server, after the server was put back in time, or when a standby took its place.
+DO $$ BEGIN
+    EXECUTE format('CREATE OR REPLACE FUNCTION holdfast.epoch() RETURNS bigint LANGUAGE sql IMMUTABLE '
+                   'AS ''SELECT %s::bigint''', holdfast.epoch() << 48);
+END $$;
+CREATE OR REPLACE FUNCTION holdfast.stamp(of xid8) RETURNS xid8
+LANGUAGE sql STABLE AS $$ SELECT (holdfast.epoch() + of::text::bigint)::text::xid8 $$;

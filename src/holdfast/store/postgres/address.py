@@ -46,6 +46,11 @@ def check_url(url: str) -> None:
         _check_port(url, port)
 
 
+def options(url: str) -> dict[str, list[str]]:
+    """What stands after its ?, by name."""
+    return parse_qs(urlsplit(url).query)
+
+
 def _check_port(url: str, port: str) -> None:
     """A port is a number. What stands in its place may be a piece of a password."""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= PORT_MAX):

@@ -20,7 +20,7 @@ from holdfast.errors import (
     StoreUnopened,
 )
 from holdfast.model.values import described
-from holdfast.store.postgres.address import check_url, where
+from holdfast.store.postgres.address import check_url, options, where
 from holdfast.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
 SCHEMA: Final = 4
@@ -51,8 +51,10 @@ _META: Final = (
 )
 # Told apart from every other server, also from one that a dump of this one was restored on, and
 # from this one before it was put back to an earlier time or a standby took its place.
+# (Of a standby that was just promoted the control file knows the old timeline for a while.)
 _HOME: Final = (
-    "SELECT system_identifier || '/' || timeline_id "
+    "SELECT system_identifier || '/' || CASE WHEN pg_is_in_recovery() THEN timeline_id ELSE "
+    "('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END "
     "FROM pg_control_system(), pg_control_checkpoint()"
 )
 _STORED: Final = "SELECT value FROM holdfast.meta WHERE name = $1"
@@ -60,6 +62,11 @@ _KEEP: Final = "INSERT INTO holdfast.meta VALUES ($1, $2) ON CONFLICT DO NOTHING
 _MARK: Final = (
     "INSERT INTO holdfast.meta VALUES ($1, $2) "
     "ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+_OFFSET: Final = (
+    "SELECT greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint << 20, "
+    "(SELECT xid::text::bigint + 1 FROM holdfast.events ORDER BY xid DESC LIMIT 1)) "
+    "- pg_current_xact_id()::text::bigint"
 )
 _EPOCH: Final = (
     "CREATE OR REPLACE FUNCTION holdfast.epoch() RETURNS bigint "
@@ -98,16 +105,19 @@ class Line:
     async def connection(self) -> Connection:
         """The connection. Raises what asyncpg raises."""
         if self._conn is None or self._conn.is_closed():
-            self._conn = await asyncpg.connect(
+            conn = await asyncpg.connect(
                 self._url,
                 timeout=CONNECT_SECONDS_MAX,
                 command_timeout=STATEMENT_SECONDS_MAX,
                 server_settings=_settings(LANE_LOCK_SECONDS_MAX) | _LOOKING_UP,
             )
-            await be_durable(self._conn, self._url)
-            with suppress(StoreError):  # a newer release may have been here; that one sees to it
-                if await behind(self._conn) == TIMELINE:  # a standby took the server's place
-                    await _catch_up(self._conn, self._url)
+            try:
+                await be_durable(conn, self._url)
+                await notice_move(conn, self._url)
+            except BaseException:
+                conn.terminate()
+                raise
+            self._conn = conn
         return self._conn
 
     def drop(self) -> None:
@@ -156,6 +166,13 @@ async def connect(url: str, *, size: int, looking: bool = False) -> Pool:
             raise translate(error, where(url), "change") from error
         raise
     return pool
+
+
+async def notice_move(conn: Connection, url: str) -> None:
+    """Raise the epoch if a standby took the server's place, or it was put back in time."""
+    with suppress(StoreError):  # a newer release may have been here; that one sees to it
+        if await behind(conn) == TIMELINE:
+            await _catch_up(conn, url)
 
 
 async def _catch_up(conn: Connection, url: str) -> None:
@@ -228,7 +245,7 @@ def _settings(lock_seconds: float) -> dict[str, str]:
 async def be_durable(conn: Connection, url: str) -> None:
     """Whatever the role or the database defaults to, what is acknowledged is on disk; unless the
     URL itself asks for less."""
-    if "synchronous_commit" not in url:
+    if "synchronous_commit" not in options(url):
         await conn.execute(_DURABLE)
 
 
@@ -324,11 +341,16 @@ def _marks(home: str) -> dict[str, bytes]:
 
 
 async def _move_house(conn: Connection) -> None:
-    """Raise the epoch if transactions here begin at numbers that were given before."""
+    """Raise the epoch if transactions here begin at numbers that were given before.
+
+    From then on their places in the feed begin at the clock's milliseconds, so that a backup that
+    is put back twice does not give the same ones twice. Nobody may be writing meanwhile: what is
+    under way has its place from before.
+    """
     home = await conn.fetchval(_STORED, "home")
     if home is not None and bytes(home).decode() != await conn.fetchval(_HOME):
-        epoch = await conn.fetchval("SELECT holdfast.epoch()")
-        await conn.execute(_EPOCH.format(epoch + 1))
+        await conn.execute("LOCK TABLE holdfast.events IN SHARE MODE")
+        await conn.execute(_EPOCH.format(await conn.fetchval(_OFFSET)))
 
 
 async def _schema(conn: Connection) -> int:

@@ -31,7 +31,7 @@ _NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notif
 
 
 async def changes(
-    conn: Connection, codec: Codec, after: str | None, app: str | None, key: Key | None, limit: int
+    codec: Codec, after: str | None, app: str | None, key: Key | None, limit: int, conn: Connection
 ) -> tuple[tuple[FeedEntry, ...], str]:
     """Events beyond a position, below the horizon; and the position that was read up to."""
     xid, pos = (0, 0) if after is None else cursors.read_position(after, 2)

@@ -17,6 +17,7 @@ import asyncpg
 
 from holdfast.errors import (
     Asked,
+    PositionUnknown,
     SessionDeleted,
     SessionErased,
     SessionNotFound,
@@ -40,6 +41,7 @@ from holdfast.store.postgres.connect import (
     Line,
     Pool,
     connect,
+    notice_move,
     open_pool,
     shares,
 )
@@ -68,7 +70,7 @@ class PostgresStore:
     def __init__(
         self, pool: Pool, desk: Pool, url: str, reader: Reader, ear: Callable[[], Any]
     ) -> None:
-        self._pool, self._reader, self._place = pool, reader, where(url)
+        self._pool, self._reader, self._url, self._place = pool, reader, url, where(url)
         self._desk = desk
         self._hinting = feed.Hinting(pool, ear)
         # Connections of the committer's own: readers, however many, do not keep it from writing.
@@ -248,10 +250,13 @@ class PostgresStore:
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        codec = self._reader.codec
-        found: tuple[tuple[FeedEntry, ...], str] = await self._with(
-            lambda conn: feed.changes(conn, codec, after, app, key, limit)
-        )
+        found: tuple[tuple[FeedEntry, ...], str]
+        ask = partial(feed.changes, self._reader.codec, after, app, key, limit)
+        try:
+            found = await self._with(ask)
+        except PositionUnknown:  # if the server was put back in time, the epoch makes it good again
+            await self._with(lambda conn: notice_move(conn, self._url))
+            found = await self._with(ask)
         return found
 
     async def position(self) -> str:

@@ -33,6 +33,7 @@ from holdfast.store.sqlite.connect import (
     SCHEMA,
     Database,
     close,
+    followed,
     may_write,
     schema_of,
     translate,
@@ -40,7 +41,7 @@ from holdfast.store.sqlite.connect import (
 from holdfast.store.sqlite.sql import SQL
 
 _PAGES_PER_STEP: Final = 1_000
-_EPOCH_BITS: Final = 30  # positions between two restores; the seconds of the clock stand above
+_EPOCH_BITS: Final = 20  # below the milliseconds of the clock: positions between two restores
 _EXISTS: Final = (
     "exists already; to overwrite it, ask for that (replace=True, or --replace on the command line)"
 )
@@ -73,7 +74,7 @@ def back_up(
 
     With `verify` the copy is read back, before it gets its name, and told of; damage is copied.
     """
-    target = _followed(target)
+    target = followed(target)
     _refuse_place(target)
     if target.exists():
         raise BackupRefused(str(target), _TAKEN)
@@ -112,10 +113,11 @@ def restore(
     is refused, unless `damaged`. What was in its place is moved aside if it cannot be closed
     cleanly; nothing but the database that is replaced is ever deleted.
     """
-    target = _followed(target)
+    target = followed(target)
     _refuse_place(target)
     if target.exists() and not replace:
         raise BackupRefused(str(target), _EXISTS)
+    backup = followed(backup)
     source = _open_backup(backup)
     part = _beside(target)
     try:
@@ -294,22 +296,19 @@ def _beside(target: Path) -> Path:
     return target.with_name(f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
-def _followed(target: Path) -> Path:
-    """Where a link leads: what it names is written, and not the link replaced."""
-    with suppress(OSError):  # what may not be looked at is refused with its reason
-        if target.is_symlink():
-            return target.resolve()
-    return target
-
-
 def _make(part: Path, like: Path) -> None:
-    """An empty file that nobody may read who may not read the other, and of the same owner."""
+    """An empty file that nobody may read who may not read the other: of its owner and its group as
+    far as this user may give it away."""
     os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     found = like.stat()
-    part.chmod(stat.S_IMODE(found.st_mode) | stat.S_IWUSR)
-    if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
-        with suppress(PermissionError):  # only root may give files away
-            os.chown(part, found.st_uid, found.st_gid)
+    mode = stat.S_IMODE(found.st_mode) | stat.S_IWUSR
+    with suppress(PermissionError):  # only root may
+        os.chown(part, found.st_uid, -1)
+    try:
+        os.chown(part, -1, found.st_gid)
+    except PermissionError:
+        mode &= ~stat.S_IRWXG  # another group was not meant
+    part.chmod(mode)
 
 
 # --- the copy ------------------------------------------------------------------------------------
@@ -350,7 +349,9 @@ def _lift(part: Path, issued: int) -> None:
         epochs = [(each >> _EPOCH_BITS) + 1 for each in (issued, _issued(copy))]
         with copy:
             copy.execute(SQL["feed_forget"])
-            copy.execute(SQL["feed_begin"], (max(int(time.time()), *epochs) << _EPOCH_BITS,))
+            copy.execute(
+                SQL["feed_begin"], (max(time.time_ns() // 1_000_000, *epochs) << _EPOCH_BITS,)
+            )
     finally:
         close(copy)
 

@@ -11,6 +11,7 @@ import os
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -73,7 +74,7 @@ class Database:
         busy_seconds: float = BUSY_SECONDS_MAX,
         looking: bool = False,
     ) -> None:
-        self.path = path.absolute()
+        self.path = followed(path).absolute()  # a log lies beside the file, not beside a link to it
         self.looking = looking  # only to read what is there, also where nothing may be written
         self.where = str(path)
         self.plain = vfs is None  # the operating system's own files, not a test's
@@ -270,6 +271,14 @@ class Database:
         if isinstance(error, apsw.CorruptError):
             return StoreCorrupt(self.where, str(error), _UNREADABLE)
         return translate(error, self.where, "read")
+
+
+def followed(path: Path) -> Path:
+    """Where a link leads. A path that cannot be looked at, or leads nowhere, stays as it is."""
+    with suppress(OSError, RuntimeError):
+        if path.is_symlink():
+            return path.resolve()
+    return path
 
 
 def may_write(path: Path) -> bool:
