@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
-import asyncpg
 import pytest
 
 import holdfast
 from tests.support import chats
 from tests.support.command import answer, run
+from tests.support.postgres import functions
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LOOKING = ("doctor", "verify", "status")
@@ -123,22 +123,11 @@ def test_functions_of_another_release_on_a_server_are_refused(
 ) -> None:
     """They are the schema's as well: opening it would replace them."""
 
-    async def spoil() -> None:
-        await chats.fill(postgres_url)
-        conn = await asyncpg.connect(postgres_url)
-        await conn.execute("UPDATE holdfast.meta SET value = 'x' WHERE name = 'functions'")
-        await conn.close()
-
-    async def kept() -> bytes:
-        conn = await asyncpg.connect(postgres_url)
-        value = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'functions'")
-        await conn.close()
-        return bytes(value)
-
-    asyncio.run(spoil())
+    asyncio.run(chats.fill(postgres_url))
+    asyncio.run(functions(postgres_url, b"x"))
     code, told = answer(tmp_path, command, postgres_url)
     assert (code, told["error"]["code"]) == (4, "store.unopened")
-    assert asyncio.run(kept()) == b"x"
+    assert asyncio.run(functions(postgres_url)) == b"x"
 
 
 async def test_a_store_that_is_looked_at_takes_no_commits(there: Path) -> None:

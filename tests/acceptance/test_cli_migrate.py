@@ -18,6 +18,7 @@ from holdfast.session import migrate
 from holdfast.session.migrate import FATES
 from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
+from tests.support.postgres import functions
 
 URL = "sqlite:///chats.db"
 REGISTRY = ("--registry", "chats:MIGRATIONS")
@@ -236,24 +237,11 @@ def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) ->
 
 def test_a_plan_does_not_bring_a_servers_functions_forward(here: Path, postgres_url: str) -> None:
     """They are the schema's as well: refused, and left as they are."""
-    import asyncpg
-
-    async def spoil() -> bytes:
-        await chats.fill(postgres_url)
-        conn = await asyncpg.connect(postgres_url)
-        await conn.execute("UPDATE holdfast.meta SET value = 'x' WHERE name = 'functions'")
-        await conn.close()
-
-    async def kept() -> bytes:
-        conn = await asyncpg.connect(postgres_url)
-        value = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'functions'")
-        await conn.close()
-        return bytes(value)
-
-    asyncio.run(spoil())
+    asyncio.run(chats.fill(postgres_url))
+    asyncio.run(functions(postgres_url, b"x"))
     code, told = answer(here, "migrate", postgres_url, *STATE, "--plan")
     assert (code, told["error"]["code"]) == (4, "store.unopened")
-    assert asyncio.run(kept()) == b"x"
+    assert asyncio.run(functions(postgres_url)) == b"x"
 
 
 # --- applying -----------------------------------------------------------------------------------

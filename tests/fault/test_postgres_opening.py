@@ -46,6 +46,12 @@ async def guest(postgres_server: Server, admin: asyncpg.Connection) -> AsyncIter
     await admin.execute("DROP ROLE guest")
 
 
+async def grant(admin: asyncpg.Connection, rights: str) -> None:
+    """Let the guest work with the tables that are there."""
+    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
+    await admin.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA holdfast TO guest")
+
+
 async def refused(url: str, error: type[errors.HoldfastError]) -> str:
     """Opening fails with exactly this error; what it says."""
     with pytest.raises(error) as info:
@@ -112,8 +118,7 @@ async def test_a_limit_of_connections_is_told_as_such(
     """At opening and later: not as a lock, to be tried again, and the store works when it can."""
     async with holdfast.open(postgres_url) as hf:
         await hf.create("a", "b", id="c")
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
-    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await grant(admin, "ALL")
     await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
     assert "no connection is free" in await refused(guest, errors.StoreBusy)
     await admin.execute("ALTER ROLE guest CONNECTION LIMIT 10")
@@ -151,8 +156,7 @@ async def test_a_role_with_rights_on_the_tables_shares_them(
     """Whoever was granted the tables writes, without owning or migrating the schema."""
     async with holdfast.open(postgres_url) as hf:
         await hf.create("a", "b", id="c")
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
-    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await grant(admin, "ALL")
     async with holdfast.open(guest) as hf:
         session = await hf.get(("a", "b", "c"))
         assert (await session.append("x.y", actor="z")).seq == 2
@@ -164,8 +168,7 @@ async def test_a_role_that_may_only_read_reads(
     """Writing is refused with our error, and reading goes on."""
     async with holdfast.open(postgres_url) as hf:
         await hf.create("a", "b", id="c")
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
-    await admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await grant(admin, "SELECT")
     async with holdfast.open(guest) as hf:
         session = await hf.get(("a", "b", "c"))
         with pytest.raises(errors.StoreReadOnly):
@@ -209,8 +212,7 @@ async def test_no_more_connections_are_taken_than_were_given(
     """With five, and a role that has no more: reads, commits, claims and watchers all at once."""
     async with holdfast.open(postgres_url) as hf:
         await hf.create("a", "b", id="c")
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
-    await admin.execute("GRANT ALL ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await grant(admin, "ALL")
     await admin.execute("ALTER ROLE guest CONNECTION LIMIT 5")
     async with holdfast.open(guest, connections=5) as hf:
         session = hf.session(("a", "b", "c"), actor="x")
@@ -380,10 +382,7 @@ async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(
     """After a standby took the server's place nobody is kept from working."""
     async with holdfast.open(postgres_url):
         pass
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
-    await admin.execute(
-        "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO guest"
-    )
+    await grant(admin, "SELECT, INSERT, UPDATE, DELETE")
     moved = await admin.fetchval(
         "UPDATE holdfast.meta SET value = value || '0' WHERE name = 'home' RETURNING value"
     )

@@ -196,6 +196,18 @@ async def empty(url: str) -> None:
         await conn.close()
 
 
+async def functions(url: str, put: bytes | None = None) -> bytes:
+    """The mark that says whose functions a database has, or what is put in its place."""
+    conn = await asyncpg.connect(url)
+    try:
+        if put is not None:
+            await conn.execute("UPDATE holdfast.meta SET value = $1 WHERE name = 'functions'", put)
+        found = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'functions'")
+        return bytes(found)
+    finally:
+        await conn.close()
+
+
 BACKENDS = "datname = current_database() AND pid <> pg_backend_pid() AND application_name = $1"
 
 

@@ -31,7 +31,8 @@ from holdfast.testing.laws.repeats import RepeatLaws
 from holdfast.testing.laws.scopes import ScopeLaws
 from holdfast.testing.laws.shared import SharedLaws
 from holdfast.testing.laws.times import TimeLaws
-from holdfast.testing.laws.work import Age, SharedWorkLaws, WorkLaws
+from holdfast.testing.laws.work import SharedWorkLaws, WorkLaws
+from holdfast.testing.leases import Age
 
 __all__ = [
     "Age",

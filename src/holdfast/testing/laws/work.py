@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any, TypeAlias
 
 import pytest
 
@@ -18,49 +16,20 @@ from holdfast.errors import (
     StoreClosed,
 )
 from holdfast.model.due import runnable_us
-from holdfast.model.events import Prepared
-from holdfast.model.keys import Key
 from holdfast.model.lease import Lease
 from holdfast.store.protocol import Query
 from holdfast.store.work import WorkStore
 from holdfast.testing.clock import FakeClock
 from holdfast.testing.commits import add, create, draft, key, load, picture, refused
 from holdfast.testing.laws.facts import processed, timer
+from holdfast.testing.laws.locks import LockLaws
+from holdfast.testing.laws.retries import RetryLaws
+from holdfast.testing.leases import FAR_US, Age, claim, claimed, due, ids, prioritized
 
 A, B, C = key("a"), key("b"), key("c")
-Age: TypeAlias = Callable[[float], Awaitable[None]]
-FAR_US = 4_000_000_000_000_000  # in the year 2096
 
 
-def prioritized(priority: int) -> Prepared:
-    return draft("session.prioritized", {"priority": priority})
-
-
-async def due(store: WorkStore, of: Key, at_us: int = 1_000, *more: Prepared) -> None:
-    """A session that wants to run since this time."""
-    await create(store, of)
-    await add(store, of, timer("t", at_us), *more)
-
-
-async def claim(
-    store: WorkStore, limit: int = 100, *, worker: str = "w", app: str | None = None
-) -> tuple[Lease, ...]:
-    return await store.claim(worker, limit=limit, lease_seconds=60, app=app)
-
-
-async def claimed(store: WorkStore, of: Key = A) -> Lease:
-    """The lease on a session that is the only one due."""
-    await due(store, of)
-    (lease,) = await claim(store)
-    assert lease.key == of
-    return lease
-
-
-def ids(leases: tuple[Lease, ...]) -> str:
-    return "".join(lease.key.id for lease in leases)
-
-
-class WorkLaws:
+class WorkLaws(RetryLaws, LockLaws):
     """For stores that give leases. A store without the suite's clock overrides `age`."""
 
     @pytest.fixture
@@ -347,143 +316,6 @@ class WorkLaws:
         assert await store.release(new) is True
         assert await store.release(new) is False
         assert await store.release(Lease(B, "w", 1, 1)) is False
-
-    # --- trying again later --------------------------------------------------------------------
-
-    async def test_what_failed_lets_the_others_go_first(self, store: WorkStore, age: Age) -> None:
-        """Given back to be retried, it is claimed when that time has come and not before."""
-        await due(store, A, 1_000)
-        await due(store, B, 2_000)
-        (lease,) = await claim(store, 1)
-        assert await store.release(lease, 60)
-        held = (await load(store, A)).head
-        assert (held.fence, held.worker) == (lease.fence, None)
-        assert runnable_us(held) == held.lease_us
-        assert (await store.verify(None)).ok
-        (next_,) = await claim(store)
-        assert (lease.key, next_.key) == (A, B)
-        assert await store.release(next_, 3_600)
-        await age(59)
-        assert await claim(store) == ()
-        await age(1)
-        (again,) = await claim(store)
-        assert (again.key, again.fence) == (A, lease.fence + 1)
-        assert await store.release(again)
-        assert runnable_us((await load(store, A)).head) == 1_000
-
-    async def test_retried_at_once_it_stands_at_the_end(self, store: WorkStore, age: Age) -> None:
-        """No waiting, but after all that were due before."""
-        await due(store, A, 1_000)
-        await due(store, B, 2_000)
-        (lease,) = await claim(store, 1)
-        assert await store.release(lease, 0)
-        assert (lease.key, ids(await claim(store))) == (A, "ba")
-
-    async def test_what_is_held_back_is_held_by_nobody(self, store: WorkStore) -> None:
-        """The lease is over: it writes nothing, and is neither renewed nor released again."""
-        lease = await claimed(store)
-        await add(store, A, fence=lease.fence)
-        assert await store.release(lease, 60)
-        for fence in (lease.fence, lease.fence + 1, 0):
-            async with refused(store, SessionFenced):
-                await add(store, A, fence=fence)
-        async with refused(store, SessionFenced):
-            await store.renew(lease, 60)
-        before = await picture(store)
-        assert await store.release(lease) is False
-        assert await store.release(lease, 5) is False
-        assert await picture(store) == before
-
-    async def test_input_does_not_end_the_holding_back(self, store: WorkStore, age: Age) -> None:
-        """It is recorded, and is what the session is due for when its time has come."""
-        lease = await claimed(store)
-        await store.release(lease, 60)
-        held_us = (await load(store, A)).head.lease_us
-        made = await add(store, A, draft("user.said"), prioritized(9))
-        await add(store, A, draft("session.timer_cleared", {"name": "t"}))
-        head = (await load(store, A)).head
-        assert (made.head.lease_us, head.lease_us, runnable_us(head)) == (held_us,) * 3
-        assert await claim(store) == ()
-        assert (await store.verify(None)).ok
-        await age(60)
-        (lease,) = await claim(store)
-        await store.release(lease)
-        assert runnable_us((await load(store, A)).head) == made.events[0].at_us
-
-    async def test_a_lock_takes_what_is_held_back(self, store: WorkStore) -> None:
-        """Whoever asks for this very session has it, and afterwards it is due as ever."""
-        lease = await claimed(store)
-        await store.release(lease, 60)
-        lock = await store.acquire(A, "me", 60)
-        assert lock.fence == lease.fence + 1
-        assert (await add(store, A, fence=lock.fence)).head.worker == "me"
-        assert await store.release(lock)
-        assert ids(await claim(store)) == "a"
-
-    async def test_only_a_held_lease_holds_back(self, store: WorkStore, age: Age) -> None:
-        """A late worker does not make its successor's session wait."""
-        old = await claimed(store)
-        await age(61)
-        assert await store.release(old, 60) is False
-        (new,) = await claim(store)
-        assert await store.release(old, 60) is False
-        assert (await add(store, A, fence=new.fence)).head.worker == "w"
-
-    # --- locks ---------------------------------------------------------------------------------
-
-    async def test_a_lock_is_a_lease_on_any_session(self, store: WorkStore) -> None:
-        """Due or not; it is not claimed meanwhile, and is as before when given back."""
-        await create(store, A)
-        await due(store, B)
-        for of in (A, B):
-            lock = await store.acquire(of, "me", 60)
-            assert (lock.key, lock.worker, lock.fence) == (of, "me", 1)
-            assert lock.lease_seconds == 60
-            assert (await load(store, of)).head.lease_us == lock.until_us
-        assert await claim(store) == ()
-        assert (await add(store, A, fence=1)).head.version == 2
-        assert await store.release(await store.renew(Lease(A, "me", 1, 0), 60))
-        assert runnable_us((await load(store, A)).head) is None
-
-    async def test_a_lock_keeps_others_out_until_it_ends(self, store: WorkStore, age: Age) -> None:
-        """They are told who holds it and until when; a claim's lease is a lock as well."""
-        held = await claimed(store)
-        async with refused(store, SessionLocked) as info:
-            await store.acquire(A, "you", 60)
-        told: Any = info.value
-        assert (told.key, told.worker, told.until) == (A, "w", held.until)
-        await age(60)
-        assert (await store.acquire(A, "you", 60)).fence == held.fence + 1
-
-    async def test_the_holder_may_take_its_lock_anew(self, store: WorkStore) -> None:
-        """With a new fence: what it was before cannot write any more."""
-        await create(store, A)
-        old = await store.acquire(A, "me", 60)
-        new = await store.acquire(A, "me", 60)
-        assert new.fence == old.fence + 1
-        async with refused(store, SessionFenced):
-            await add(store, A, fence=old.fence)
-
-    async def test_of_racing_lockers_one_wins(self, store: WorkStore) -> None:
-        """The others are told that it is locked."""
-        await create(store, A)
-        answers = await asyncio.gather(
-            *(store.acquire(A, f"w{n}", 60) for n in range(10)), return_exceptions=True
-        )
-        won = [answer for answer in answers if isinstance(answer, Lease)]
-        assert len(won) == 1
-        assert sum(type(answer) is SessionLocked for answer in answers) == 9
-        assert (await load(store, A)).head.worker == won[0].worker
-
-    async def test_what_is_not_there_cannot_be_locked(self, store: WorkStore) -> None:
-        """Missing, deleted and erased sessions are told as everywhere."""
-        for of in (A, B):
-            await create(store, of)
-        await store.delete(A)
-        await store.erase(B)
-        for of, error in ((A, SessionDeleted), (B, SessionErased), (C, SessionNotFound)):
-            with pytest.raises(error):
-                await store.acquire(of, "me", 60)
 
     async def test_a_closed_store_gives_no_leases(self, store: WorkStore) -> None:
         """Every call after close raises StoreClosed."""
