@@ -37,7 +37,7 @@ format: $(READY) ## Rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 
 torture: $(READY) ## Run the tests that take minutes, on fresh seeds: hundreds of kills
-	HOLDFAST_SEED=$${HOLDFAST_SEED:-fresh} $(BIN)/python -m pytest -m torture -o faulthandler_timeout=3600
+	LIMPET_SEED=$${LIMPET_SEED:-fresh} $(BIN)/python -m pytest -m torture -o faulthandler_timeout=3600
 
 bench: $(READY) ## Measure, beside the raw limit, in one run
 	$(BIN)/python -m bench
@@ -46,7 +46,7 @@ venv: $(READY) ## Only set up .venv
 
 # A changed lock rebuilds the environment from nothing: what left the lock leaves .venv too.
 $(LOCKED): $(LOCK)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "holdfast needs Python 3.11 or newer; name one: make PYTHON=python3.11 …")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer; name one: make PYTHON=python3.11 …")'
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet --require-hashes -r $(LOCK)
 	@touch $@

@@ -20,7 +20,7 @@ import apsw
 from rich.console import Console
 from rich.status import Status
 
-import holdfast
+import limpet
 from bench import peer, postgres, table
 from bench.lines import Lines
 from bench.place import Place, scratch
@@ -99,7 +99,7 @@ def _about(place: Place, neighbour: peer.Peer | None, *, quick: bool) -> dict[st
     """What a reader of the numbers has to know about the machine; no names, no paths."""
     load = os.getloadavg()[0]
     return {
-        "holdfast": holdfast.__version__,
+        "limpet": limpet.__version__,
         "python": platform.python_version(),
         "sqlite": apsw.sqlite_lib_version(),
         "peer": "–" if neighbour is None else neighbour.about["peer"],

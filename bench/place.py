@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from holdfast.store.sqlite.disks import file_system
+from limpet.store.sqlite.disks import file_system
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _MEMORY: Final = ("tmpfs", "ramfs")
@@ -43,7 +43,7 @@ def scratch(wanted: Path | None) -> Iterator[Place]:
     if wanted is None and file_system(parent) in _MEMORY:
         parent = ROOT / "build"
     parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=parent) as path:
+    with tempfile.TemporaryDirectory(prefix="limpet-bench-", dir=parent) as path:
         yield Place(Path(path))
 
 

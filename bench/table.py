@@ -104,7 +104,7 @@ def show(console: Console, title: str, rows: Sequence[Row]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold", expand=False)
     for column in ("what", "unit"):
         table.add_column(column, overflow="fold")
-    for column in ("holdfast", "raw", "peer", "× raw", "× peer"):
+    for column in ("limpet", "raw", "peer", "× raw", "× peer"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("target", "measured", "met"):
         table.add_column(column, justify="left" if column == "target" else "right")

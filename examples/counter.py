@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import holdfast
+import limpet
 
 
 def take_ticket(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -22,8 +22,8 @@ def take_ticket(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def count(url: str, app: str, user: str, times: str) -> None:
-    async with holdfast.open(url) as hf:
-        session = await hf.create(app, user, state={"user:lang": "fr"})
+    async with limpet.open(url) as lp:
+        session = await lp.create(app, user, state={"user:lang": "fr"})
         for _ in range(int(times)):
             await session.append("visit.made", actor=f"user:{user}", inc={"app:visits": 1})
             await session.update(take_ticket, actor=f"user:{user}")

@@ -4,14 +4,14 @@ import asyncio
 import os
 import signal
 
-import holdfast
+import limpet
 
 STEPS = ["find flights", "hold seats", "charge card", "send tickets"]
 
 
 async def main():
-    async with holdfast.open("sqlite:///trip.db") as hf:
-        trip = await hf.get_or_create("travel", "ada", id="trip-1", state={"done": []})
+    async with limpet.open("sqlite:///trip.db") as lp:
+        trip = await lp.get_or_create("travel", "ada", id="trip-1", state={"done": []})
         print("already done:", trip.state["done"])
         for step in STEPS[len(trip.state["done"]) :]:
             await trip.append("agent.step", actor="agent:main", id=step, add={"done": [step]})

@@ -25,10 +25,10 @@ from rich.console import Console
 from rich.table import Table
 from writer import word
 
-import holdfast
+import limpet
 
 HERE = Path(__file__).parent
-KEY = holdfast.Key("support", "ada", "refund")
+KEY = limpet.Key("support", "ada", "refund")
 KILLS = 3
 COUNTS = 60
 TICKETS = 500
@@ -45,7 +45,7 @@ def main() -> int:
     sys.stdout.reconfigure(errors="replace")  # a plain terminal may lack some characters
     began = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        with tempfile.TemporaryDirectory(prefix="limpet-demo-") as folder:
             asyncio.run(tour(Path(folder)))
     except Broken as broken:
         console.print(f"  ✗ NOT TRUE: {broken}", style="bold red")
@@ -58,22 +58,22 @@ def main() -> int:
 
 async def tour(folder: Path) -> None:
     url = f"sqlite:///{folder}/support.db"
-    async with holdfast.open(url) as hf:
-        await talk(hf)
+    async with limpet.open(url) as lp:
+        await talk(lp)
     await crash(url)
-    async with holdfast.open(url) as hf:
-        await share(hf, url)
-        await isolate(hf)
-        await verify(hf, folder)
-        await show(hf)
+    async with limpet.open(url) as lp:
+        await share(lp, url)
+        await isolate(lp)
+        await verify(lp, folder)
+        await show(lp)
 
 
 # --- the scenes ---------------------------------------------------------------------------------
 
 
-async def talk(hf: holdfast.Holdfast) -> None:
+async def talk(lp: limpet.Limpet) -> None:
     scene("A session is a log of events", "Events and their changes to state are one commit.")
-    session = await hf.create(
+    session = await lp.create(
         KEY.app,
         KEY.user,
         id=KEY.id,
@@ -108,15 +108,15 @@ async def crash(url: str) -> None:
             acknowledged += await stream_until_killed(url)
         table.add_row(f"{kill}", *await carry_on(url, acknowledged))
     console.print(table)
-    async with holdfast.open(url) as hf:
-        await check_log(await hf.get(KEY), acknowledged)
+    async with limpet.open(url) as lp:
+        await check_log(await lp.get(KEY), acknowledged)
 
 
 async def carry_on(url: str, acknowledged: list[str]) -> tuple[str, ...]:
     """Start again after a kill; how many were acknowledged, and what became of the next one."""
     doubtful = word(len(acknowledged) + 1)
-    async with holdfast.open(url) as hf:
-        session = hf.session(KEY)
+    async with limpet.open(url) as lp:
+        session = lp.session(KEY)
         found = ids(await whole_log(session))
         lost = len(set(acknowledged) - set(found))
         claim(not lost, "after a kill every acknowledged event is there", quietly=True)
@@ -126,14 +126,14 @@ async def carry_on(url: str, acknowledged: list[str]) -> tuple[str, ...]:
     return (*row, "yes", "not doubled") if doubtful.id in found else (*row, "no", "recorded")
 
 
-async def send_again(session: holdfast.Session, doubtful: holdfast.Draft) -> None:
+async def send_again(session: limpet.Session, doubtful: limpet.Draft) -> None:
     """Was it recorded when the writer died? Nobody has to know: send it, with the same id."""
     (first,) = await session.append_many([doubtful])
     (again,) = await session.append_many([doubtful])
     claim(first == again, "a repeated id returns the first record", quietly=True)
 
 
-async def check_log(session: holdfast.Session, acknowledged: list[str]) -> None:
+async def check_log(session: limpet.Session, acknowledged: list[str]) -> None:
     log = await whole_log(session)
     found = ids(log)
     words = [id for id in found if id.startswith("word-")]
@@ -143,15 +143,15 @@ async def check_log(session: holdfast.Session, acknowledged: list[str]) -> None:
     claim(session.state["words"] == len(words), "and the state has counted each of them once")
 
 
-async def share(hf: holdfast.Holdfast, url: str) -> None:
+async def share(lp: limpet.Limpet, url: str) -> None:
     scene("Two processes, one counter", "Both count visits and take tickets in app: state.")
-    before = (await hf.get(KEY)).state
+    before = (await lp.get(KEY)).state
     with console.status("counting …"):
         grace = start("counter.py", url, KEY.app, "grace", str(COUNTS))
         alan = start("counter.py", url, KEY.app, "alan", str(COUNTS))
         async with grace as one, alan as other:
             codes = await one.wait(), await other.wait()
-    after = (await hf.get(KEY)).state
+    after = (await lp.get(KEY)).state
     visits = after["app:visits"] - before["app:visits"]
     tickets = before["app:tickets"] - after["app:tickets"]
     claim(codes == (0, 0), "both processes finished")
@@ -159,38 +159,38 @@ async def share(hf: holdfast.Holdfast, url: str) -> None:
     claim(tickets == 2 * COUNTS, f"2 × {COUNTS} tickets taken by read and write, none twice")
 
 
-async def isolate(hf: holdfast.Holdfast) -> None:
+async def isolate(lp: limpet.Limpet) -> None:
     scene("Who sees what", "app: is shared by an app, user: by one user's sessions.")
-    first = await hf.get(KEY)
-    second = await hf.create(KEY.app, KEY.user)
-    grace = (await hf.list(app=KEY.app, user="grace")).items[0].key
-    others = await hf.get(grace)
+    first = await lp.get(KEY)
+    second = await lp.create(KEY.app, KEY.user)
+    grace = (await lp.list(app=KEY.app, user="grace")).items[0].key
+    others = await lp.get(grace)
     table = a_table("name", "ada", "ada, another session", "grace")
     for name in ("app:visits", "user:lang", "refund"):
         table.add_row(name, *[short(s.state.get(name, "–")) for s in (first, second, others)])
     console.print(table)
     claim(second.state["user:lang"] == "en", "ada's new session knows her language")
     claim(others.state["user:lang"] == "fr", "grace has her own")
-    stranger = await hf.find((KEY.app, "grace", KEY.id))
+    stranger = await lp.find((KEY.app, "grace", KEY.id))
     claim(stranger is None, "the id of ada's session opens nothing under grace's name")
 
 
-async def verify(hf: holdfast.Holdfast, folder: Path) -> None:
+async def verify(lp: limpet.Limpet, folder: Path) -> None:
     scene("Nothing changes unseen", "Each event's link is a hash that covers the one before.")
-    report = await hf.verify()
+    report = await lp.verify()
     claim(report.ok, f"{report.events:,} events of {report.sessions} sessions fit their chains")
     copy = folder / "copy.db"
-    await hf.backup(copy)
+    await lp.backup(copy)
     copy.write_bytes(copy.read_bytes().replace(b"charged twice", b"charged once!"))
-    async with holdfast.open(f"sqlite:///{copy}") as forged:
+    async with limpet.open(f"sqlite:///{copy}") as forged:
         report = await forged.verify()
     claim(not report.ok, "a backup in which somebody changed one word is found out:")
     finding = report.findings[0]
     console.print(f"    → {finding.where} {finding.seq} {finding.problem}")
 
 
-async def show(hf: holdfast.Holdfast) -> None:
-    session = await hf.get(KEY, tail=3)
+async def show(lp: limpet.Limpet) -> None:
+    session = await lp.get(KEY, tail=3)
     scene("The timeline", f"{session.key}, {session.version:,} events")
     console.print(timeline(await session.read(limit=6), session.events))
     scene("The state", "What the events amount to, with the names of ada and of the app.")
@@ -235,15 +235,15 @@ async def start(script: str, *args: str) -> AsyncIterator[Process]:
 # --- what is there ------------------------------------------------------------------------------
 
 
-async def whole_log(session: holdfast.Session) -> list[holdfast.Event]:
+async def whole_log(session: limpet.Session) -> list[limpet.Event]:
     """Every event, from the first to the last, page by page."""
-    log: list[holdfast.Event] = []
+    log: list[limpet.Event] = []
     while page := await session.read(after=len(log), limit=1000):
         log += page
     return log
 
 
-def ids(log: list[holdfast.Event]) -> list[str]:
+def ids(log: list[limpet.Event]) -> list[str]:
     return [event.id for event in log]
 
 
@@ -272,7 +272,7 @@ def a_table(*columns: str) -> Table:
     return table
 
 
-def timeline(first: Sequence[holdfast.Event], last: Sequence[holdfast.Event]) -> Table:
+def timeline(first: Sequence[limpet.Event], last: Sequence[limpet.Event]) -> Table:
     """The beginning of a log and its end."""
     began = first[0].at
     table = a_table("seq", "sec", "actor", "type", "data", "changes")
@@ -284,7 +284,7 @@ def timeline(first: Sequence[holdfast.Event], last: Sequence[holdfast.Event]) ->
     return table
 
 
-def told(event: holdfast.Event, began: datetime) -> tuple[str, ...]:
+def told(event: limpet.Event, began: datetime) -> tuple[str, ...]:
     data = event.data or {}
     said = data.get("text") or ", ".join(f"{name}={value}" for name, value in data.items())
     after = f"{(event.at - began).total_seconds():.1f}"

@@ -20,7 +20,7 @@ import asyncpg
 import demo
 from demo import KEY, Broken, a_table, claim, console, scene
 
-import holdfast
+import limpet
 
 sys.path.append(str(Path(__file__).parents[1]))  # the server is the one that the tests use
 
@@ -49,21 +49,21 @@ def main() -> int:
             server.remove()
     seconds = time.monotonic() - began
     console.print(f"\n[bold]{len(demo.checked)} claims, all checked, in {seconds:.0f} seconds.[/]")
-    console.print("Yours: holdfast.open('postgresql://user@host/database'). No other change.")
+    console.print("Yours: limpet.open('postgresql://user@host/database'). No other change.")
     return 0
 
 
 async def tour(server: Server) -> None:
     await greet(server)
-    async with holdfast.open(server.url) as hf:
-        await demo.talk(hf)
+    async with limpet.open(server.url) as lp:
+        await demo.talk(lp)
     await demo.crash(server.url)
-    async with holdfast.open(server.url) as hf:
-        await outlive(hf, server)
-        await demo.share(hf, server.url)
-        await demo.isolate(hf)
-        await verify(hf, server)
-        await demo.show(hf)
+    async with limpet.open(server.url) as lp:
+        await outlive(lp, server)
+        await demo.share(lp, server.url)
+        await demo.isolate(lp)
+        await verify(lp, server)
+        await demo.show(lp)
 
 
 # --- the scenes ---------------------------------------------------------------------------------
@@ -77,11 +77,11 @@ async def greet(server: Server) -> None:
     claim(fsync == sync == "on", "it acknowledges nothing that is not on the disk")
 
 
-async def outlive(hf: holdfast.Holdfast, server: Server) -> None:
+async def outlive(lp: limpet.Limpet, server: Server) -> None:
     scene("The server goes away", "A process writes, we follow, and the server stops twice.")
-    before = (await hf.get(KEY)).version
+    before = (await lp.get(KEY)).version
     table = a_table("the server", "was away", "acknowledged before", "and after")
-    async with writing(server.url) as told, following(hf, before) as seen:
+    async with writing(server.url) as told, following(lp, before) as seen:
         for how, name in ((signal.SIGINT, "stopped, started"), (signal.SIGQUIT, "crashed")):
             await more(told)
             first, began = len(told), time.monotonic()
@@ -94,14 +94,12 @@ async def outlive(hf: holdfast.Holdfast, server: Server) -> None:
         await until(lambda: any(event.id == last for event in seen))
     console.print(table)
     claim(True, "the writer was never told: its commits waited, and went through")
-    await check(hf, told, seen, before)
+    await check(lp, told, seen, before)
 
 
-async def check(
-    hf: holdfast.Holdfast, told: list[str], seen: list[holdfast.Event], before: int
-) -> None:
+async def check(lp: limpet.Limpet, told: list[str], seen: list[limpet.Event], before: int) -> None:
     """What the writer was promised, what the follower was shown, what is there."""
-    session = await hf.get(KEY)
+    session = await lp.get(KEY)
     log = await demo.whole_log(session)
     found = demo.ids(log)
     claim(set(told) <= set(found), f"all {len(told):,} acknowledged events are there")
@@ -112,19 +110,19 @@ async def check(
     claim(session.state["words"] == words, "and the state has counted each of them once")
 
 
-async def verify(hf: holdfast.Holdfast, server: Server) -> None:
+async def verify(lp: limpet.Limpet, server: Server) -> None:
     scene("Nothing changes unseen", "Not even for the administrator of the database.")
-    report = await hf.verify()
+    report = await lp.verify()
     claim(report.ok, f"{report.events:,} events of {report.sessions} sessions fit their chains")
-    forge = "UPDATE holdfast.events SET actor = $1 WHERE actor = $2 AND seq = 2"
+    forge = "UPDATE limpet.events SET actor = $1 WHERE actor = $2 AND seq = 2"
     async with administrator(server) as conn:
         await conn.execute(forge, "user:eve", "user:ada")
-        report = await hf.verify()
+        report = await lp.verify()
         claim(not report.ok, "UPDATE events SET actor = 'user:eve' is found out:")
         finding = report.findings[0]
         console.print(f"    → {finding.where} {finding.seq} {finding.problem}")
         await conn.execute(forge, "user:ada", "user:eve")
-    claim((await hf.verify()).ok, "and once it is put right, all is well again")
+    claim((await lp.verify()).ok, "and once it is put right, all is well again")
 
 
 # --- those who write and those who look on ------------------------------------------------------
@@ -159,12 +157,12 @@ async def writing(url: str) -> AsyncIterator[list[str]]:
 
 
 @asynccontextmanager
-async def following(hf: holdfast.Holdfast, after: int) -> AsyncIterator[list[holdfast.Event]]:
+async def following(lp: limpet.Limpet, after: int) -> AsyncIterator[list[limpet.Event]]:
     """What a follower in this process is shown."""
-    seen: list[holdfast.Event] = []
+    seen: list[limpet.Event] = []
 
     async def follow() -> None:
-        async for event in hf.session(KEY).follow(after=after):
+        async for event in lp.session(KEY).follow(after=after):
             seen.append(event)
 
     task = asyncio.create_task(follow())

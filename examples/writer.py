@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import holdfast
+import limpet
 
 ANSWER = ("Both", "charges", "are", "real.", "The", "second", "is", "on", "its", "way", "back.")
 
 
-def word(number: int) -> holdfast.Draft:
+def word(number: int) -> limpet.Draft:
     """The nth word of the answer, which begins again at its end. Its id is always the same."""
-    return holdfast.Draft(
+    return limpet.Draft(
         id=f"word-{number:05}",
         type="agent.word",
         data={"text": ANSWER[(number - 1) % len(ANSWER)]},
@@ -28,8 +28,8 @@ def word(number: int) -> holdfast.Draft:
 
 
 async def stream(url: str, app: str, user: str, id: str) -> None:
-    async with holdfast.open(url) as hf:
-        session = await hf.get((app, user, id))
+    async with limpet.open(url) as lp:
+        session = await lp.get((app, user, id))
         number = session.state.get("words", 0)
         while True:
             number += 1

@@ -14,12 +14,12 @@ from hypothesis import HealthCheck, settings
 from tests.support import postgres, seeds
 
 settings.register_profile(
-    "holdfast",
+    "limpet",
     deadline=None,
     derandomize=not seeds.fresh(),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-settings.load_profile("holdfast")
+settings.load_profile("limpet")
 
 
 @pytest.fixture(scope="session")

@@ -14,20 +14,20 @@ import sys
 import time
 from statistics import median
 
-import holdfast
+import limpet
 
 
 async def work(url: str, worker: str, count: int) -> dict[str, float]:
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
         times: list[float] = []
         begin = time.perf_counter()
         for _ in range(count):
             at = time.perf_counter()
-            (lease,) = await hf.claim(worker, limit=1, lease_seconds=60)
+            (lease,) = await lp.claim(worker, limit=1, lease_seconds=60)
             times.append(time.perf_counter() - at)
-            await hf.release(lease)
+            await lp.release(lease)
         return {"p50": median(times) * 1e3, "seconds": time.perf_counter() - begin}
 
 

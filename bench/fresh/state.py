@@ -2,7 +2,7 @@
 
     python -m bench.fresh.state ours|loaded|raw DIRECTORY
 
-`ours` has done `import holdfast` and no more; `loaded` has also imported the store's own modules,
+`ours` has done `import limpet` and no more; `loaded` has also imported the store's own modules,
 as a process that opened any database before has. Prints milliseconds and the version found.
 """
 
@@ -18,18 +18,18 @@ _TAIL = 20
 
 
 async def ours(path: Path) -> tuple[float, int]:
-    import holdfast
+    import limpet
 
     if sys.argv[1] == "loaded":
-        import holdfast.store.sqlite.store  # loading it beforehand is the point
+        import limpet.store.sqlite.store  # loading it beforehand is the point
     begin = time.perf_counter()
-    hf = await holdfast.open(f"sqlite:///{path}/ours.db").__aenter__()
-    session = await hf.get(("bench", "ada", "w4"), tail=_TAIL)
+    lp = await limpet.open(f"sqlite:///{path}/ours.db").__aenter__()
+    session = await lp.get(("bench", "ada", "w4"), tail=_TAIL)
     step = session.state["step"]
     took = time.perf_counter() - begin
     assert isinstance(step, int)
     assert len(session.events) == _TAIL
-    await hf.close()
+    await lp.close()
     return took, session.version
 
 

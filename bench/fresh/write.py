@@ -17,11 +17,11 @@ from bench import texts
 
 async def ours(path: Path) -> None:
     """Append to the session of the store."""
-    import holdfast
+    import limpet
 
     payloads = cycle(texts.tool_results(500, seed=2))
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
-        session = hf.session(("bench", "ada", "w4"), actor="agent:main")
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
+        session = lp.session(("bench", "ada", "w4"), actor="agent:main")
         for step in count():
             await session.append("tool.result", next(payloads), set=texts.changes(step))
             print(session.version, flush=True)

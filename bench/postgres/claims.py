@@ -8,7 +8,7 @@ import subprocess
 import sys
 from statistics import median
 
-import holdfast
+import limpet
 from bench.rounds import Numbers, Run
 from bench.table import Row, at_most, row
 from tests.support.postgres import empty
@@ -43,11 +43,11 @@ def _reading(url: str, sessions: int, count: int) -> Numbers:
 async def _fill(url: str, sessions: int) -> None:
     """Sessions that are all due: each has an input that waits."""
     await empty(url)
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         for start in range(0, sessions, 500):
             keys = [("bench", "ada", f"s{n}") for n in range(start, min(start + 500, sessions))]
-            await asyncio.gather(*(hf.create(*key[:2], id=key[2]) for key in keys))
-            await asyncio.gather(*(hf.session(k).append("user.asked", actor="u") for k in keys))
+            await asyncio.gather(*(lp.create(*key[:2], id=key[2]) for key in keys))
+            await asyncio.gather(*(lp.session(k).append("user.asked", actor="u") for k in keys))
 
 
 def _claim(url: str, workers: int, count: int) -> list[dict[str, float]]:

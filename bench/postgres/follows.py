@@ -1,4 +1,4 @@
-"""P7: how long after a commit returns a follower in another Holdfast has the event."""
+"""P7: how long after a commit returns a follower in another Limpet has the event."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import time
 from statistics import median, quantiles
 
-import holdfast
+import limpet
 from bench.rounds import Numbers, Run
 from bench.table import Row, at_most, row
 from tests.support.postgres import empty
@@ -29,12 +29,12 @@ async def _latency(url: str, count: int) -> Numbers:
     seen: dict[int, float] = {}
     came = asyncio.Event()
 
-    async def follow(hf: holdfast.Holdfast) -> None:
-        async for event in hf.session(_KEY).follow():
+    async def follow(lp: limpet.Limpet) -> None:
+        async for event in lp.session(_KEY).follow():
             seen[event.seq] = time.perf_counter()
             came.set()
 
-    async with holdfast.open(url) as here, holdfast.open(url) as there:
+    async with limpet.open(url) as here, limpet.open(url) as there:
         session = await here.create(*_KEY[:2], id=_KEY[2])
         task = asyncio.create_task(follow(there))
         delays = []

@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 import asyncpg
 import msgspec
 
-import holdfast
+import limpet
 from bench import texts
 from tests.support.postgres import Server, binaries, unprivileged
 
@@ -38,9 +38,9 @@ CREATE TABLE plain.logs (
 CREATE UNIQUE INDEX logs_by_seq ON plain.logs (sid, seq);
 INSERT INTO plain.heads SELECT n, 0, 0 FROM generate_series(1, {CLIENTS_MAX}) n;
 
-CREATE TABLE plain.sessions (LIKE holdfast.sessions INCLUDING ALL);
+CREATE TABLE plain.sessions (LIKE limpet.sessions INCLUDING ALL);
 ALTER TABLE plain.sessions SET (fillfactor = 70);
-CREATE TABLE plain.events (LIKE holdfast.events INCLUDING ALL);
+CREATE TABLE plain.events (LIKE limpet.events INCLUDING ALL);
 CREATE TABLE plain.counts (app text PRIMARY KEY, n bigint NOT NULL);
 INSERT INTO plain.counts VALUES ('bench', 0);
 INSERT INTO plain.sessions (app, owner, id, uid, version, link, created_us, updated_us)
@@ -88,7 +88,7 @@ def body() -> bytes:
 
 async def prepare(url: str) -> None:
     """Empty tables, of our own shape and of the barest."""
-    async with holdfast.open(url):
+    async with limpet.open(url):
         pass  # our schema is there to be taken as a model
     conn = await asyncpg.connect(url)
     await conn.execute("SET client_min_messages = warning")
@@ -109,7 +109,7 @@ def rate(server: Server, *, clients: int, seconds: int, script: Script) -> float
         done = subprocess.run(
             [
                 str(binaries() / "pgbench"),
-                *("-h", str(server.folder), "-U", "holdfast", "-n", "-M", "prepared"),
+                *("-h", str(server.folder), "-U", "limpet", "-n", "-M", "prepared"),
                 *("-c", str(clients), "-j", str(min(clients, 2)), "-T", str(seconds)),
                 *("-f", str(path), "postgres"),
             ],

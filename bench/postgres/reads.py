@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-import holdfast
+import limpet
 from bench import texts
 from bench.rounds import Numbers, Run, milliseconds
 from bench.table import Row, at_most, ratio, row
@@ -72,11 +72,11 @@ def pages(run: Run) -> list[Row]:
 
 async def _build_logs(url: str, counts: list[int]) -> None:
     await empty(url)
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         for count in counts:
-            session = await hf.create("bench", "ada", id=f"{count}")
+            session = await lp.create("bench", "ada", id=f"{count}")
             drafts = [
-                holdfast.Draft(
+                limpet.Draft(
                     type="tool.result", data=data, actor="agent:main", set=texts.changes(i)
                 )
                 for i, data in enumerate(texts.tool_results(count - 1))
@@ -87,13 +87,13 @@ async def _build_logs(url: str, counts: list[int]) -> None:
 
 async def _tails(url: str, counts: list[int], calls: int) -> Numbers:
     numbers = {}
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         for count in counts:
-            session = hf.session(("bench", "ada", f"{count}"))
+            session = lp.session(("bench", "ada", f"{count}"))
             read = partial(session.read, reverse=True, limit=_TAIL)
             numbers[f"read {count}"] = await milliseconds(read, calls)
             numbers[f"get {count}"] = await milliseconds(
-                partial(hf.get, session.key, tail=_TAIL), calls
+                partial(lp.get, session.key, tail=_TAIL), calls
             )
             assert len(await read()) == _TAIL
     return numbers
@@ -101,8 +101,8 @@ async def _tails(url: str, counts: list[int], calls: int) -> Numbers:
 
 async def _starts(url: str, counts: list[int]) -> Numbers:
     async def start(count: int) -> None:
-        async with holdfast.open(url) as hf:
-            session = await hf.get(("bench", "ada", f"{count}"), tail=_TAIL)
+        async with limpet.open(url) as lp:
+            session = await lp.get(("bench", "ada", f"{count}"), tail=_TAIL)
             assert len(session.events) == _TAIL
 
     return {f"{count}": await milliseconds(partial(start, count), 10) for count in counts}
@@ -110,11 +110,11 @@ async def _starts(url: str, counts: list[int]) -> Numbers:
 
 async def _build_sessions(url: str, count: int) -> None:
     await empty(url)
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         for at in range(0, count, 500):
             await asyncio.gather(
                 *(
-                    hf.create(
+                    lp.create(
                         f"app-{n % 2}",
                         f"user-{n % 20}" if n % 4 else f"once-{n}",
                         id=f"{n}",
@@ -126,8 +126,8 @@ async def _build_sessions(url: str, count: int) -> None:
 
 
 async def _pages(url: str, calls: int) -> Numbers:
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         return {
-            name: await milliseconds(partial(hf.list, **args, limit=_PAGE), calls)
+            name: await milliseconds(partial(lp.list, **args, limit=_PAGE), calls)
             for name, args in _QUERIES.items()
         }

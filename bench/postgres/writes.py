@@ -10,7 +10,7 @@ from typing import Any
 
 import asyncpg
 
-import holdfast
+import limpet
 from bench import texts
 from bench.postgres import pgbench
 from bench.rounds import Contestant, Numbers, Run
@@ -48,8 +48,8 @@ def _pgbench(run: Run, clients: int, script: pgbench.Script) -> float:
 
 async def _appends(url: str, count: int) -> Numbers:
     await empty(url)
-    async with holdfast.open(url) as hf:
-        session = await hf.create("bench", "ada", id="p1", state=texts.changes(0))
+    async with limpet.open(url) as lp:
+        session = await lp.create("bench", "ada", id="p1", state=texts.changes(0))
         payloads = texts.tool_results(count)
         begin = time.perf_counter()
         for step, data in enumerate(payloads):
@@ -91,8 +91,8 @@ async def _crowd(url: str, each: int) -> Numbers:
     numbers = {}
     for name in ("own", "shared", "burst"):
         await empty(url)
-        async with holdfast.open(url) as hf:
-            creations = (hf.create("bench", "ada", id=f"p2-{i}") for i in range(_CALLERS))
+        async with limpet.open(url) as lp:
+            creations = (lp.create("bench", "ada", id=f"p2-{i}") for i in range(_CALLERS))
             many = await asyncio.gather(*creations)
             begin = time.perf_counter()
             if name == "burst":
@@ -109,12 +109,12 @@ async def _crowd(url: str, each: int) -> Numbers:
     return numbers
 
 
-async def _append(session: holdfast.Session, step: int, data: Any, **more: Any) -> None:
+async def _append(session: limpet.Session, step: int, data: Any, **more: Any) -> None:
     change = texts.changes(step)
     await session.append("tool.result", data, actor="agent:main", set=change, **more)
 
 
-async def _lane(session: holdfast.Session, payloads: list[Any], shared: dict[str, int]) -> None:
+async def _lane(session: limpet.Session, payloads: list[Any], shared: dict[str, int]) -> None:
     for step, data in enumerate(payloads):
         await _append(session, step, data, inc=shared)
 
@@ -148,8 +148,8 @@ def growth(run: Run) -> list[Row]:
 async def _growth(url: str, turns: int) -> Numbers:
     await empty(url)
     times = []
-    async with holdfast.open(url) as hf:
-        session = await hf.create("bench", "ada", id="p6", state={"messages": []})
+    async with limpet.open(url) as lp:
+        session = await lp.create("bench", "ada", id="p6", state={"messages": []})
         for message in texts.messages(turns):
             begin = time.perf_counter()
             await session.append(
@@ -171,7 +171,7 @@ async def _stored(url: str) -> float:
     size = await conn.fetchval(
         "SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c "
         "JOIN pg_namespace n ON n.oid = c.relnamespace "
-        "WHERE n.nspname = 'holdfast' AND c.relkind = 'r'"
+        "WHERE n.nspname = 'limpet' AND c.relkind = 'r'"
     )
     await conn.close()
     return float(size)

@@ -9,7 +9,7 @@ import asyncio
 import time
 from pathlib import Path
 
-import holdfast
+import limpet
 from bench import raw, texts
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_least, row
@@ -33,8 +33,8 @@ def rows(run: Run) -> list[Row]:
 
 async def _ours(path: Path, count: int) -> Numbers:
     payloads = texts.tool_results(count)
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
-        session = await hf.create("bench", "ada", id="w1", state=texts.changes(0))
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
+        session = await lp.create("bench", "ada", id="w1", state=texts.changes(0))
         begin = time.perf_counter()
         for step, data in enumerate(payloads):
             change = texts.changes(step)

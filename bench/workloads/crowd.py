@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import limpet
 from bench import raw, texts
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_least, row
@@ -40,8 +40,8 @@ async def _ours(path: Path, sessions: int, each: int) -> Numbers:
     payloads = texts.tool_results(sessions * each)
     numbers = {}
     for name, race in (("lanes", _lanes), ("burst", _burst)):
-        async with holdfast.open(f"sqlite:///{path}/{name}.db") as hf:
-            creations = (hf.create("bench", "ada", id=f"w2-{i}") for i in range(sessions))
+        async with limpet.open(f"sqlite:///{path}/{name}.db") as lp:
+            creations = (lp.create("bench", "ada", id=f"w2-{i}") for i in range(sessions))
             many = await asyncio.gather(*creations)
             begin = time.perf_counter()
             await race(many, payloads)
@@ -50,7 +50,7 @@ async def _ours(path: Path, sessions: int, each: int) -> Numbers:
     return numbers
 
 
-async def _lanes(many: list[holdfast.Session], payloads: list[Any]) -> None:
+async def _lanes(many: list[limpet.Session], payloads: list[Any]) -> None:
     async def lane(number: int) -> None:
         session = many[number]
         for step, data in enumerate(payloads[number :: len(many)]):
@@ -60,7 +60,7 @@ async def _lanes(many: list[holdfast.Session], payloads: list[Any]) -> None:
     await asyncio.gather(*(lane(number) for number in range(len(many))))
 
 
-async def _burst(many: list[holdfast.Session], payloads: list[Any]) -> None:
+async def _burst(many: list[limpet.Session], payloads: list[Any]) -> None:
     count = len(many)
     await asyncio.gather(
         *(

@@ -16,9 +16,9 @@ import msgspec
 from bench.rounds import Contestant, Numbers, Run, milliseconds_plain
 from bench.table import Row, at_most, ratio, row
 from bench.texts import Writer
-from holdfast import diff, ops
-from holdfast.model.canon import canonical
-from holdfast.model.values import FrozenDict, freeze
+from limpet import diff, ops
+from limpet.model.canon import canonical
+from limpet.model.values import FrozenDict, freeze
 
 _TIMES_MAX = 3.0
 _CALLS = 20

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-import holdfast
+import limpet
 from bench import raw, texts
 from bench.place import bytes_of
 from bench.rounds import Contestant, Numbers, Run
@@ -44,8 +44,8 @@ def rows(run: Run) -> list[Row]:
 async def _ours(path: Path, turns: int) -> Numbers:
     database = path / "ours.db"
     times = []
-    async with holdfast.open(f"sqlite:///{database}") as hf:
-        session = await hf.create("bench", "ada", id="w6", state={"messages": []})
+    async with limpet.open(f"sqlite:///{database}") as lp:
+        session = await lp.create("bench", "ada", id="w6", state={"messages": []})
         for message in texts.messages(turns):
             begin = time.perf_counter()
             await session.append(

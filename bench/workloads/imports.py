@@ -1,4 +1,4 @@
-"""W8: what `import holdfast` costs, in fresh interpreters.
+"""W8: what `import limpet` costs, in fresh interpreters.
 
 Time is that of the statement, and of the whole process around it. Memory is the peak of the
 process afterwards. Raw is the same for what the store cannot do without: asyncio, apsw, msgspec.
@@ -37,7 +37,7 @@ def rows(run: Run) -> list[Row]:
     readings = Readings()
     for number in range(run.size(15, 9)):
         run.say(f"process {number + 1}")
-        readings.add("ours", _measure("holdfast"))
+        readings.add("ours", _measure("limpet"))
         readings.add("raw", _measure("asyncio, apsw, msgspec"))
     found = []
     for name, what in (("statement", "the statement"), ("process", "the whole process")):

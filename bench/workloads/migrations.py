@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-import holdfast
+import limpet
 from bench import raw
 from bench.rounds import Numbers, Run
 from bench.table import Row, at_least, row
 from bench.texts import Writer
-from holdfast import MigrationRegistry, State
+from limpet import MigrationRegistry, State
 
 _PER_SECOND_MIN = 2_000
 _SCHEMA = "CREATE TABLE states (sid INTEGER PRIMARY KEY, state BLOB NOT NULL) STRICT"
@@ -74,12 +74,12 @@ def _states(count: int) -> list[Before]:
 
 
 async def _build_ours(run: Run, path: Path, states: list[Before]) -> None:
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
         for start in range(0, len(states), 1_000):
             run.say(f"building {len(states):,} sessions: {start:,}")
             some = enumerate(states[start : start + 1_000], start)
             await asyncio.gather(
-                *(hf.create("app", f"u-{n % 500}", id=f"s-{n}", state=state) for n, state in some)
+                *(lp.create("app", f"u-{n % 500}", id=f"s-{n}", state=state) for n, state in some)
             )
 
 
@@ -93,10 +93,10 @@ def _build_raw(path: Path, states: list[Before]) -> None:
 
 async def _ours(path: Path, count: int) -> Numbers:
     numbers = {}
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
         for name, state_type in (("with its class", After), ("without one", None)):
             begin = time.perf_counter()
-            plan = await hf.migrate(_REGISTRY, state_type)
+            plan = await lp.migrate(_REGISTRY, state_type)
             numbers[name] = count / (time.perf_counter() - begin)
             assert plan.count("migratable") == plan.sessions == count
     return numbers

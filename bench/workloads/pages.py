@@ -15,7 +15,7 @@ from typing import Any
 
 import apsw
 
-import holdfast
+import limpet
 from bench import raw
 from bench.rounds import Numbers, Run, milliseconds, milliseconds_plain
 from bench.table import Row, at_most, row
@@ -77,10 +77,10 @@ def _sessions(count: int) -> Iterator[tuple[str, str, str, str]]:
 
 async def _build_ours(run: Run, path: Path, count: int) -> None:
     """Through the public door, a thousand creations at once."""
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
         waiting = []
         for number, (app, user, id, plan) in enumerate(_sessions(count), 1):
-            waiting.append(hf.create(app, user, id=id, labels={"plan": plan}))
+            waiting.append(lp.create(app, user, id=id, labels={"plan": plan}))
             if number % 1_000 == 0:
                 await asyncio.gather(*waiting)
                 waiting.clear()
@@ -104,23 +104,23 @@ def _build_raw(path: Path, count: int) -> None:
 
 async def _ours(path: Path, calls: int) -> Numbers:
     numbers = {}
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
         for query, args in _QUERIES.items():
-            cursors = {"first": None, "middle": await _middle(hf, args)}
+            cursors = {"first": None, "middle": await _middle(lp, args)}
             for where, cursor in cursors.items():
-                turn = partial(hf.list, **args, limit=_PAGE, cursor=cursor)
+                turn = partial(lp.list, **args, limit=_PAGE, cursor=cursor)
                 numbers[f"{query} {where}"] = await milliseconds(turn, calls)
                 assert len((await turn()).items) == _PAGE
     return numbers
 
 
-async def _middle(hf: holdfast.Holdfast, args: dict[str, Any]) -> str:
+async def _middle(lp: limpet.Limpet, args: dict[str, Any]) -> str:
     """A cursor from the middle of everything the query finds, reached in large pages."""
     cursors = []
-    page = await hf.list(**args, limit=100)
+    page = await lp.list(**args, limit=100)
     while page.cursor is not None:
         cursors.append(page.cursor)
-        page = await hf.list(**args, limit=100 if len(cursors) < 5 else 1_000, cursor=page.cursor)
+        page = await lp.list(**args, limit=100 if len(cursors) < 5 else 1_000, cursor=page.cursor)
     return cursors[len(cursors) // 2]
 
 

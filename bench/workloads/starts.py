@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import limpet
 from bench import raw, texts
 from bench.place import ROOT
 from bench.rounds import Readings, Run
@@ -44,7 +44,7 @@ def rows(run: Run) -> list[Row]:
 
 
 def _rows(count: int, how: str, readings: Readings, limit: float) -> list[Row]:
-    kinds = (("ours", "after import holdfast"), ("loaded", "modules loaded"))
+    kinds = (("ours", "after import limpet"), ("loaded", "modules loaded"))
     found = []
     for name, what in kinds:
         target = at_most(limit, "ms", readings.median("ours", name))
@@ -64,10 +64,10 @@ def _build(path: Path, count: int) -> dict[str, int]:
 
 
 async def _build_ours(path: Path, payloads: list[Any]) -> None:
-    async with holdfast.open(f"sqlite:///{path}/ours.db") as hf:
-        session = await hf.create("bench", "ada", id="w4")
+    async with limpet.open(f"sqlite:///{path}/ours.db") as lp:
+        session = await lp.create("bench", "ada", id="w4")
         drafts = [
-            holdfast.Draft(type="tool.result", data=data, actor="agent:main", set=texts.changes(i))
+            limpet.Draft(type="tool.result", data=data, actor="agent:main", set=texts.changes(i))
             for i, data in enumerate(payloads[1:])
         ]
         for at in range(0, len(drafts), 1_000):

@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-import holdfast
+import limpet
 from bench import raw, texts
 from bench.rounds import (
     Contestant,
@@ -73,10 +73,10 @@ def _build(run: Run, path: Path, count: int) -> None:
 
 async def _build_ours(path: Path, payloads: list[Any]) -> None:
     """The first event is the creation, so that the session has exactly as many as asked."""
-    async with holdfast.open(f"sqlite:///{path}/ours-{len(payloads)}.db") as hf:
-        session = await hf.create(*_KEY[:2], id=_KEY[2])
+    async with limpet.open(f"sqlite:///{path}/ours-{len(payloads)}.db") as lp:
+        session = await lp.create(*_KEY[:2], id=_KEY[2])
         drafts = [
-            holdfast.Draft(type="tool.result", data=data, actor="agent:main", set=texts.changes(i))
+            limpet.Draft(type="tool.result", data=data, actor="agent:main", set=texts.changes(i))
             for i, data in enumerate(payloads[1:])
         ]
         for at in range(0, len(drafts), 1_000):
@@ -87,22 +87,22 @@ async def _build_ours(path: Path, payloads: list[Any]) -> None:
 async def _ours(path: Path, counts: list[int], calls: int) -> Numbers:
     numbers = {}
     for count in counts:
-        async with holdfast.open(f"sqlite:///{path}/ours-{count}.db") as hf:
-            session = hf.session(_KEY)
-            read, get = partial(_read, session), partial(_get, hf)
+        async with limpet.open(f"sqlite:///{path}/ours-{count}.db") as lp:
+            session = lp.session(_KEY)
+            read, get = partial(_read, session), partial(_get, lp)
             numbers[f"read {count}"] = await milliseconds(read, calls)
             numbers[f"get {count}"] = await milliseconds(get, calls)
             assert len(await read()) == len(await get()) == _TAIL
     return numbers
 
 
-async def _read(session: holdfast.Session) -> list[Any]:
+async def _read(session: limpet.Session) -> list[Any]:
     """The events with what they hold, as the neighbour and raw give it."""
     return [event.data for event in await session.read(reverse=True, limit=_TAIL)]
 
 
-async def _get(hf: holdfast.Holdfast) -> list[Any]:
-    session = await hf.get(_KEY, tail=_TAIL)
+async def _get(lp: limpet.Limpet) -> list[Any]:
+    session = await lp.get(_KEY, tail=_TAIL)
     assert session.state["step"] >= 0
     return [event.data for event in session.events]
 

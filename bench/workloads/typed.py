@@ -12,11 +12,11 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-import holdfast
+import limpet
 from bench import texts
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_most, ratio, row
-from holdfast import Record, State, reducers
+from limpet import Record, State, reducers
 
 _CALLS = 300
 
@@ -53,9 +53,9 @@ def rows(run: Run) -> list[Row]:
 async def _ours(path: Path, kind: str, many: int) -> Numbers:
     url = f"sqlite:///{path}/ours.db" if kind == "sqlite" else "memory://"
     said = [Message(**message) for message in texts.messages(many)]
-    async with holdfast.open(url) as hf:
-        empty = await hf.create("bench", "ada", id="empty", state=Chat(), actor="agent:main")
-        full = await hf.create(
+    async with limpet.open(url) as lp:
+        empty = await lp.create("bench", "ada", id="empty", state=Chat(), actor="agent:main")
+        full = await lp.create(
             "bench", "ada", id="full", state=Chat(messages=said), actor="agent:main"
         )
         times: dict[str, list[float]] = {"empty": [], "full": []}

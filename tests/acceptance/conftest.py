@@ -1,4 +1,4 @@
-"""Holdfast on every store, as a user opens it."""
+"""Limpet on every store, as a user opens it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.support import postgres
 
 
@@ -33,15 +33,15 @@ def file_url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-async def hf(url: str) -> AsyncIterator[holdfast.Holdfast]:
-    async with holdfast.open(url) as opened:
+async def lp(url: str) -> AsyncIterator[limpet.Limpet]:
+    async with limpet.open(url) as opened:
         yield opened
 
 
 @pytest.fixture
-async def s(hf: holdfast.Holdfast) -> holdfast.Session:
+async def s(lp: limpet.Limpet) -> limpet.Session:
     """A session with a little of everything in it, at version 2."""
-    session = await hf.create(
+    session = await lp.create(
         "support",
         "ada",
         id="one",

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Draft, Holdfast, Key, Lease, Session, errors
-from holdfast.model.values import described
-from holdfast.session.commit import CommitBuilder
+import limpet
+from limpet import Draft, Key, Lease, Limpet, Session, errors
+from limpet.model.values import described
+from limpet.session.commit import CommitBuilder
 from tests.support.views import shown, stored
 
 # Kinds of arguments, and what is wrong for each. Where None is wrong it comes first.
@@ -45,16 +45,16 @@ CALL = [5, "x", OBJECT, [1]]
 LISTED = [5, "user.message", b"x", OBJECT, True]
 CLASS = [5, "x", OBJECT, int, [int]]
 
-Make = Callable[[Holdfast, Session, Any], Any]
+Make = Callable[[Limpet, Session, Any], Any]
 
 
 def rows(kind: list[Any], verbs: dict[str, Make]) -> list[tuple[str, list[Any], Make]]:
     return [(name, kind, make) for name, make in verbs.items()]
 
 
-def one(hf: Holdfast, s: Session, use: Callable[[CommitBuilder], Any]) -> Awaitable[Any]:
+def one(lp: Limpet, s: Session, use: Callable[[CommitBuilder], Any]) -> Awaitable[Any]:
     async def commit() -> None:
-        async with hf.commit() as c:
+        async with lp.commit() as c:
             use(c)
 
     return commit()
@@ -67,207 +67,207 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         TEXT,
         {
-            "create app": lambda hf, s, v: hf.create(v, "u"),
-            "create user": lambda hf, s, v: hf.create("a", v),
-            "create id": lambda hf, s, v: hf.create("a", "u", id=v),
-            "get_or_create app": lambda hf, s, v: hf.get_or_create(v, "u", id="i"),
-            "get_or_create user": lambda hf, s, v: hf.get_or_create("a", v, id="i"),
-            "get_or_create id": lambda hf, s, v: hf.get_or_create("a", "u", id=v),
-            "list app": lambda hf, s, v: hf.list(app=v),
-            "list user": lambda hf, s, v: hf.list(app="a", user=v),
-            "list cursor": lambda hf, s, v: hf.list(cursor=v),
-            "watch app": lambda hf, s, v: hf.watch(app=v),
-            "watch after": lambda hf, s, v: hf.watch(after=v),
-            "migrate app": lambda hf, s, v: hf.migrate(holdfast.MigrationRegistry(), app=v),
-            "claim worker": lambda hf, s, v: hf.claim(v),
-            "claim app": lambda hf, s, v: hf.claim("w", app=v),
-            "acquire_lock owner": lambda hf, s, v: hf.acquire_lock(K, v),
-            "append type": lambda hf, s, v: s.append(v, actor="x"),
-            "append id": lambda hf, s, v: s.append("a.b", actor="x", id=v),
-            "append cause": lambda hf, s, v: s.append("a.b", actor="x", cause=v),
-            "append invocation_id": lambda hf, s, v: s.append("a.b", actor="x", invocation_id=v),
-            "append correlation_id": lambda hf, s, v: s.append("a.b", actor="x", correlation_id=v),
-            "append wake_id": lambda hf, s, v: s.append("a.b", actor="x", wake_id=v),
-            "clear_timer name": lambda hf, s, v: s.clear_timer(v, actor="x"),
-            "set_timer name": lambda hf, s, v: s.set_timer(v, AT, actor="x"),
-            "set_timer kind": lambda hf, s, v: s.set_timer("t", AT, kind=v, actor="x"),
-            "envelope format": lambda hf, s, v: s.envelope(format=v),
-            "list order": lambda hf, s, v: hf.list(app="a", order=v),
-            "commit append type": lambda hf, s, v: one(hf, s, lambda c: c.append(s, v, actor="x")),
+            "create app": lambda lp, s, v: lp.create(v, "u"),
+            "create user": lambda lp, s, v: lp.create("a", v),
+            "create id": lambda lp, s, v: lp.create("a", "u", id=v),
+            "get_or_create app": lambda lp, s, v: lp.get_or_create(v, "u", id="i"),
+            "get_or_create user": lambda lp, s, v: lp.get_or_create("a", v, id="i"),
+            "get_or_create id": lambda lp, s, v: lp.get_or_create("a", "u", id=v),
+            "list app": lambda lp, s, v: lp.list(app=v),
+            "list user": lambda lp, s, v: lp.list(app="a", user=v),
+            "list cursor": lambda lp, s, v: lp.list(cursor=v),
+            "watch app": lambda lp, s, v: lp.watch(app=v),
+            "watch after": lambda lp, s, v: lp.watch(after=v),
+            "migrate app": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), app=v),
+            "claim worker": lambda lp, s, v: lp.claim(v),
+            "claim app": lambda lp, s, v: lp.claim("w", app=v),
+            "acquire_lock owner": lambda lp, s, v: lp.acquire_lock(K, v),
+            "append type": lambda lp, s, v: s.append(v, actor="x"),
+            "append id": lambda lp, s, v: s.append("a.b", actor="x", id=v),
+            "append cause": lambda lp, s, v: s.append("a.b", actor="x", cause=v),
+            "append invocation_id": lambda lp, s, v: s.append("a.b", actor="x", invocation_id=v),
+            "append correlation_id": lambda lp, s, v: s.append("a.b", actor="x", correlation_id=v),
+            "append wake_id": lambda lp, s, v: s.append("a.b", actor="x", wake_id=v),
+            "clear_timer name": lambda lp, s, v: s.clear_timer(v, actor="x"),
+            "set_timer name": lambda lp, s, v: s.set_timer(v, AT, actor="x"),
+            "set_timer kind": lambda lp, s, v: s.set_timer("t", AT, kind=v, actor="x"),
+            "envelope format": lambda lp, s, v: s.envelope(format=v),
+            "list order": lambda lp, s, v: lp.list(app="a", order=v),
+            "commit append type": lambda lp, s, v: one(lp, s, lambda c: c.append(s, v, actor="x")),
         },
     ),
     *rows(
         TEXT,
         {
-            "create actor": lambda hf, s, v: hf.create("a", "u", actor=v),
-            "get_or_create actor": lambda hf, s, v: hf.get_or_create("a", "u", id="i", actor=v),
-            "get actor": lambda hf, s, v: hf.get(K, actor=v),
-            "find actor": lambda hf, s, v: hf.find(K, actor=v),
-            "session actor": lambda hf, s, v: hf.session(K, actor=v),
-            "append actor": lambda hf, s, v: s.append("a.b", actor=v),
-            "append_many actor": lambda hf, s, v: s.append_many([Draft(type="a.b")], actor=v),
-            "update actor": lambda hf, s, v: s.update(lambda _: {"n": 1}, actor=v),
-            "label actor": lambda hf, s, v: s.label({"a": "b"}, actor=v),
-            "set_timer actor": lambda hf, s, v: s.set_timer("t", AT, actor=v),
-            "clear_timer actor": lambda hf, s, v: s.clear_timer("t", actor=v),
-            "set_priority actor": lambda hf, s, v: s.set_priority(1, actor=v),
-            "mark_processed actor": lambda hf, s, v: s.mark_processed([2], actor=v),
+            "create actor": lambda lp, s, v: lp.create("a", "u", actor=v),
+            "get_or_create actor": lambda lp, s, v: lp.get_or_create("a", "u", id="i", actor=v),
+            "get actor": lambda lp, s, v: lp.get(K, actor=v),
+            "find actor": lambda lp, s, v: lp.find(K, actor=v),
+            "session actor": lambda lp, s, v: lp.session(K, actor=v),
+            "append actor": lambda lp, s, v: s.append("a.b", actor=v),
+            "append_many actor": lambda lp, s, v: s.append_many([Draft(type="a.b")], actor=v),
+            "update actor": lambda lp, s, v: s.update(lambda _: {"n": 1}, actor=v),
+            "label actor": lambda lp, s, v: s.label({"a": "b"}, actor=v),
+            "set_timer actor": lambda lp, s, v: s.set_timer("t", AT, actor=v),
+            "clear_timer actor": lambda lp, s, v: s.clear_timer("t", actor=v),
+            "set_priority actor": lambda lp, s, v: s.set_priority(1, actor=v),
+            "mark_processed actor": lambda lp, s, v: s.mark_processed([2], actor=v),
         },
     ),
     *rows(
         NUMBER,
         {
-            "get tail": lambda hf, s, v: hf.get(K, tail=v),
-            "find tail": lambda hf, s, v: hf.find(K, tail=v),
-            "get_or_create tail": lambda hf, s, v: hf.get_or_create(*K_PARTS, id="one", tail=v),
-            "get_or_create tail, new": lambda hf, s, v: hf.get_or_create("a", "u", id="i", tail=v),
-            "refresh tail": lambda hf, s, v: s.refresh(tail=v),
-            "list limit": lambda hf, s, v: hf.list(limit=v),
-            "claim limit": lambda hf, s, v: hf.claim("w", limit=v),
-            "read after": lambda hf, s, v: s.read(after=v),
-            "read limit": lambda hf, s, v: s.read(limit=v),
-            "pending limit": lambda hf, s, v: s.pending(limit=v),
-            "follow after": lambda hf, s, v: s.follow(after=v),
-            "mark_processed seqs": lambda hf, s, v: s.mark_processed([v], actor="x"),
+            "get tail": lambda lp, s, v: lp.get(K, tail=v),
+            "find tail": lambda lp, s, v: lp.find(K, tail=v),
+            "get_or_create tail": lambda lp, s, v: lp.get_or_create(*K_PARTS, id="one", tail=v),
+            "get_or_create tail, new": lambda lp, s, v: lp.get_or_create("a", "u", id="i", tail=v),
+            "refresh tail": lambda lp, s, v: s.refresh(tail=v),
+            "list limit": lambda lp, s, v: lp.list(limit=v),
+            "claim limit": lambda lp, s, v: lp.claim("w", limit=v),
+            "read after": lambda lp, s, v: s.read(after=v),
+            "read limit": lambda lp, s, v: s.read(limit=v),
+            "pending limit": lambda lp, s, v: s.pending(limit=v),
+            "follow after": lambda lp, s, v: s.follow(after=v),
+            "mark_processed seqs": lambda lp, s, v: s.mark_processed([v], actor="x"),
         },
     ),
     *rows(
         [v for v in NUMBER if v != -1],
-        {"set_priority": lambda hf, s, v: s.set_priority(v, actor="x")},
+        {"set_priority": lambda lp, s, v: s.set_priority(v, actor="x")},
     ),
     *rows(
         NUMBER[1:],
         {
-            "append expect": lambda hf, s, v: s.append("a.b", actor="x", expect=v),
-            "append_many expect": lambda hf, s, v: s.append_many(
+            "append expect": lambda lp, s, v: s.append("a.b", actor="x", expect=v),
+            "append_many expect": lambda lp, s, v: s.append_many(
                 [Draft(type="a.b", actor="x")], expect=v
             ),
-            "commit expect": lambda hf, s, v: one(
-                hf, s, lambda c: c.append(s, "a.b", actor="x", expect=v)
+            "commit expect": lambda lp, s, v: one(
+                lp, s, lambda c: c.append(s, "a.b", actor="x", expect=v)
             ),
         },
     ),
     *rows(
         SECONDS,
         {
-            "claim lease_seconds": lambda hf, s, v: hf.claim("w", lease_seconds=v),
-            "acquire_lock lease_seconds": lambda hf, s, v: hf.acquire_lock(K, "w", lease_seconds=v),
+            "claim lease_seconds": lambda lp, s, v: lp.claim("w", lease_seconds=v),
+            "acquire_lock lease_seconds": lambda lp, s, v: lp.acquire_lock(K, "w", lease_seconds=v),
         },
     ),
     *rows(
         SECONDS[1:],
-        {"renew lease_seconds": lambda hf, s, v: hf.renew(held(s), lease_seconds=v)},
+        {"renew lease_seconds": lambda lp, s, v: lp.renew(held(s), lease_seconds=v)},
     ),
     *rows(
         [v for v in SECONDS[1:] if v not in (0, 1e-9) or v is False],
-        {"release retry_seconds": lambda hf, s, v: hf.release(held(s), retry_seconds=v)},
+        {"release retry_seconds": lambda lp, s, v: lp.release(held(s), retry_seconds=v)},
     ),
     *rows(
         LEASE,
         {
-            "renew": lambda hf, s, v: hf.renew(v),
-            "release": lambda hf, s, v: hf.release(v),
-            "release_lock": lambda hf, s, v: hf.release_lock(v),
+            "renew": lambda lp, s, v: lp.renew(v),
+            "release": lambda lp, s, v: lp.release(v),
+            "release_lock": lambda lp, s, v: lp.release_lock(v),
         },
     ),
-    *rows(LEASE[1:], {"session lease": lambda hf, s, v: hf.session(K, lease=v)}),
+    *rows(LEASE[1:], {"session lease": lambda lp, s, v: lp.session(K, lease=v)}),
     *rows(
         KEY,
         {
-            "get key": lambda hf, s, v: hf.get(v),
-            "find key": lambda hf, s, v: hf.find(v),
-            "session key": lambda hf, s, v: hf.session(v),
-            "delete key": lambda hf, s, v: hf.delete(v),
-            "erase key": lambda hf, s, v: hf.erase(v),
-            "acquire_lock key": lambda hf, s, v: hf.acquire_lock(v, "w"),
+            "get key": lambda lp, s, v: lp.get(v),
+            "find key": lambda lp, s, v: lp.find(v),
+            "session key": lambda lp, s, v: lp.session(v),
+            "delete key": lambda lp, s, v: lp.delete(v),
+            "erase key": lambda lp, s, v: lp.erase(v),
+            "acquire_lock key": lambda lp, s, v: lp.acquire_lock(v, "w"),
         },
     ),
     *rows(
         KEY[1:],
         {
-            "watch key": lambda hf, s, v: hf.watch(key=v),
-            "verify key": lambda hf, s, v: hf.verify(v),
+            "watch key": lambda lp, s, v: lp.watch(key=v),
+            "verify key": lambda lp, s, v: lp.verify(v),
         },
     ),
     *rows(
         LABELS,
         {
-            "create labels": lambda hf, s, v: hf.create("a", "u", labels=v),
-            "get_or_create labels": lambda hf, s, v: hf.get_or_create("a", "u", id="i", labels=v),
-            "label": lambda hf, s, v: s.label(v, actor="x"),
-            "list label": lambda hf, s, v: hf.list(app="a", label=v),
-            "commit label": lambda hf, s, v: one(hf, s, lambda c: c.label(s, v, actor="x")),
+            "create labels": lambda lp, s, v: lp.create("a", "u", labels=v),
+            "get_or_create labels": lambda lp, s, v: lp.get_or_create("a", "u", id="i", labels=v),
+            "label": lambda lp, s, v: s.label(v, actor="x"),
+            "list label": lambda lp, s, v: lp.list(app="a", label=v),
+            "commit label": lambda lp, s, v: one(lp, s, lambda c: c.label(s, v, actor="x")),
         },
     ),
     *rows(
         MAPPING,
         {
-            "create state": lambda hf, s, v: hf.create("a", "u", state=v),
-            "get_or_create state": lambda hf, s, v: hf.get_or_create("a", "u", id="i", state=v),
-            "append data": lambda hf, s, v: s.append("a.b", v, actor="x"),
-            "append set": lambda hf, s, v: s.append("a.b", actor="x", set=v),
-            "append merge": lambda hf, s, v: s.append("a.b", actor="x", merge=v),
-            "append add": lambda hf, s, v: s.append("a.b", actor="x", add=v),
-            "append inc": lambda hf, s, v: s.append("a.b", actor="x", inc=v),
-            "update to": lambda hf, s, v: s.update(lambda _: v, actor="x"),
-            "apply": lambda hf, s, v: s.apply(v, actor="x"),
+            "create state": lambda lp, s, v: lp.create("a", "u", state=v),
+            "get_or_create state": lambda lp, s, v: lp.get_or_create("a", "u", id="i", state=v),
+            "append data": lambda lp, s, v: s.append("a.b", v, actor="x"),
+            "append set": lambda lp, s, v: s.append("a.b", actor="x", set=v),
+            "append merge": lambda lp, s, v: s.append("a.b", actor="x", merge=v),
+            "append add": lambda lp, s, v: s.append("a.b", actor="x", add=v),
+            "append inc": lambda lp, s, v: s.append("a.b", actor="x", inc=v),
+            "update to": lambda lp, s, v: s.update(lambda _: v, actor="x"),
+            "apply": lambda lp, s, v: s.apply(v, actor="x"),
         },
     ),
     *rows(
         LISTED,
         {
-            "read types": lambda hf, s, v: s.read(types=v),
-            "read a type": lambda hf, s, v: s.read(types=[v] if v != "user.message" else [""]),
-            "append delete": lambda hf, s, v: s.append("a.b", actor="x", delete=v),
-            "append ops": lambda hf, s, v: s.append("a.b", actor="x", ops=v),
-            "append an op": lambda hf, s, v: s.append("a.b", actor="x", ops=[v]),
-            "append_many": lambda hf, s, v: s.append_many(v, actor="x"),
-            "append_many of": lambda hf, s, v: s.append_many([v], actor="x"),
-            "mark_processed": lambda hf, s, v: s.mark_processed(v, actor="x"),
+            "read types": lambda lp, s, v: s.read(types=v),
+            "read a type": lambda lp, s, v: s.read(types=[v] if v != "user.message" else [""]),
+            "append delete": lambda lp, s, v: s.append("a.b", actor="x", delete=v),
+            "append ops": lambda lp, s, v: s.append("a.b", actor="x", ops=v),
+            "append an op": lambda lp, s, v: s.append("a.b", actor="x", ops=[v]),
+            "append_many": lambda lp, s, v: s.append_many(v, actor="x"),
+            "append_many of": lambda lp, s, v: s.append_many([v], actor="x"),
+            "mark_processed": lambda lp, s, v: s.mark_processed(v, actor="x"),
         },
     ),
     *rows(
         TIME,
         {
-            "get since": lambda hf, s, v: hf.get(K, since=v),
-            "find since": lambda hf, s, v: hf.find(K, since=v),  # type: ignore[call-overload]  # as get
-            "list created_after": lambda hf, s, v: hf.list(app="a", created_after=v),
-            "list updated_after": lambda hf, s, v: hf.list(
+            "get since": lambda lp, s, v: lp.get(K, since=v),
+            "find since": lambda lp, s, v: lp.find(K, since=v),  # type: ignore[call-overload]  # as get
+            "list created_after": lambda lp, s, v: lp.list(app="a", created_after=v),
+            "list updated_after": lambda lp, s, v: lp.list(
                 app="a", order="updated", updated_after=v
             ),
-            "set_timer at": lambda hf, s, v: s.set_timer("t", v, actor="x"),
+            "set_timer at": lambda lp, s, v: s.set_timer("t", v, actor="x"),
         },
     ),
     *rows(
         CALL,
         {
-            "update": lambda hf, s, v: s.update(v, actor="x"),
-            "verify progress": lambda hf, s, v: hf.verify(progress=v),
-            "doctor progress": lambda hf, s, v: hf.doctor(progress=v),
-            "migrate progress": lambda hf, s, v: hf.migrate(registered(), progress=v),
-            "backup progress": lambda hf, s, v: hf.backup("copy.db", progress=v),
+            "update": lambda lp, s, v: s.update(v, actor="x"),
+            "verify progress": lambda lp, s, v: lp.verify(progress=v),
+            "doctor progress": lambda lp, s, v: lp.doctor(progress=v),
+            "migrate progress": lambda lp, s, v: lp.migrate(registered(), progress=v),
+            "backup progress": lambda lp, s, v: lp.backup("copy.db", progress=v),
         },
     ),
     *rows(
         CLASS,
         {
-            "get state_type": lambda hf, s, v: hf.get(K, state_type=v),
-            "session state_type": lambda hf, s, v: hf.session(K, state_type=v),
-            "migrate registry": lambda hf, s, v: hf.migrate(v),
-            "migrate state_type": lambda hf, s, v: hf.migrate(holdfast.MigrationRegistry(), v),
-            "get migrations": lambda hf, s, v: hf.get(K, state_type=holdfast.State, migrations=v),
+            "get state_type": lambda lp, s, v: lp.get(K, state_type=v),
+            "session state_type": lambda lp, s, v: lp.session(K, state_type=v),
+            "migrate registry": lambda lp, s, v: lp.migrate(v),
+            "migrate state_type": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), v),
+            "get migrations": lambda lp, s, v: lp.get(K, state_type=limpet.State, migrations=v),
         },
     ),
-    *rows([None, 5, OBJECT, b"x"], {"backup target": lambda hf, s, v: hf.backup(v)}),
+    *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
     *rows(
         [None, 5, "x", OBJECT, K],
-        {"commit session": lambda hf, s, v: one(hf, s, lambda c: c.append(v, "a.b", actor="x"))},
+        {"commit session": lambda lp, s, v: one(lp, s, lambda c: c.append(v, "a.b", actor="x"))},
     ),
 ]
 
 
-def registered() -> holdfast.MigrationRegistry:
-    registry = holdfast.MigrationRegistry()
+def registered() -> limpet.MigrationRegistry:
+    registry = limpet.MigrationRegistry()
     registry.register("1.0.0", "2.0.0", dict)
     return registry
 
@@ -279,7 +279,7 @@ def held(s: Session) -> Lease:
 def test_every_verb_that_takes_arguments_is_tried() -> None:
     """A new verb is not forgotten here."""
     tried = {name.split()[0] for name, _, _ in VERBS}
-    for of in (Holdfast, Session):
+    for of in (Limpet, Session):
         verbs = {name for name, found in vars(of).items() if inspect.isfunction(found)}
         asked = {name for name in verbs if not name.startswith("_")}
         assert asked - tried - {"close", "position"} == set()
@@ -289,14 +289,14 @@ def test_every_verb_that_takes_arguments_is_tried() -> None:
     ("kind", "make"), [pytest.param(kind, make, id=name) for name, kind, make in VERBS]
 )
 async def test_a_wrong_argument_is_the_callers_mistake(
-    hf: Holdfast, s: Session, kind: list[Any], make: Make
+    lp: Limpet, s: Session, kind: list[Any], make: Make
 ) -> None:
     """Told at the call, as InvalidInput with advice; nothing has changed, and the store works."""
-    object_before, store_before = shown(s), await stored(hf)
+    object_before, store_before = shown(s), await stored(lp)
     wrong = []
     for value in kind:
         try:
-            made = make(hf, s, value)
+            made = make(lp, s, value)
             answer = await made if inspect.isawaitable(made) else made
             wrong.append(f"{described(value)} was taken: {answer!r:.60}")
         except errors.InvalidInput as error:
@@ -306,42 +306,42 @@ async def test_a_wrong_argument_is_the_callers_mistake(
             wrong.append(f"{described(value)} raised {type(error).__name__}: {error!s:.120}")
     assert not wrong, "\n".join(wrong)
     assert shown(s) == object_before
-    assert await stored(hf) == store_before
+    assert await stored(lp) == store_before
     assert (await s.append("still.works", actor="x")).seq == s.version
 
 
 WORDS: dict[str, tuple[str, Make]] = {
-    "claim limit": ("1 to 1,000 sessions", lambda hf, s, _: hf.claim("w", limit=0)),
-    "claim worker": ("the worker's name", lambda hf, s, _: hf.claim("")),
-    "get tail": ("tail is 0 to 1,000", lambda hf, s, _: hf.get(K, tail=-1)),
-    "renew": ("hf.claim or hf.acquire_lock", lambda hf, s, _: hf.renew("x")),  # type: ignore[arg-type]  # wrong on purpose
+    "claim limit": ("1 to 1,000 sessions", lambda lp, s, _: lp.claim("w", limit=0)),
+    "claim worker": ("the worker's name", lambda lp, s, _: lp.claim("")),
+    "get tail": ("tail is 0 to 1,000", lambda lp, s, _: lp.get(K, tail=-1)),
+    "renew": ("lp.claim or lp.acquire_lock", lambda lp, s, _: lp.renew("x")),  # type: ignore[arg-type]  # wrong on purpose
     "a lease of another session": (
         "given on this session",
-        lambda hf, s, _: hf.session(("a", "b", "c"), lease=held(s)),
+        lambda lp, s, _: lp.session(("a", "b", "c"), lease=held(s)),
     ),
-    "a position": ("change.position", lambda hf, s, _: hf.watch(after="nonsense")),
+    "a position": ("change.position", lambda lp, s, _: lp.watch(after="nonsense")),
     "a position of another store": (
         "change.position",
-        lambda hf, s, _: anext(hf.watch(after="1.2.3")),
+        lambda lp, s, _: anext(lp.watch(after="1.2.3")),
     ),
-    "another app": ("not of the app 'x'", lambda hf, s, _: hf.watch(app="x", key=K)),
-    "since": ("since is a datetime", lambda hf, s, _: hf.get(K, since=5)),  # type: ignore[call-overload]  # wrong on purpose
+    "another app": ("not of the app 'x'", lambda lp, s, _: lp.watch(app="x", key=K)),
+    "since": ("since is a datetime", lambda lp, s, _: lp.get(K, since=5)),  # type: ignore[call-overload]  # wrong on purpose
 }
 
 
 @pytest.mark.parametrize(("words", "make"), WORDS.values(), ids=WORDS)
 async def test_a_mistake_is_told_in_words_of_its_own(
-    hf: Holdfast, s: Session, words: str, make: Make
+    lp: Limpet, s: Session, words: str, make: Make
 ) -> None:
     """Not in those of paging, nor of an event, when it is about something else."""
     with pytest.raises(errors.InvalidInput) as info:
-        await make(hf, s, None)
+        await make(lp, s, None)
     text = str(info.value)
     assert words in text
     assert [word for word in ("page holds", "page.cursor", "the event is") if word in text] == []
 
 
-async def test_a_session_may_be_watched_with_its_app(hf: Holdfast, s: Session) -> None:
+async def test_a_session_may_be_watched_with_its_app(lp: Limpet, s: Session) -> None:
     """The app says no more than the key does, and no less."""
-    change = await anext(hf.watch(app="support", key=K))
+    change = await anext(lp.watch(app="support", key=K))
     assert (change.key, change.event.seq) == (K, 1)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Draft, Holdfast, Session, errors, ops
+import limpet
+from limpet import Draft, Limpet, Session, errors, ops
 from tests.support.views import shown, stored
 
-Call = Callable[[Holdfast, Session], Awaitable[Any]]
+Call = Callable[[Limpet, Session], Awaitable[Any]]
 
 
 def cyclic() -> dict[str, Any]:
@@ -30,22 +30,22 @@ def deep() -> Any:
 
 
 async def refused(
-    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
-) -> errors.HoldfastError:
+    lp: Limpet, s: Session, call: Call, error: type[errors.LimpetError]
+) -> errors.LimpetError:
     """The call raises exactly this error, with a code and a sentence, and changes nothing."""
-    object_before, store_before = shown(s), await stored(hf)
-    with pytest.raises(errors.HoldfastError) as info:
-        await call(hf, s)
+    object_before, store_before = shown(s), await stored(lp)
+    with pytest.raises(errors.LimpetError) as info:
+        await call(lp, s)
     assert info.type is error
     assert info.value.code == error.code
     assert str(info.value).endswith(".")
     assert shown(s) == object_before
-    assert await stored(hf) == store_before
+    assert await stored(lp) == store_before
     assert (await s.append("still.works", actor="x")).seq == s.version
     return info.value
 
 
-def cases(table: dict[str, tuple[type[errors.HoldfastError], Call]]) -> pytest.MarkDecorator:
+def cases(table: dict[str, tuple[type[errors.LimpetError], Call]]) -> pytest.MarkDecorator:
     rows = [pytest.param(error, call, id=name) for name, (error, call) in table.items()]
     return pytest.mark.parametrize(("error", "call"), rows)
 
@@ -58,36 +58,36 @@ BAD_PARTS = {
     "surrogate": "a\ud800",
     "no text": 5,
 }
-KEY_CALLS: dict[str, Callable[[Holdfast, Any], Awaitable[Any]]] = {
-    "create id": lambda hf, part: hf.create("a", "u", id=part),
-    "create user": lambda hf, part: hf.create("a", part),
-    "create app": lambda hf, part: hf.create(part, "u"),
-    "get": lambda hf, part: hf.get(("a", "u", part)),
-    "find": lambda hf, part: hf.find((part, "u", "i")),
-    "get_or_create": lambda hf, part: hf.get_or_create("a", "u", id=part),
-    "delete": lambda hf, part: hf.delete(("a", part, "i")),
-    "erase": lambda hf, part: hf.erase(("a", "u", part)),
-    "verify": lambda hf, part: hf.verify(("a", "u", part)),
+KEY_CALLS: dict[str, Callable[[Limpet, Any], Awaitable[Any]]] = {
+    "create id": lambda lp, part: lp.create("a", "u", id=part),
+    "create user": lambda lp, part: lp.create("a", part),
+    "create app": lambda lp, part: lp.create(part, "u"),
+    "get": lambda lp, part: lp.get(("a", "u", part)),
+    "find": lambda lp, part: lp.find((part, "u", "i")),
+    "get_or_create": lambda lp, part: lp.get_or_create("a", "u", id=part),
+    "delete": lambda lp, part: lp.delete(("a", part, "i")),
+    "erase": lambda lp, part: lp.erase(("a", "u", part)),
+    "verify": lambda lp, part: lp.verify(("a", "u", part)),
 }
 
 
 @pytest.mark.parametrize("part", BAD_PARTS.values(), ids=BAD_PARTS.keys())
 @pytest.mark.parametrize("call", KEY_CALLS.values(), ids=KEY_CALLS.keys())
 async def test_an_unfit_key_is_refused_everywhere(
-    hf: Holdfast, s: Session, call: Any, part: Any
+    lp: Limpet, s: Session, call: Any, part: Any
 ) -> None:
     """Whatever verb it is given to."""
-    await refused(hf, s, lambda hf, _: call(hf, part), errors.InvalidKey)
+    await refused(lp, s, lambda lp, _: call(lp, part), errors.InvalidKey)
 
 
 @pytest.mark.parametrize(
     "key", ["a/u/i", ("a", "u"), ("a", "u", "i", "x"), None, 5, ["a", "u", "i"]]
 )
-async def test_what_is_no_key_is_refused(hf: Holdfast, s: Session, key: Any) -> None:
+async def test_what_is_no_key_is_refused(lp: Limpet, s: Session, key: Any) -> None:
     """A key is a Key or three texts in a tuple."""
-    await refused(hf, s, lambda hf, _: hf.get(key), errors.InvalidKey)
+    await refused(lp, s, lambda lp, _: lp.get(key), errors.InvalidKey)
     with pytest.raises(errors.InvalidKey):
-        hf.session(key)
+        lp.session(key)
 
 
 BAD_VALUES = {
@@ -103,106 +103,106 @@ BAD_VALUES = {
     "surrogate": "\ud800",
     "object": object(),
 }
-VALUE_CALLS: dict[str, Callable[[Holdfast, Session, Any], Awaitable[Any]]] = {
-    "data": lambda hf, s, v: s.append("a.b", {"v": v}, actor="x"),
-    "set": lambda hf, s, v: s.append("a.b", actor="x", set={"n": 9, "v": [v]}),
-    "app:": lambda hf, s, v: s.append("a.b", actor="x", set={"app:v": v}),
-    "temp:": lambda hf, s, v: s.append("a.b", actor="x", set={"temp:t": 9, "temp:v": v}),
-    "merge": lambda hf, s, v: s.append("a.b", actor="x", merge={"plan": {"v": v}}),
-    "add": lambda hf, s, v: s.append("a.b", actor="x", add={"log": [v]}),
-    "ops": lambda hf, s, v: s.append("a.b", actor="x", ops=[ops.Set(("v",), v)]),
-    "state": lambda hf, s, v: hf.create("a", "u", state={"v": v}),
-    "update": lambda hf, s, v: s.update(lambda _: {"v": v}, actor="x"),
-    "append_many": lambda hf, s, v: s.append_many(
+VALUE_CALLS: dict[str, Callable[[Limpet, Session, Any], Awaitable[Any]]] = {
+    "data": lambda lp, s, v: s.append("a.b", {"v": v}, actor="x"),
+    "set": lambda lp, s, v: s.append("a.b", actor="x", set={"n": 9, "v": [v]}),
+    "app:": lambda lp, s, v: s.append("a.b", actor="x", set={"app:v": v}),
+    "temp:": lambda lp, s, v: s.append("a.b", actor="x", set={"temp:t": 9, "temp:v": v}),
+    "merge": lambda lp, s, v: s.append("a.b", actor="x", merge={"plan": {"v": v}}),
+    "add": lambda lp, s, v: s.append("a.b", actor="x", add={"log": [v]}),
+    "ops": lambda lp, s, v: s.append("a.b", actor="x", ops=[ops.Set(("v",), v)]),
+    "state": lambda lp, s, v: lp.create("a", "u", state={"v": v}),
+    "update": lambda lp, s, v: s.update(lambda _: {"v": v}, actor="x"),
+    "append_many": lambda lp, s, v: s.append_many(
         [Draft(type="a.b", actor="x"), Draft(type="a.b", actor="x", data={"v": v})]
     ),
-    "partial": lambda hf, s, v: s.append("a.b", {"v": v}, actor="x", partial=True),
+    "partial": lambda lp, s, v: s.append("a.b", {"v": v}, actor="x", partial=True),
 }
 
 
 @pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES.keys())
 @pytest.mark.parametrize("call", VALUE_CALLS.values(), ids=VALUE_CALLS.keys())
 async def test_an_unfit_value_is_refused_everywhere(
-    hf: Holdfast, s: Session, call: Any, value: Any
+    lp: Limpet, s: Session, call: Any, value: Any
 ) -> None:
     """Wherever it would enter data or state."""
-    await refused(hf, s, lambda hf, s: call(hf, s, value), errors.InvalidValue)
+    await refused(lp, s, lambda lp, s: call(lp, s, value), errors.InvalidValue)
 
 
 @cases(
     {
-        "no dot": (errors.InvalidEvent, lambda hf, s: s.append("message", actor="x")),
-        "no type": (errors.InvalidEvent, lambda hf, s: s.append("", actor="x")),
-        "type of another kind": (errors.InvalidEvent, lambda hf, s: s.append(5, actor="x")),  # type: ignore[arg-type]  # wrong on purpose
-        "reserved session": (errors.ReservedType, lambda hf, s: s.append("session.x", actor="x")),
-        "reserved state": (errors.ReservedType, lambda hf, s: s.append("state.x", actor="x")),
-        "reserved audit": (errors.ReservedType, lambda hf, s: s.append("audit.x", actor="x")),
+        "no dot": (errors.InvalidEvent, lambda lp, s: s.append("message", actor="x")),
+        "no type": (errors.InvalidEvent, lambda lp, s: s.append("", actor="x")),
+        "type of another kind": (errors.InvalidEvent, lambda lp, s: s.append(5, actor="x")),  # type: ignore[arg-type]  # wrong on purpose
+        "reserved session": (errors.ReservedType, lambda lp, s: s.append("session.x", actor="x")),
+        "reserved state": (errors.ReservedType, lambda lp, s: s.append("state.x", actor="x")),
+        "reserved audit": (errors.ReservedType, lambda lp, s: s.append("audit.x", actor="x")),
         "reserved among many": (
             errors.ReservedType,
-            lambda hf, s: s.append_many([Draft(type="a.b"), Draft(type="audit.x")], actor="x"),
+            lambda lp, s: s.append_many([Draft(type="a.b"), Draft(type="audit.x")], actor="x"),
         ),
-        "no actor": (errors.ActorMissing, lambda hf, s: s.append("a.b")),
-        "no actor in update": (errors.ActorMissing, lambda hf, s: s.update(lambda _: {"n": 1})),
-        "no actor in label": (errors.ActorMissing, lambda hf, s: s.label({"a": "b"})),
-        "no actor in many": (errors.ActorMissing, lambda hf, s: s.append_many([Draft(type="a.b")])),
-        "unfit actor": (errors.InvalidEvent, lambda hf, s: s.append("a.b", actor=" x")),
-        "unfit id": (errors.InvalidEvent, lambda hf, s: s.append("a.b", actor="x", id="")),
-        "unfit cause": (errors.InvalidEvent, lambda hf, s: s.append("a.b", actor="x", cause="\n")),
-        "no draft": (errors.InvalidInput, lambda hf, s: s.append_many([{"type": "a.b"}])),  # type: ignore[list-item]  # wrong on purpose
+        "no actor": (errors.ActorMissing, lambda lp, s: s.append("a.b")),
+        "no actor in update": (errors.ActorMissing, lambda lp, s: s.update(lambda _: {"n": 1})),
+        "no actor in label": (errors.ActorMissing, lambda lp, s: s.label({"a": "b"})),
+        "no actor in many": (errors.ActorMissing, lambda lp, s: s.append_many([Draft(type="a.b")])),
+        "unfit actor": (errors.InvalidEvent, lambda lp, s: s.append("a.b", actor=" x")),
+        "unfit id": (errors.InvalidEvent, lambda lp, s: s.append("a.b", actor="x", id="")),
+        "unfit cause": (errors.InvalidEvent, lambda lp, s: s.append("a.b", actor="x", cause="\n")),
+        "no draft": (errors.InvalidInput, lambda lp, s: s.append_many([{"type": "a.b"}])),  # type: ignore[list-item]  # wrong on purpose
         "over the size bound": (
             errors.EventTooLarge,
-            lambda hf, s: s.append("a.b", {"x": "y" * 2**23}, actor="x"),
+            lambda lp, s: s.append("a.b", {"x": "y" * 2**23}, actor="x"),
         ),
         "too many events": (
             errors.CommitTooLarge,
-            lambda hf, s: s.append_many([Draft(type="a.b", actor="x")] * 10_001),
+            lambda lp, s: s.append_many([Draft(type="a.b", actor="x")] * 10_001),
         ),
         "partial with ops": (
             errors.InvalidEvent,
-            lambda hf, s: s.append("a.b", actor="x", set={"n": 1}, partial=True),
+            lambda lp, s: s.append("a.b", actor="x", set={"n": 1}, partial=True),
         ),
         "partial with temp": (
             errors.InvalidEvent,
-            lambda hf, s: s.append("a.b", actor="x", set={"temp:t": 1}, partial=True),
+            lambda lp, s: s.append("a.b", actor="x", set={"temp:t": 1}, partial=True),
         ),
-        "labels": (errors.InvalidEvent, lambda hf, s: s.label({"a": ""}, actor="x")),
+        "labels": (errors.InvalidEvent, lambda lp, s: s.label({"a": ""}, actor="x")),
         "labels at creation": (
             errors.InvalidEvent,
-            lambda hf, s: hf.create("a", "u", labels={"a": 5}),  # type: ignore[dict-item]  # wrong on purpose
+            lambda lp, s: lp.create("a", "u", labels={"a": 5}),  # type: ignore[dict-item]  # wrong on purpose
         ),
         "too many labels": (
             errors.InvalidEvent,
-            lambda hf, s: s.label({f"l{n}": "x" for n in range(64)}, actor="x"),
+            lambda lp, s: s.label({f"l{n}": "x" for n in range(64)}, actor="x"),
         ),
         "timer without zone": (
             errors.InvalidEvent,
-            lambda hf, s: s.set_timer("t", datetime(2030, 1, 1), actor="x"),  # noqa: DTZ001  # wrong on purpose
+            lambda lp, s: s.set_timer("t", datetime(2030, 1, 1), actor="x"),  # noqa: DTZ001  # wrong on purpose
         ),
         "timer of no kind": (
             errors.InvalidEvent,
-            lambda hf, s: s.set_timer("t", s.events[0].at, kind="x", actor="x"),  # type: ignore[arg-type]  # wrong on purpose
+            lambda lp, s: s.set_timer("t", s.events[0].at, kind="x", actor="x"),  # type: ignore[arg-type]  # wrong on purpose
         ),
         "cleared timer without a name": (
             errors.InvalidEvent,
-            lambda hf, s: s.clear_timer(5, actor="x"),  # type: ignore[arg-type]  # wrong on purpose
+            lambda lp, s: s.clear_timer(5, actor="x"),  # type: ignore[arg-type]  # wrong on purpose
         ),
-        "processed nothing": (errors.InvalidEvent, lambda hf, s: s.mark_processed([], actor="x")),
-        "processed twice": (errors.NotPending, lambda hf, s: s.mark_processed([2, 1], actor="x")),
+        "processed nothing": (errors.InvalidEvent, lambda lp, s: s.mark_processed([], actor="x")),
+        "processed twice": (errors.NotPending, lambda lp, s: s.mark_processed([2, 1], actor="x")),
         "processed the unknown": (
             errors.NotPending,
-            lambda hf, s: s.mark_processed([99], actor="x"),
+            lambda lp, s: s.mark_processed([99], actor="x"),
         ),
     }
 )
 async def test_an_unfit_event_is_refused(
-    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+    lp: Limpet, s: Session, call: Call, error: type[errors.LimpetError]
 ) -> None:
     """Types, actors, ids, sizes, labels, timers."""
-    await refused(hf, s, call, error)
+    await refused(lp, s, call, error)
 
 
 def op(*given: Any, **short: Any) -> Call:
-    return lambda hf, s: s.append("a.b", actor="x", ops=given, **short)
+    return lambda lp, s: s.append("a.b", actor="x", ops=given, **short)
 
 
 @cases(
@@ -245,27 +245,27 @@ def op(*given: Any, **short: Any) -> Call:
     }
 )
 async def test_an_op_that_does_not_fit_is_refused(
-    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+    lp: Limpet, s: Session, call: Call, error: type[errors.LimpetError]
 ) -> None:
     """Wrong type, unknown path, unknown op; whatever was good in the same event is not done."""
-    await refused(hf, s, call, error)
+    await refused(lp, s, call, error)
 
 
 MISSING, DELETED, ERASED = (("support", "ada", end) for end in ("missing", "deleted", "erased"))
-SESSION_CALLS: dict[str, Callable[[Holdfast, Any], Awaitable[Any]]] = {
-    "get": lambda hf, key: hf.get(key),
-    "append": lambda hf, key: hf.session(key).append("a.b", actor="x"),
-    "append with expect": lambda hf, key: hf.session(key).append("a.b", actor="x", expect=1),
-    "append with expect 0": lambda hf, key: hf.session(key).append("a.b", actor="x", expect=0),
-    "append with an id": lambda hf, key: hf.session(key).append("a.b", actor="x", id="i"),
-    "append_many": lambda hf, key: hf.session(key, actor="x").append_many([Draft(type="a.b")]),
-    "update": lambda hf, key: hf.session(key, actor="x").update(lambda _: {"n": 1}),
-    "refresh": lambda hf, key: hf.session(key).refresh(),
-    "read": lambda hf, key: hf.session(key).read(),
-    "follow": lambda hf, key: anext(hf.session(key).follow()),
-    "label": lambda hf, key: hf.session(key, actor="x").label({"a": "b"}),
-    "mark_processed": lambda hf, key: hf.session(key, actor="x").mark_processed([2]),
-    "verify": lambda hf, key: hf.verify(key),
+SESSION_CALLS: dict[str, Callable[[Limpet, Any], Awaitable[Any]]] = {
+    "get": lambda lp, key: lp.get(key),
+    "append": lambda lp, key: lp.session(key).append("a.b", actor="x"),
+    "append with expect": lambda lp, key: lp.session(key).append("a.b", actor="x", expect=1),
+    "append with expect 0": lambda lp, key: lp.session(key).append("a.b", actor="x", expect=0),
+    "append with an id": lambda lp, key: lp.session(key).append("a.b", actor="x", id="i"),
+    "append_many": lambda lp, key: lp.session(key, actor="x").append_many([Draft(type="a.b")]),
+    "update": lambda lp, key: lp.session(key, actor="x").update(lambda _: {"n": 1}),
+    "refresh": lambda lp, key: lp.session(key).refresh(),
+    "read": lambda lp, key: lp.session(key).read(),
+    "follow": lambda lp, key: anext(lp.session(key).follow()),
+    "label": lambda lp, key: lp.session(key, actor="x").label({"a": "b"}),
+    "mark_processed": lambda lp, key: lp.session(key, actor="x").mark_processed([2]),
+    "verify": lambda lp, key: lp.verify(key),
 }
 
 
@@ -280,72 +280,72 @@ SESSION_CALLS: dict[str, Callable[[Holdfast, Any], Awaitable[Any]]] = {
 )
 @pytest.mark.parametrize("call", SESSION_CALLS.values(), ids=SESSION_CALLS.keys())
 async def test_a_session_that_is_not_there_is_told_everywhere(
-    hf: Holdfast, s: Session, call: Any, key: Any, error: type[errors.HoldfastError]
+    lp: Limpet, s: Session, call: Any, key: Any, error: type[errors.LimpetError]
 ) -> None:
     """Unknown, deleted and erased are three errors, from every verb."""
-    await hf.create(*DELETED[:2], id=DELETED[2])
-    await hf.create(*ERASED[:2], id=ERASED[2])
-    await hf.delete(DELETED)
-    await hf.erase(ERASED)
-    found = await refused(hf, s, lambda hf, _: call(hf, key), error)
+    await lp.create(*DELETED[:2], id=DELETED[2])
+    await lp.create(*ERASED[:2], id=ERASED[2])
+    await lp.delete(DELETED)
+    await lp.erase(ERASED)
+    found = await refused(lp, s, lambda lp, _: call(lp, key), error)
     assert "/".join(key) in str(found)
 
 
 @cases(
     {
-        "create again": (errors.SessionExists, lambda hf, s: hf.create("support", "ada", id="one")),
+        "create again": (errors.SessionExists, lambda lp, s: lp.create("support", "ada", id="one")),
         "stale expect": (
             errors.SessionConflict,
-            lambda hf, s: s.append("a.b", actor="x", set={"temp:t": 9}, expect=1),
+            lambda lp, s: s.append("a.b", actor="x", set={"temp:t": 9}, expect=1),
         ),
         "expect too new": (
             errors.SessionConflict,
-            lambda hf, s: s.append("a.b", actor="x", expect=3),
+            lambda lp, s: s.append("a.b", actor="x", expect=3),
         ),
         "expect nothing": (
             errors.SessionConflict,
-            lambda hf, s: s.append("a.b", actor="x", expect=0),
+            lambda lp, s: s.append("a.b", actor="x", expect=0),
         ),
         "stale expect of many": (
             errors.SessionConflict,
-            lambda hf, s: s.append_many([Draft(type="a.b", actor="x")], expect=1),
+            lambda lp, s: s.append_many([Draft(type="a.b", actor="x")], expect=1),
         ),
     }
 )
 async def test_a_stale_condition_is_refused(
-    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+    lp: Limpet, s: Session, call: Call, error: type[errors.LimpetError]
 ) -> None:
     """Only what is expected and true is recorded."""
-    await refused(hf, s, call, error)
+    await refused(lp, s, call, error)
 
 
 @cases(
     {
-        "limit 0": (errors.InvalidQuery, lambda hf, s: s.read(limit=0)),
-        "limit too large": (errors.InvalidQuery, lambda hf, s: s.read(limit=1_001)),
-        "after negative": (errors.InvalidQuery, lambda hf, s: s.read(after=-1)),
-        "after of another kind": (errors.InvalidQuery, lambda hf, s: s.read(after="1")),  # type: ignore[arg-type]  # wrong on purpose
-        "types as text": (errors.InvalidQuery, lambda hf, s: s.read(types="user.message")),
-        "tail negative": (errors.InvalidQuery, lambda hf, s: hf.get(s.key, tail=-1)),
-        "tail too large": (errors.InvalidQuery, lambda hf, s: hf.get(s.key, tail=1_001)),
-        "refresh tail": (errors.InvalidQuery, lambda hf, s: s.refresh(tail=1.5)),  # type: ignore[arg-type]  # wrong on purpose
-        "list limit": (errors.InvalidQuery, lambda hf, s: hf.list(limit=0)),
-        "list user alone": (errors.InvalidQuery, lambda hf, s: hf.list(user="ada")),
-        "list label alone": (errors.InvalidQuery, lambda hf, s: hf.list(label={"a": "b"})),
+        "limit 0": (errors.InvalidQuery, lambda lp, s: s.read(limit=0)),
+        "limit too large": (errors.InvalidQuery, lambda lp, s: s.read(limit=1_001)),
+        "after negative": (errors.InvalidQuery, lambda lp, s: s.read(after=-1)),
+        "after of another kind": (errors.InvalidQuery, lambda lp, s: s.read(after="1")),  # type: ignore[arg-type]  # wrong on purpose
+        "types as text": (errors.InvalidQuery, lambda lp, s: s.read(types="user.message")),
+        "tail negative": (errors.InvalidQuery, lambda lp, s: lp.get(s.key, tail=-1)),
+        "tail too large": (errors.InvalidQuery, lambda lp, s: lp.get(s.key, tail=1_001)),
+        "refresh tail": (errors.InvalidQuery, lambda lp, s: s.refresh(tail=1.5)),  # type: ignore[arg-type]  # wrong on purpose
+        "list limit": (errors.InvalidQuery, lambda lp, s: lp.list(limit=0)),
+        "list user alone": (errors.InvalidQuery, lambda lp, s: lp.list(user="ada")),
+        "list label alone": (errors.InvalidQuery, lambda lp, s: lp.list(label={"a": "b"})),
         "list label of numbers": (
             errors.InvalidQuery,
-            lambda hf, s: hf.list(app="a", label={"a": 1}),  # type: ignore[dict-item]  # wrong on purpose
+            lambda lp, s: lp.list(app="a", label={"a": 1}),  # type: ignore[dict-item]  # wrong on purpose
         ),
-        "list label as text": (errors.InvalidQuery, lambda hf, s: hf.list(app="a", label="gold")),  # type: ignore[arg-type]  # wrong on purpose
-        "list order": (errors.InvalidQuery, lambda hf, s: hf.list(order="size")),  # type: ignore[arg-type]  # wrong on purpose
-        "list cursor": (errors.InvalidCursor, lambda hf, s: hf.list(cursor="nonsense")),
+        "list label as text": (errors.InvalidQuery, lambda lp, s: lp.list(app="a", label="gold")),  # type: ignore[arg-type]  # wrong on purpose
+        "list order": (errors.InvalidQuery, lambda lp, s: lp.list(order="size")),  # type: ignore[arg-type]  # wrong on purpose
+        "list cursor": (errors.InvalidCursor, lambda lp, s: lp.list(cursor="nonsense")),
     }
 )
 async def test_a_query_that_makes_no_sense_is_refused(
-    hf: Holdfast, s: Session, call: Call, error: type[errors.HoldfastError]
+    lp: Limpet, s: Session, call: Call, error: type[errors.LimpetError]
 ) -> None:
     """Pages have sizes, positions are seqs, filters are texts."""
-    await refused(hf, s, call, error)
+    await refused(lp, s, call, error)
 
 
 @pytest.mark.parametrize("after", [-1, "1", 1.0, None, True])
@@ -357,7 +357,7 @@ async def test_a_follower_begins_at_a_seq(s: Session, after: Any) -> None:
 
 async def test_a_memory_store_cannot_be_backed_up(s: Session, tmp_path: Any) -> None:
     """It says so, and no file appears."""
-    async with holdfast.open("memory://") as hf:
+    async with limpet.open("memory://") as lp:
         with pytest.raises(errors.BackupRefused):
-            await hf.backup(tmp_path / "copy.db")
+            await lp.backup(tmp_path / "copy.db")
     assert not (tmp_path / "copy.db").exists()

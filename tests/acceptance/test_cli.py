@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast.store.postgres import doctor as postgres_doctor
-from holdfast.store.sqlite import backup as backups
+import limpet
+from limpet.store.postgres import doctor as postgres_doctor
+from limpet.store.sqlite import backup as backups
 from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import Server
@@ -46,11 +46,11 @@ def here(tmp_path: Path) -> Path:
 
 
 async def fill(url: str) -> None:
-    async with holdfast.open(url) as hf:
-        one = await hf.create("support", "ada", id="one")
+    async with limpet.open(url) as lp:
+        one = await lp.create("support", "ada", id="one")
         await one.append("user.message", {"text": "a marker"}, actor="user:ada")
         await one.append("agent.message", {"text": "hello"}, actor="agent:main", set={"n": 1})
-        two = await hf.create("support", "grace", id="two", labels={"plan": "gold"})
+        two = await lp.create("support", "grace", id="two", labels={"plan": "gold"})
         await two.append("user.message", {"text": "hi"}, actor="user:grace")
 
 
@@ -80,7 +80,7 @@ def test_help_lists_the_commands_and_the_exit_codes(tmp_path: Path) -> None:
 def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) -> None:
     """Arguments, options, and where to read on."""
     text = run_process(tmp_path, command, "--help").stdout
-    assert text.startswith(f"Usage: holdfast {command}")
+    assert text.startswith(f"Usage: limpet {command}")
     assert run(tmp_path, command, "-h").stdout == run(tmp_path, command, "--help").stdout != ""
     assert "--json" in text
     assert "URL" in text
@@ -88,18 +88,18 @@ def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) ->
 
 def test_the_version_is_told(tmp_path: Path) -> None:
     """It is the package's."""
-    assert run_process(tmp_path, "--version").stdout == f"holdfast {holdfast.__version__}\n"
+    assert run_process(tmp_path, "--version").stdout == f"limpet {limpet.__version__}\n"
 
 
 def test_without_its_extra_the_command_names_it(tmp_path: Path) -> None:
     """One line to copy instead of a traceback."""
-    code = "import sys; sys.modules['typer'] = None; import holdfast.cli.main as m; m.main()"
+    code = "import sys; sys.modules['typer'] = None; import limpet.cli.main as m; m.main()"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )
-    assert done.returncode == holdfast.ExtraMissing.exit_code
-    assert done.stderr.startswith("holdfast: extra.missing\n")
-    assert "pip install 'holdfast[cli]'" in done.stderr
+    assert done.returncode == limpet.ExtraMissing.exit_code
+    assert done.stderr.startswith("limpet: extra.missing\n")
+    assert "pip install 'limpet[cli]'" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -168,16 +168,16 @@ def test_a_session_that_is_not_there_is_told_in_words_of_the_command_line(
     """Which options to look at, and nothing of verbs that a shell does not have."""
 
     async def end() -> None:
-        async with holdfast.open(f"sqlite:///{here}/support.db") as hf:
+        async with limpet.open(f"sqlite:///{here}/support.db") as lp:
             if left != "nothing":
-                await (hf.delete if left == "deleted" else hf.erase)(("support", "ada", "one"))
+                await (lp.delete if left == "deleted" else lp.erase)(("support", "ada", "one"))
 
     asyncio.run(end())
     id = "one" if left != "nothing" else "nope"
     key = ["--app", "support", "--user", "ada", "--id", id]
     code, told = answer(here, "verify", "sqlite:///support.db", *key)
     assert (code, f"support/ada/{id}" in told["error"]["message"]) == (3, True)
-    assert "hf." not in told["error"]["message"]
+    assert "lp." not in told["error"]["message"]
     assert "Create" not in told["error"]["message"]
 
 
@@ -212,7 +212,7 @@ def test_a_backup_can_be_restored(here: Path) -> None:
 def test_postgres_is_left_to_its_own_tools(here: Path, args: tuple[str, ...]) -> None:
     """Said plainly, without connecting, and nothing is faked."""
     done = run(here, *args)
-    assert done.returncode == holdfast.BackupRefused.exit_code
+    assert done.returncode == limpet.BackupRefused.exit_code
     assert "pg_dump" in done.stderr
     assert "pg_basebackup" in done.stderr
     assert not (here / "f.db").exists()
@@ -220,47 +220,47 @@ def test_postgres_is_left_to_its_own_tools(here: Path, args: tuple[str, ...]) ->
 
 # --- errors -------------------------------------------------------------------------------------
 
-WRONG: list[tuple[tuple[str, ...], type[holdfast.HoldfastError]]] = [
-    (("doctor", "nonsense"), holdfast.InvalidURL),
-    (("verify", "mysql://x/y"), holdfast.InvalidURL),
-    (("doctor", "sqlite:///missing.db"), holdfast.StoreUnopened),
-    (("backup", "sqlite:///missing.db", "f.db"), holdfast.StoreUnopened),
-    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), holdfast.StoreUnopened),
-    (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), holdfast.InvalidURL),
-    (("verify", "sqlite:///notes.txt"), holdfast.StoreForeign),
-    (("verify", "sqlite:///support.db", "--app", "x"), holdfast.InvalidInput),
-    (("status", "sqlite:///missing.db"), holdfast.StoreUnopened),
-    (("status", "sqlite:///support.db", "--app", "x"), holdfast.SessionNotFound),
-    (("status", "sqlite:///support.db", "--app", ""), holdfast.InvalidQuery),
+WRONG: list[tuple[tuple[str, ...], type[limpet.LimpetError]]] = [
+    (("doctor", "nonsense"), limpet.InvalidURL),
+    (("verify", "mysql://x/y"), limpet.InvalidURL),
+    (("doctor", "sqlite:///missing.db"), limpet.StoreUnopened),
+    (("backup", "sqlite:///missing.db", "f.db"), limpet.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:1/y"), limpet.StoreUnopened),
+    (("doctor", "postgresql://x:secret@127.0.0.1:notaport/y"), limpet.InvalidURL),
+    (("verify", "sqlite:///notes.txt"), limpet.StoreForeign),
+    (("verify", "sqlite:///support.db", "--app", "x"), limpet.InvalidInput),
+    (("status", "sqlite:///missing.db"), limpet.StoreUnopened),
+    (("status", "sqlite:///support.db", "--app", "x"), limpet.SessionNotFound),
+    (("status", "sqlite:///support.db", "--app", ""), limpet.InvalidQuery),
     (
         ("verify", "sqlite:///support.db", "--app", "x", "--user", "y", "--id", "z"),
-        holdfast.SessionNotFound,
+        limpet.SessionNotFound,
     ),
-    (("backup", "sqlite:///support.db", "notes.txt"), holdfast.BackupRefused),
-    (("backup", "memory://", "f.db"), holdfast.BackupRefused),
-    (("backup", "sqlite:///support.db", "none/f.db"), holdfast.BackupRefused),
-    (("backup", "sqlite:///support.db", "."), holdfast.BackupRefused),
-    (("backup", "sqlite:///support.db", "sqlite:///f.db"), holdfast.InvalidInput),
-    (("restore", "sqlite:///support.db", "sqlite:///new.db"), holdfast.InvalidInput),
-    (("restore", "support.db", "sqlite:///none/new.db"), holdfast.BackupRefused),
-    (("restore", "support.db", "sqlite:///."), holdfast.BackupRefused),
-    (("restore", "support.db", "new.db"), holdfast.InvalidURL),
-    (("restore", "support.db", "memory://"), holdfast.InvalidURL),
-    (("restore", ".", "sqlite:///new.db"), holdfast.BackupRefused),
-    (("restore", "support.db", "sqlite:///notes.txt", "--replace"), holdfast.StoreForeign),
-    (("restore", "notes.txt", "sqlite:///new.db"), holdfast.StoreForeign),
-    (("restore", "missing", "sqlite:///new.db"), holdfast.BackupRefused),
+    (("backup", "sqlite:///support.db", "notes.txt"), limpet.BackupRefused),
+    (("backup", "memory://", "f.db"), limpet.BackupRefused),
+    (("backup", "sqlite:///support.db", "none/f.db"), limpet.BackupRefused),
+    (("backup", "sqlite:///support.db", "."), limpet.BackupRefused),
+    (("backup", "sqlite:///support.db", "sqlite:///f.db"), limpet.InvalidInput),
+    (("restore", "sqlite:///support.db", "sqlite:///new.db"), limpet.InvalidInput),
+    (("restore", "support.db", "sqlite:///none/new.db"), limpet.BackupRefused),
+    (("restore", "support.db", "sqlite:///."), limpet.BackupRefused),
+    (("restore", "support.db", "new.db"), limpet.InvalidURL),
+    (("restore", "support.db", "memory://"), limpet.InvalidURL),
+    (("restore", ".", "sqlite:///new.db"), limpet.BackupRefused),
+    (("restore", "support.db", "sqlite:///notes.txt", "--replace"), limpet.StoreForeign),
+    (("restore", "notes.txt", "sqlite:///new.db"), limpet.StoreForeign),
+    (("restore", "missing", "sqlite:///new.db"), limpet.BackupRefused),
     (
         ("migrate", "sqlite:///support.db", "--registry", "no_such:X", "--plan"),
-        holdfast.InvalidInput,
+        limpet.InvalidInput,
     ),
-    (("migrate", "sqlite:///support.db", "--registry", "no_such:X"), holdfast.InvalidInput),
+    (("migrate", "sqlite:///support.db", "--registry", "no_such:X"), limpet.InvalidInput),
 ]
 
 
 @pytest.mark.parametrize(("args", "kind"), WRONG)
 def test_an_error_is_its_code_its_words_and_its_exit_code(
-    here: Path, args: tuple[str, ...], kind: type[holdfast.HoldfastError]
+    here: Path, args: tuple[str, ...], kind: type[limpet.LimpetError]
 ) -> None:
     """Never a traceback, never a password, and no file that was not there before."""
     before = sorted(here.iterdir())
@@ -268,7 +268,7 @@ def test_an_error_is_its_code_its_words_and_its_exit_code(
     assert done.returncode == kind.exit_code
     assert done.stdout == ""
     first, words, *rest = done.stderr.splitlines()
-    assert (first, rest) == (f"holdfast: {kind.code}", [])
+    assert (first, rest) == (f"limpet: {kind.code}", [])
     assert words.endswith(".")
     assert "secret" not in done.stderr
     code, told = answer(here, *args)
@@ -280,7 +280,7 @@ def test_an_error_is_its_code_its_words_and_its_exit_code(
 
 def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server) -> None:
     """Looking after a store never makes one, on a server neither."""
-    empty = server.url_as("holdfast", database="template1")
+    empty = server.url_as("limpet", database="template1")
     for _ in range(2):
         code, told = answer(here, "doctor", empty)
         assert (code, told["error"]["code"]) == (4, "store.unopened")
@@ -288,12 +288,12 @@ def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server)
 
 
 USAGE: list[tuple[tuple[str, ...], str, str]] = [
-    (("doctor", "sqlite:///support.db", "--loud"), "--loud", "holdfast doctor --help"),
-    (("doctor",), "URL", "holdfast doctor --help"),
-    (("backup", "sqlite:///support.db"), "FILE", "holdfast backup --help"),
-    (("migrate", "sqlite:///support.db", "--plan"), "--registry", "holdfast migrate --help"),
-    (("no_such",), "no_such", "holdfast --help"),
-    (("verify", "sqlite:///support.db", "--app"), "--app", "holdfast verify --help"),
+    (("doctor", "sqlite:///support.db", "--loud"), "--loud", "limpet doctor --help"),
+    (("doctor",), "URL", "limpet doctor --help"),
+    (("backup", "sqlite:///support.db"), "FILE", "limpet backup --help"),
+    (("migrate", "sqlite:///support.db", "--plan"), "--registry", "limpet migrate --help"),
+    (("no_such",), "no_such", "limpet --help"),
+    (("verify", "sqlite:///support.db", "--app"), "--app", "limpet verify --help"),
 ]
 
 
@@ -318,7 +318,7 @@ def test_wrong_usage_is_an_invalid_request(
 def run_into(here: Path, stdout: int, *args: str) -> Done:
     """The command as a process of its own whose answers go to this file."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *args],
+        [sys.executable, "-m", "limpet.cli", *args],
         cwd=here,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
         stdout=stdout,
@@ -339,7 +339,7 @@ def test_an_answer_that_cannot_be_written_is_no_finding(here: Path, how: tuple[s
             done = run_into(here, full.fileno(), command, "sqlite:///support.db", *how)
         assert done.returncode == 74
         first, words, *rest = done.stderr.splitlines()
-        assert (first, rest) == ("holdfast: output.lost", [])
+        assert (first, rest) == ("limpet: output.lost", [])
         assert "No space left on device" in words
 
 
@@ -364,7 +364,7 @@ def test_an_interrupted_command_has_a_code_of_its_own(
     monkeypatch.setattr(backups, "_put", stop)
     before = sorted(path.name for path in here.iterdir())
     done = run(here, "restore", "support.db", "sqlite:///new.db")
-    assert (done.returncode, done.stderr.splitlines()[0]) == (130, "holdfast: interrupted")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (130, "limpet: interrupted")
     code, told = answer(here, "restore", "support.db", "sqlite:///new.db")
     assert (code, told["error"]["code"]) == (130, "interrupted")
     assert sorted(path.name for path in here.iterdir()) == before
@@ -389,7 +389,7 @@ def test_the_page_shows_what_happens(
     here: Path, server: Server, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command of docs/cli.md, run in order, prints what stands below it."""
-    if "holdfast migrate" in examples()[place]:
+    if "limpet migrate" in examples()[place]:
         chats.write_modules(here)
         asyncio.run(chats.fill(f"sqlite:///{here}/chats.db"))
         monkeypatch.setattr(sys, "path", list(sys.path))
@@ -397,7 +397,7 @@ def test_the_page_shows_what_happens(
     for part in re.split(r"^\$ ", examples()[place], flags=re.MULTILINE)[1:]:
         line, _, expected = part.partition("\n")
         program, *args = shlex.split(line)
-        assert program == "holdfast"
+        assert program == "limpet"
         done = run(here, *(arg.replace(EXAMPLE, server.url) for arg in args))
         assert leveled(done.stdout + done.stderr) == leveled(expected)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast.store.open import refuse_server
+import limpet
+from limpet.store.open import refuse_server
 from tests.support.command import PAGE, answer, run, run_terminal
 from tests.support.postgres import Server, binaries, unprivileged
 
@@ -33,15 +33,15 @@ def here(tmp_path: Path) -> Path:
 
 
 async def fill(url: str) -> None:
-    async with holdfast.open(url) as hf:
-        one = await hf.create("support", "ada", id="one")
+    async with limpet.open(url) as lp:
+        one = await lp.create("support", "ada", id="one")
         await one.append("user.message", {"text": "a marker"}, actor="user:ada")
-        await hf.create("support", "grace", id="two")
+        await lp.create("support", "grace", id="two")
 
 
 async def sessions(url: str) -> list[str]:
-    async with holdfast.open(url) as hf:
-        return sorted(head.key.id for head in (await hf.list()).items)
+    async with limpet.open(url) as lp:
+        return sorted(head.key.id for head in (await lp.list()).items)
 
 
 # --- what is checked ----------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def test_sealed_bodies_are_checked_as_far_as_they_can_be(here: Path) -> None:
     """The command line has no key: chain and checksums are held, and a sound backup is restored."""
 
     async def sealed() -> None:
-        async with holdfast.open(f"sqlite:///{here}/sealed.db", seal=Rot13()) as hf:
-            s = await hf.create("support", "ada", id="one")
+        async with limpet.open(f"sqlite:///{here}/sealed.db", seal=Rot13()) as lp:
+            s = await lp.create("support", "ada", id="one")
             await s.append("user.message", {"text": "secret"}, actor="user:ada")
 
     asyncio.run(sealed())
@@ -135,7 +135,7 @@ def test_the_state_of_a_damaged_session_can_be_carried_over_from_a_backup(here: 
     names: dict[str, Any] = {}
     exec(code, names)  # the page's own code
     backup, store = f"sqlite:///{here}/sound.db", f"sqlite:///{here}/damaged.db"
-    key = holdfast.Key("support", "ada", "one")
+    key = limpet.Key("support", "ada", "one")
     asyncio.run(names["carry_over"](backup, store, key, "one-again"))
     assert asyncio.run(sessions(store)) == ["one", "one-again", "two"]
 
@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_opened_is_told_with_what_can_be_done(
     code, told = answer(here, command, "sqlite:///broken.db", *args)
     assert (code, told["error"]["code"]) == (4, "store.corrupt")
     assert "verify" not in told["error"]["message"]
-    assert "holdfast restore FILE URL --replace" in told["error"]["message"]
+    assert "limpet restore FILE URL --replace" in told["error"]["message"]
     assert run(here, "restore", "sound.db", "sqlite:///broken.db", "--replace").returncode == 0
 
 
@@ -250,7 +250,7 @@ def server() -> Iterator[Server]:
 
 def test_the_lines_for_postgres_work_as_they_are_printed(here: Path, server: Server) -> None:
     """What the error recommends copies a database and puts it back, whole."""
-    with pytest.raises(holdfast.BackupRefused) as refused:
+    with pytest.raises(limpet.BackupRefused) as refused:
         refuse_server(server.url)
     lines = re.findall(r"(pg_(?:dump|restore) -.*?FILE(?: URL)?)\b", str(refused.value))
     assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore"]
@@ -277,5 +277,5 @@ def test_the_lines_for_postgres_work_as_they_are_printed(here: Path, server: Ser
 
 
 async def forget(url: str) -> None:
-    async with holdfast.open(url) as hf:
-        assert await hf.delete(("support", "ada", "one"))
+    async with limpet.open(url) as lp:
+        assert await lp.delete(("support", "ada", "one"))

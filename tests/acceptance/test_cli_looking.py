@@ -14,7 +14,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
+import limpet
 from tests.support import chats
 from tests.support.command import answer, run
 from tests.support.postgres import functions
@@ -42,7 +42,7 @@ def without_rights() -> Iterator[None]:
 @pytest.fixture
 def there() -> Iterator[Path]:
     """A directory that every user can reach, with a store in it."""
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-looking-"))
+    folder = Path(tempfile.mkdtemp(prefix="limpet-looking-"))
     asyncio.run(chats.fill(f"sqlite:///{folder}/a.db"))
     for command in LOOKING:  # whatever is imported for it is imported now
         run(folder, command, "sqlite:///a.db")
@@ -56,8 +56,8 @@ def there() -> Iterator[Path]:
 
 async def killed(folder: Path) -> None:
     """A copy of the store, b.db, as a process leaves it that is killed after one more commit."""
-    async with holdfast.open(f"sqlite:///{folder}/a.db") as hf:
-        await hf.create("support", "ada", id="another")
+    async with limpet.open(f"sqlite:///{folder}/a.db") as lp:
+        await lp.create("support", "ada", id="another")
         for suffix in ("", "-wal"):
             shutil.copy(folder / f"a.db{suffix}", folder / f"b.db{suffix}")
 
@@ -132,12 +132,12 @@ def test_functions_of_another_release_on_a_server_are_refused(
 
 async def test_a_store_that_is_looked_at_takes_no_commits(there: Path) -> None:
     """Whoever opened it to look is told so when writing."""
-    from holdfast.store.open import look_at
+    from limpet.store.open import look_at
 
     url = f"sqlite:///{there}/a.db"
-    async with holdfast.Holdfast(url, store=await look_at(url)) as hf:
-        with pytest.raises(holdfast.StoreReadOnly, match="opened to be looked at"):
-            await hf.create("support", "ada", id="another")
+    async with limpet.Limpet(url, store=await look_at(url)) as lp:
+        with pytest.raises(limpet.StoreReadOnly, match="opened to be looked at"):
+            await lp.create("support", "ada", id="another")
 
 
 # --- where nothing may be written ---------------------------------------------------------------
@@ -190,7 +190,7 @@ def test_a_file_that_changes_while_it_is_read_unlocked_is_told(
     there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was read may be of two moments, so nothing is said of it but that."""
-    from holdfast.store.sqlite.audit import Audit
+    from limpet.store.sqlite.audit import Audit
 
     read_only_folder(there)
     real = Audit.run

@@ -1,4 +1,4 @@
-"""`holdfast migrate`, as a person runs it before and after a new release of their program."""
+"""`limpet migrate`, as a person runs it before and after a new release of their program."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast.session import migrate
-from holdfast.session.migrate import FATES
+import limpet
+from limpet.session import migrate
+from limpet.session.migrate import FATES
 from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import functions
@@ -92,9 +92,9 @@ def test_every_session_without_a_way_is_named_in_json(
     """Each with its own reason; past a bound it is said how many were left off."""
 
     async def more() -> None:
-        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
+        async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
             for n in range(4):
-                await hf.create("support", "ada", id=f"wrong-{n}", state=chats.Old(plan=n))
+                await lp.create("support", "ada", id=f"wrong-{n}", state=chats.Old(plan=n))
 
     asyncio.run(more())
     told = answer(here, "migrate", URL, *STATE, "--plan")[1]
@@ -141,8 +141,8 @@ def test_one_app_may_be_looked_at_alone(here: Path) -> None:
     """Other apps are neither tried nor counted."""
 
     async def another() -> None:
-        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
-            await hf.create("billing", "ada")
+        async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
+            await lp.create("billing", "ada")
 
     asyncio.run(another())
     code, told = answer(here, "migrate", URL, *STATE, "--plan", "--app", "billing")
@@ -170,8 +170,8 @@ def test_several_apps_are_not_migrated_unless_that_is_said(here: Path) -> None:
     """One registry is of one kind of state: the other app's sessions would not load any more."""
 
     async def another() -> None:
-        async with holdfast.open(f"sqlite:///{here}/chats.db") as hf:
-            await hf.create("billing", "ada", state=chats.SESSIONS["old"])
+        async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
+            await lp.create("billing", "ada", state=chats.SESSIONS["old"])
 
     asyncio.run(another())
     for how in ("--plan", "--apply"):
@@ -185,8 +185,8 @@ def test_several_apps_are_not_migrated_unless_that_is_said(here: Path) -> None:
 def test_what_a_migration_leaves_behind_is_told(here: Path) -> None:
     """A name that the class does not declare was perhaps forgotten: the plan says so."""
     (here / "lazy.py").write_text(
-        "import holdfast\n"
-        "registry = holdfast.MigrationRegistry()\n"
+        "import limpet\n"
+        "registry = limpet.MigrationRegistry()\n"
         "registry.register('1.0.0', '2.0.0', lambda fields: {**fields, 'goal': 'x'})\n"
     )
     lazy = ("--registry", "lazy:registry", *STATE[2:], "--plan")
@@ -229,7 +229,7 @@ def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) ->
     if kind == "copied":
         assert (code, counts(told)) == (1, MIXED)
     else:
-        expected = holdfast.StoreOlder if kind == "older" else holdfast.StoreUnopened
+        expected = limpet.StoreOlder if kind == "older" else limpet.StoreUnopened
         assert (code, told["error"]["code"]) == (4, expected.code)
     assert path.read_bytes() == before
     assert sorted(here.glob("other.db*")) == [path]
@@ -282,7 +282,7 @@ def test_an_interrupted_apply_goes_on_when_run_again(here: Path) -> None:
     """Interrupted by Ctrl-C in the middle: what was done is done, nothing is half done."""
     (here / "stopping.py").write_text(
         "import os, signal, chats\nfrom chats import Chat\n"
-        "from holdfast import MigrationRegistry\n\nSTOPPING = MigrationRegistry()\nseen = []\n\n\n"
+        "from limpet import MigrationRegistry\n\nSTOPPING = MigrationRegistry()\nseen = []\n\n\n"
         "@STOPPING.migration('1.0.0', '2.0.0')\ndef once(fields):\n    seen.append(fields)\n"
         "    if len(seen) == 90:\n        os.kill(os.getpid(), signal.SIGINT)\n"
         "    return chats.renamed(fields)\n"
@@ -290,16 +290,16 @@ def test_an_interrupted_apply_goes_on_when_run_again(here: Path) -> None:
     url = f"sqlite:///{here}/many.db"
 
     async def fill() -> None:
-        async with holdfast.open(f"{url}?sync=normal") as hf:
+        async with limpet.open(f"{url}?sync=normal") as lp:
             for n in range(150):
-                await hf.create("support", "ada", id=str(n), state=chats.Old(plan=str(n)))
+                await lp.create("support", "ada", id=str(n), state=chats.Old(plan=str(n)))
 
     asyncio.run(fill())
     stopped = run_process(
         here, "migrate", url, "--registry", "stopping:STOPPING", "--state", "chats:Chat", "--apply"
     )
     assert stopped.returncode == 130
-    assert stopped.stderr.startswith("holdfast: interrupted\n")
+    assert stopped.stderr.startswith("limpet: interrupted\n")
     assert "run the same command again" in stopped.stderr
     assert (stopped.stdout, "Traceback" in stopped.stderr) == ("", False)
     half = versions(url)
@@ -377,7 +377,7 @@ def test_a_name_that_leads_nowhere_is_told_with_what_to_do(
     done = run(here, "migrate", URL, *args, "--apply")
     assert (done.returncode, done.stdout) == (2, "")
     first, told, *rest = done.stderr.splitlines()
-    assert first in ("holdfast: input.invalid", "holdfast: query.invalid")
+    assert first in ("limpet: input.invalid", "limpet: query.invalid")
     assert (words in told, told[-1], rest) == (True, ".", [])
     assert versions(f"sqlite:///{here}/chats.db") == before
 
@@ -385,8 +385,8 @@ def test_a_name_that_leads_nowhere_is_told_with_what_to_do(
 def test_an_error_of_ours_in_the_module_is_told_as_what_it_is(here: Path) -> None:
     """A migration that is registered twice, for one."""
     done = run(here, "migrate", URL, "--registry", "twice:TWICE", "--plan")
-    assert done.returncode == holdfast.MigrationAmbiguous.exit_code
-    assert done.stderr.startswith("holdfast: migration.ambiguous\n")
+    assert done.returncode == limpet.MigrationAmbiguous.exit_code
+    assert done.stderr.startswith("limpet: migration.ambiguous\n")
 
 
 @pytest.mark.parametrize("both", [(), ("--plan", "--apply")])

@@ -1,4 +1,4 @@
-"""`holdfast status`: what waits, who is at it, on every store that keeps anything."""
+"""`limpet status`: what waits, who is at it, on every store that keeps anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
+import limpet
 from tests.support.command import answer, run, run_terminal
 
 HOUR = 3_600.0
@@ -29,17 +29,17 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 async def fill(url: str) -> None:
     now = datetime.now(UTC)
-    async with holdfast.open(url) as hf:
-        await hf.create("support", "ada", id="idle")
-        asleep = await hf.create("support", "ada", id="asleep", actor="x")
+    async with limpet.open(url) as lp:
+        await lp.create("support", "ada", id="idle")
+        asleep = await lp.create("support", "ada", id="asleep", actor="x")
         await asleep.set_timer("nap", now + timedelta(days=1))
-        woken = await hf.create("support", "ada", id="woken", actor="x")
+        woken = await lp.create("support", "ada", id="woken", actor="x")
         await woken.set_timer("nap", now - timedelta(days=1))
         for id in ("waiting", "leased"):
-            s = await hf.create("support", "ada", id=id, actor="user:ada")
+            s = await lp.create("support", "ada", id=id, actor="user:ada")
             await s.append("user.message", {"text": "hi"})
-        await hf.acquire_lock(("support", "ada", "leased"), "worker-1", lease_seconds=HOUR)
-        await hf.create("billing", "ada", id="other")
+        await lp.acquire_lock(("support", "ada", "leased"), "worker-1", lease_seconds=HOUR)
+        await lp.create("billing", "ada", id="other")
 
 
 def states(told: Any) -> dict[str, str]:
@@ -109,9 +109,9 @@ def test_a_session_held_back_is_shown_with_when_it_is_retried(tmp_path: Path) ->
 
     async def give_up() -> None:
         await fill(url)
-        async with holdfast.open(url) as hf:
-            lease = await hf.acquire_lock(("support", "ada", "waiting"), "worker-2")
-            await hf.release(lease, retry_seconds=HOUR)
+        async with limpet.open(url) as lp:
+            lease = await lp.acquire_lock(("support", "ada", "waiting"), "worker-2")
+            await lp.release(lease, retry_seconds=HOUR)
 
     asyncio.run(give_up())
     _, told = answer(tmp_path, "status", url)

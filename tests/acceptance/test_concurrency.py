@@ -7,39 +7,39 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, Session
-from holdfast.model.limits import UPDATE_TRIES_MAX
-from holdfast.store.memory import MemoryStore
-from holdfast.testing.commits import addition, draft
+import limpet
+from limpet import Limpet, Session
+from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.store.memory import MemoryStore
+from limpet.testing.commits import addition, draft
 
 
-async def test_updates_of_one_session_all_count(hf: Holdfast) -> None:
+async def test_updates_of_one_session_all_count(lp: Limpet) -> None:
     """Twenty tasks, each with an object of its own, three increments each."""
-    key = (await hf.create("a", "u", state={"count": 0})).key
+    key = (await lp.create("a", "u", state={"count": 0})).key
 
     async def work(n: int) -> None:
-        mine = hf.session(key, actor=f"task:{n}")
+        mine = lp.session(key, actor=f"task:{n}")
         for _ in range(3):
             await mine.update(lambda state: {"count": state["count"] + 1})
 
     await asyncio.gather(*(work(n) for n in range(20)))
-    assert (await hf.get(key)).state["count"] == 60
+    assert (await lp.get(key)).state["count"] == 60
 
 
-async def test_updates_through_one_object_all_count(hf: Holdfast) -> None:
+async def test_updates_through_one_object_all_count(lp: Limpet) -> None:
     """Tasks that share the object do not overwrite each other either."""
-    s = await hf.create("a", "u", state={"count": 0})
+    s = await lp.create("a", "u", state={"count": 0})
     await asyncio.gather(
         *(s.update(lambda state: {"count": state["count"] + 1}, actor="x") for _ in range(20))
     )
-    assert s.state["count"] == (await hf.get(s.key)).state["count"] == 20
+    assert s.state["count"] == (await lp.get(s.key)).state["count"] == 20
 
 
 @pytest.mark.parametrize("name", ["app:count", "user:count"])
-async def test_updates_of_a_shared_name_all_count(hf: Holdfast, name: str) -> None:
+async def test_updates_of_a_shared_name_all_count(lp: Limpet, name: str) -> None:
     """Sessions that never heard of each other, one name, nothing lost."""
-    sessions = [await hf.create("a", "u", state={name: 0} if n == 0 else {}) for n in range(10)]
+    sessions = [await lp.create("a", "u", state={name: 0} if n == 0 else {}) for n in range(10)]
 
     async def work(s: Session) -> None:
         await s.refresh()
@@ -50,10 +50,10 @@ async def test_updates_of_a_shared_name_all_count(hf: Holdfast, name: str) -> No
     assert (await sessions[0].refresh()).state[name] == 30
 
 
-async def test_an_update_decides_on_the_newest_state(hf: Holdfast) -> None:
+async def test_an_update_decides_on_the_newest_state(lp: Limpet) -> None:
     """A name it reads has moved on in another session: the function sees the new value."""
-    one = await hf.create("a", "ada", state={"app:n": 1})
-    two = await hf.create("a", "bob")
+    one = await lp.create("a", "ada", state={"app:n": 1})
+    two = await lp.create("a", "bob")
     await two.append("a.b", actor="x", set={"app:n": 10})
     seen: list[int] = []
 
@@ -66,10 +66,10 @@ async def test_an_update_decides_on_the_newest_state(hf: Holdfast) -> None:
     assert one.state["doubled"] == 20
 
 
-async def test_an_update_is_not_disturbed_by_what_it_did_not_look_at(hf: Holdfast) -> None:
+async def test_an_update_is_not_disturbed_by_what_it_did_not_look_at(lp: Limpet) -> None:
     """Another session's write to another shared name is no reason to try again."""
-    one = await hf.create("a", "ada", state={"app:n": 1, "app:other": 1})
-    two = await hf.create("a", "bob")
+    one = await lp.create("a", "ada", state={"app:n": 1, "app:other": 1})
+    two = await lp.create("a", "bob")
     await two.append("a.b", actor="x", inc={"app:other": 1})
     calls: list[int] = []
 
@@ -81,10 +81,10 @@ async def test_an_update_is_not_disturbed_by_what_it_did_not_look_at(hf: Holdfas
     assert len(calls) == 1
 
 
-async def test_an_update_that_looks_at_all_names_sees_new_ones(hf: Holdfast) -> None:
+async def test_an_update_that_looks_at_all_names_sees_new_ones(lp: Limpet) -> None:
     """A name that another writer added is a change of what the function looked at."""
-    one = await hf.create("a", "u", state={"item1": 1})
-    two = await hf.get(one.key)
+    one = await lp.create("a", "u", state={"item1": 1})
+    two = await lp.get(one.key)
     await two.append("a.b", actor="x", set={"item2": 1})
     await one.update(
         lambda state: {"count": sum(name.startswith("item") for name in state)}, actor="x"
@@ -103,24 +103,24 @@ class Contested(MemoryStore):
 
 async def test_an_update_that_never_wins_gives_up_with_a_conflict() -> None:
     """Tries are bounded, and none of them leaves a trace."""
-    async with Holdfast("memory://", store=Contested()) as hf:
-        s = await hf.create("a", "u", state={"n": 0})
+    async with Limpet("memory://", store=Contested()) as lp:
+        s = await lp.create("a", "u", state={"n": 0})
         calls: list[int] = []
 
         def change(state: Any) -> dict[str, Any]:
             calls.append(1)
             return {"n": state["n"] + 1}
 
-        with pytest.raises(holdfast.SessionConflict) as info:
+        with pytest.raises(limpet.SessionConflict) as info:
             await s.update(change, actor="x")
         assert info.value.retryable
         assert 1 < len(calls) <= UPDATE_TRIES_MAX + 2
         assert not await s.read(types=["state.updated"])
 
 
-async def test_appends_of_many_tasks_are_dense(hf: Holdfast) -> None:
+async def test_appends_of_many_tasks_are_dense(lp: Limpet) -> None:
     """A hundred tasks on one object: every event once, seqs without a hole, sums exact."""
-    s = await hf.create("a", "u", state={"n": 0})
+    s = await lp.create("a", "u", state={"n": 0})
     events = await asyncio.gather(
         *(s.append("a.b", {"task": n}, actor="x", inc={"n": 1}) for n in range(100))
     )
@@ -132,32 +132,32 @@ async def test_appends_of_many_tasks_are_dense(hf: Holdfast) -> None:
     assert seqs == list(range(102 - len(seqs), 102))
 
 
-async def test_temporary_names_of_racing_appends_all_stay(hf: Holdfast) -> None:
+async def test_temporary_names_of_racing_appends_all_stay(lp: Limpet) -> None:
     """Tasks that share an object share its temp: names too, and none is lost."""
-    s = await hf.create("a", "u")
+    s = await lp.create("a", "u")
     await asyncio.gather(
         *(s.append("a.b", actor="x", set={f"temp:{n}": n}, inc={"temp:n": 1}) for n in range(10))
     )
     assert s.state == {**{f"temp:{n}": n for n in range(10)}, "temp:n": 10}
 
 
-async def test_racing_get_or_create_gives_one_session(hf: Holdfast) -> None:
+async def test_racing_get_or_create_gives_one_session(lp: Limpet) -> None:
     """Everyone gets the same session, created once."""
     sessions = await asyncio.gather(
-        *(hf.get_or_create("a", "u", id="1", state={"by": n}) for n in range(10))
+        *(lp.get_or_create("a", "u", id="1", state={"by": n}) for n in range(10))
     )
     assert len({s.head.uid for s in sessions}) == 1
     assert len({s.state["by"] for s in sessions}) == 1
-    assert (await hf.get(("a", "u", "1"))).version == 1
+    assert (await lp.get(("a", "u", "1"))).version == 1
 
 
-async def test_commits_over_crossed_sessions_all_succeed(hf: Holdfast) -> None:
+async def test_commits_over_crossed_sessions_all_succeed(lp: Limpet) -> None:
     """Transfers in both directions keep the sum and never deadlock."""
-    one = await hf.create("a", "u", id="1", state={"n": 100})
-    two = await hf.create("a", "u", id="2", state={"n": 100})
+    one = await lp.create("a", "u", id="1", state={"n": 100})
+    two = await lp.create("a", "u", id="2", state={"n": 100})
 
     async def move(giver: Session, taker: Session) -> None:
-        async with hf.commit() as c:
+        async with lp.commit() as c:
             c.append(giver, "money.sent", actor="x", inc={"n": -1})
             c.append(taker, "money.got", actor="x", inc={"n": 1})
 
@@ -182,8 +182,8 @@ class SlowLoad(MemoryStore):
 async def test_an_object_never_goes_backwards() -> None:
     """A load that was overtaken by an append does not take the append's effect away."""
     store = SlowLoad()
-    async with Holdfast("memory://", store=store) as hf:
-        s = await hf.create("a", "u", state={"n": 0, "app:n": 0})
+    async with Limpet("memory://", store=store) as lp:
+        s = await lp.create("a", "u", state={"n": 0, "app:n": 0})
         loading = asyncio.create_task(s.refresh())
         await store.begun.wait()
         await s.append("a.b", actor="x", inc={"n": 1, "app:n": 1})
@@ -196,9 +196,9 @@ async def test_an_object_never_goes_backwards() -> None:
 async def test_a_handle_is_loaded_after_refresh_whatever_raced_it() -> None:
     """Once refresh has returned, state is known, although an append was faster."""
     store = SlowLoad()
-    async with Holdfast("memory://", store=store) as hf:
-        key = (await hf.create("a", "u", state={"n": 0})).key
-        h = hf.session(key, actor="x")
+    async with Limpet("memory://", store=store) as lp:
+        key = (await lp.create("a", "u", state={"n": 0})).key
+        h = lp.session(key, actor="x")
         loading = asyncio.create_task(h.refresh())
         await store.begun.wait()
         await h.append("a.b", inc={"n": 1})
@@ -207,9 +207,9 @@ async def test_a_handle_is_loaded_after_refresh_whatever_raced_it() -> None:
         assert h.state["n"] == 1
 
 
-async def test_a_cancelled_append_leaves_object_and_store_agreeing(hf: Holdfast) -> None:
+async def test_a_cancelled_append_leaves_object_and_store_agreeing(lp: Limpet) -> None:
     """Cancelled at any point, the event is there or not, and a retry with its id makes it one."""
-    s = await hf.create("a", "u", state={"n": 0})
+    s = await lp.create("a", "u", state={"n": 0})
     for turns in (0, 1, 2, 3, 10, 100):
         task = asyncio.create_task(s.append("a.b", actor="x", id=f"t{turns}", inc={"n": 1}))
         for _ in range(turns):
@@ -217,6 +217,6 @@ async def test_a_cancelled_append_leaves_object_and_store_agreeing(hf: Holdfast)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await s.append("a.b", actor="x", id=f"t{turns}", inc={"n": 1})
-    fresh = await hf.get(s.key)
+    fresh = await lp.get(s.key)
     assert (fresh.version, fresh.state["n"]) == (7, 6)
     assert (s.version, s.state["n"]) == (7, 6)

@@ -30,7 +30,7 @@ def python(*args: str, cwd: Path, tmp: Path) -> subprocess.CompletedProcess[str]
 @pytest.fixture
 def tmp() -> Iterator[Path]:
     """Short enough for a socket's name, and open to the server's user."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as made:
+    with tempfile.TemporaryDirectory(prefix="limpet-demo-") as made:
         Path(made).chmod(0o755)
         yield Path(made)
 
@@ -54,7 +54,7 @@ def test_the_demo_keeps_its_word_and_leaves_nothing_behind(tmp: Path) -> None:
             id="events are lost",
         ),
         pytest.param(
-            "holdfast.Report.ok = True",
+            "limpet.Report.ok = True",
             "UPDATE events SET actor = 'user:eve' is found out",
             id="blind verify",
         ),
@@ -65,7 +65,7 @@ def test_a_false_claim_ends_the_demo_with_exit_code_1(
 ) -> None:
     """What the demo says is checked: made untrue, it says so and fails, and cleans up."""
     short = "tour.KILLS, demo.COUNTS, tour.WORDS = 1, 3, 3"
-    first = ["import sys", "sys.path.insert(0, '.')", "import demo, holdfast"]
+    first = ["import sys", "sys.path.insert(0, '.')", "import demo, limpet"]
     lines = [*first, "import demo_postgres as tour", short, falsification]
     ran = python("-c", "\n".join([*lines, "sys.exit(tour.main())"]), cwd=EXAMPLES, tmp=tmp)
     assert (ran.returncode, ran.stderr) == (1, "")

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast import Check, Diagnosis
-from holdfast.store.postgres import doctor
+import limpet
+from limpet import Check, Diagnosis
+from limpet.store.postgres import doctor
 from tests.support.postgres import Server, binaries, unprivileged
 
 
@@ -30,17 +30,17 @@ def server() -> Iterator[Server]:
 async def admin(server: Server) -> AsyncIterator[asyncpg.Connection]:
     """A connection beside ours, and a fresh store with one session."""
     conn = await asyncpg.connect(server.url)
-    await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
-    async with holdfast.open(server.url) as hf:
-        s = await hf.create("shop", "ada", id="1", labels={"plan": "gold"})
+    await conn.execute("DROP SCHEMA IF EXISTS limpet CASCADE")
+    async with limpet.open(server.url) as lp:
+        s = await lp.create("shop", "ada", id="1", labels={"plan": "gold"})
         await s.append("user.message", {"text": "a marker"}, actor="user:ada", set={"n": 1})
     yield conn
     await conn.close()
 
 
 async def diagnose(url: str) -> Diagnosis:
-    async with holdfast.open(url) as hf:
-        return await hf.doctor()
+    async with limpet.open(url) as lp:
+        return await lp.doctor()
 
 
 def of(diagnosis: Diagnosis, name: str) -> Check:
@@ -56,8 +56,8 @@ def unwell(diagnosis: Diagnosis) -> dict[str, str]:
 async def test_a_sound_server_is_well(server: Server) -> None:
     """Every check is ok, and progress is told to the end."""
     steps: list[tuple[int, int]] = []
-    async with holdfast.open(server.url) as hf:
-        diagnosis = await hf.doctor(progress=lambda done, total: steps.append((done, total)))
+    async with limpet.open(server.url) as lp:
+        diagnosis = await lp.doctor(progress=lambda done, total: steps.append((done, total)))
     assert unwell(diagnosis) == {}
     assert diagnosis.ok
     assert steps == [(1, 1)]
@@ -88,24 +88,24 @@ async def test_bad_settings_are_found_with_their_advice(server: Server) -> None:
 
 async def test_what_our_connections_have_counts(server: Server, admin: asyncpg.Connection) -> None:
     """Not what a role defaults to, which they do not follow; but what the URL asks for."""
-    await admin.execute("ALTER ROLE holdfast SET synchronous_commit = off")
+    await admin.execute("ALTER ROLE limpet SET synchronous_commit = off")
     try:
         assert unwell(await diagnose(server.url)) == {}
         asked = await diagnose(f"{server.url}&synchronous_commit=off")
         assert unwell(asked) == {"synchronous_commit": "problem"}
         assert "take it out of the URL" in of(asked, "synchronous_commit").advice
     finally:
-        await admin.execute("ALTER ROLE holdfast RESET synchronous_commit")
+        await admin.execute("ALTER ROLE limpet RESET synchronous_commit")
 
 
 @pytest.mark.parametrize(
     ("damage", "name"),
     [
-        ("UPDATE holdfast.events SET body = overlay(body PLACING 'K' FROM 9) WHERE seq = 2", "log"),
-        ("UPDATE holdfast.events SET seq = 7 WHERE seq = 2", "log"),
-        ("UPDATE holdfast.sessions SET pending = 5", "folds"),
-        ("DELETE FROM holdfast.labels", "tables"),
-        ("DELETE FROM holdfast.sessions", "tables"),
+        ("UPDATE limpet.events SET body = overlay(body PLACING 'K' FROM 9) WHERE seq = 2", "log"),
+        ("UPDATE limpet.events SET seq = 7 WHERE seq = 2", "log"),
+        ("UPDATE limpet.sessions SET pending = 5", "folds"),
+        ("DELETE FROM limpet.labels", "tables"),
+        ("DELETE FROM limpet.sessions", "tables"),
     ],
 )
 async def test_damage_is_a_problem(
@@ -128,7 +128,7 @@ async def test_a_transaction_that_holds_the_feed_back_is_named(
         pid = await admin.fetchval("SELECT pg_backend_pid()")
         check = of(await diagnose(server.url), "old transactions")
     assert check.severity == "warning"
-    assert f"process {pid} of holdfast" in check.found
+    assert f"process {pid} of limpet" in check.found
     assert of(await diagnose(server.url), "old transactions").ok
 
 
@@ -158,11 +158,11 @@ async def test_dead_rows_are_counted_and_vacuum_ends_them(
 ) -> None:
     """The advice names the table, and following it leaves the store well."""
     other = await asyncpg.connect(server.url)
-    await other.execute("ALTER TABLE holdfast.meta SET (autovacuum_enabled = off)")
+    await other.execute("ALTER TABLE limpet.meta SET (autovacuum_enabled = off)")
     await other.execute(
-        "INSERT INTO holdfast.meta SELECT 'x' || n, '' FROM generate_series(1, 20000) n"
+        "INSERT INTO limpet.meta SELECT 'x' || n, '' FROM generate_series(1, 20000) n"
     )
-    await other.execute("DELETE FROM holdfast.meta WHERE name LIKE 'x%'")
+    await other.execute("DELETE FROM limpet.meta WHERE name LIKE 'x%'")
     await other.close()  # what it did is counted when it leaves
     check = of(await diagnose(server.url), "dead rows")
     assert check.severity == "warning"
@@ -188,7 +188,7 @@ def standby(server: Server) -> Iterator[str]:
         "-h",
         server.folder,
         "-U",
-        "holdfast",
+        "limpet",
     ]
     subprocess.run([binaries() / "pg_basebackup", *copy], check=True, cwd=home, **who)
     options = [f"unix_socket_directories={home}", "listen_addresses=", "max_connections=200"]
@@ -199,7 +199,7 @@ def standby(server: Server) -> Iterator[str]:
         stderr=subprocess.DEVNULL,
         **who,
     )
-    yield server.url_as("holdfast", folder=home)
+    yield server.url_as("limpet", folder=home)
     process.send_signal(signal.SIGINT)
     process.wait(60)
     shutil.rmtree(home)
@@ -221,8 +221,8 @@ async def test_a_standby_is_told_from_its_primary(
 async def test_what_a_user_may_not_see_is_said(server: Server, admin: asyncpg.Connection) -> None:
     """No guess is made, and nobody is alarmed, for want of a privilege."""
     await admin.execute("DROP ROLE IF EXISTS plain; CREATE ROLE plain LOGIN")
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO plain")
-    await admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA holdfast TO plain")
+    await admin.execute("GRANT USAGE ON SCHEMA limpet TO plain")
+    await admin.execute("GRANT SELECT ON ALL TABLES IN SCHEMA limpet TO plain")
     diagnosis = await diagnose(server.url_as("plain"))
     hidden = ("replication", "wal size", "old transactions")
     assert unwell(diagnosis) == dict.fromkeys(hidden, "skipped")

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.model import limits, ops
-from holdfast.store.sqlite import connect
+from limpet.model import limits, ops
+from limpet.store.sqlite import connect
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -132,13 +132,13 @@ def test_the_bounds_are_the_real_ones() -> None:
     assert {n: v for n, v in named.items() if "." not in n} == ours
     for name, value in named.items():
         if "." in name:
-            assert resolved(f"holdfast.store.{name}") == value, name
+            assert resolved(f"limpet.store.{name}") == value, name
 
 
 def test_every_column_is_described() -> None:
     """The tables and columns of the schema are all in the chapter on the stored format."""
     page = text_of(ARCHITECTURE).partition("## The stored format")[2].partition("## Concurrency")[0]
-    steps = sorted((ROOT / "src/holdfast/store/sqlite").glob("0*.sql"))
+    steps = sorted((ROOT / "src/limpet/store/sqlite").glob("0*.sql"))
     schema = "".join(step.read_text() for step in steps)
     added = re.findall(r"ADD COLUMN (\w+)", schema)
     assert [c for c in added if f"`{c}`" not in page] == []

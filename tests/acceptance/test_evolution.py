@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar
 
 import pytest
 
-import holdfast
-from holdfast import MigrationRegistry, Record, State, UnknownVariant, errors, reducers
-from holdfast.store.memory import MemoryStore
+import limpet
+from limpet import MigrationRegistry, Record, State, UnknownVariant, errors, reducers
+from limpet.store.memory import MemoryStore
 
 KEY = ("shop", "ada", "a")
 Fields = dict[str, Any]
@@ -33,14 +33,14 @@ class Trip(State):
     steps: Annotated[list[Step], reducers.merge_by_key("name")] = []
 
 
-async def begin(hf: holdfast.Holdfast, state: State | None = None) -> holdfast.Session[Any]:
+async def begin(lp: limpet.Limpet, state: State | None = None) -> limpet.Session[Any]:
     given = Trip(goal="oslo", budget=12, steps=[Step(name="pay")]) if state is None else state
-    return await hf.create(*KEY[:2], id=KEY[2], state=given, actor="agent:a")
+    return await lp.create(*KEY[:2], id=KEY[2], state=given, actor="agent:a")
 
 
-async def stored(hf: holdfast.Holdfast) -> tuple[int, str | None, dict[str, Any]]:
+async def stored(lp: limpet.Limpet) -> tuple[int, str | None, dict[str, Any]]:
     """Version, schema version and fields, read without a class."""
-    session = await hf.get(KEY)
+    session = await lp.get(KEY)
     return session.version, session.head.schema_version, dict(session.values)
 
 
@@ -88,22 +88,22 @@ def edition(version: str) -> type[State]:
     ],
 )
 async def test_code_reads_state_of_its_own_major(
-    hf: holdfast.Holdfast, written: str, code: str, after: str | type[Exception]
+    lp: limpet.Limpet, written: str, code: str, after: str | type[Exception]
 ) -> None:
     """Any minor, numbers compared as numbers; loading writes nothing, and a refusal neither."""
-    await begin(hf, edition(written)(goal="oslo"))  # type: ignore[call-arg]  # a field of it
-    before = await stored(hf)
+    await begin(lp, edition(written)(goal="oslo"))  # type: ignore[call-arg]  # a field of it
+    before = await stored(lp)
     if not isinstance(after, str):
         with pytest.raises(after):
-            await hf.get(KEY, state_type=edition(code))
-        assert await stored(hf) == before
+            await lp.get(KEY, state_type=edition(code))
+        assert await stored(lp) == before
         return
-    session = await hf.get(KEY, state_type=edition(code), actor="agent:b")
+    session = await lp.get(KEY, state_type=edition(code), actor="agent:b")
     assert session.state.goal == "oslo"  # type: ignore[attr-defined]  # a field of it
-    assert await stored(hf) == before
+    assert await stored(lp) == before
     await session.apply({"goal": "rome"})
     moved = after != written
-    assert await stored(hf) == (3 if moved else 2, after, {"goal": "rome"})
+    assert await stored(lp) == (3 if moved else 2, after, {"goal": "rome"})
 
 
 # --- a minor change ------------------------------------------------------------------------------
@@ -128,13 +128,13 @@ class Wide(State):
     notes: Annotated[list[str], reducers.append] = ["begun"]
 
 
-async def test_an_added_field_has_its_default_until_it_is_written(hf: holdfast.Holdfast) -> None:
+async def test_an_added_field_has_its_default_until_it_is_written(lp: limpet.Limpet) -> None:
     """At the top and inside a list; an appended item goes behind the default, not instead of it."""
-    await begin(hf)
-    new = await hf.get(KEY, state_type=Wide, actor="agent:b")
+    await begin(lp)
+    new = await lp.get(KEY, state_type=Wide, actor="agent:b")
     assert (new.state.tags, new.state.steps) == (["new"], [WideStep(name="pay")])
     await new.apply({"notes": ["packed"]})
-    assert (await stored(hf))[1:] == (
+    assert (await stored(lp))[1:] == (
         "1.2.0",
         {
             "goal": "oslo",
@@ -146,11 +146,11 @@ async def test_an_added_field_has_its_default_until_it_is_written(hf: holdfast.H
 
 
 async def test_old_code_leaves_what_it_does_not_know_in_nested_records(
-    hf: holdfast.Holdfast,
+    lp: limpet.Limpet,
 ) -> None:
     """An update of an item by its key keeps the names that only newer code has given it."""
-    old = await begin(hf)
-    new = await hf.get(KEY, state_type=Wide, actor="agent:b")
+    old = await begin(lp)
+    new = await lp.get(KEY, state_type=Wide, actor="agent:b")
     await new.apply({"steps": [WideStep(name="pay", kind=Kind.TRAIN)], "tags": ["kept"]})
     await old.apply({"steps": [Step(name="pay", done=True), Step(name="go")]})
     await new.refresh()
@@ -183,11 +183,11 @@ class WideTour(State):
 
 
 async def test_old_code_that_replaces_a_record_it_read_keeps_what_it_does_not_know(
-    hf: holdfast.Holdfast,
+    lp: limpet.Limpet,
 ) -> None:
     """Alone and in a list: it comes with the copy, and newer code finds it there."""
-    old = await begin(hf, Tour(to=Stop(city="oslo")))
-    new = await hf.get(KEY, state_type=WideTour, actor="agent:b")
+    old = await begin(lp, Tour(to=Stop(city="oslo")))
+    new = await lp.get(KEY, state_type=WideTour, actor="agent:b")
     oslo = WideStop(city="oslo", country="no")
     await new.apply({"to": oslo, "stops": [oslo]})
     await old.refresh()
@@ -221,10 +221,10 @@ class Talk2(State):
     counts: Annotated[dict[Mood2, int], reducers.merge] = {}
 
 
-async def test_old_code_keeps_an_unknown_variant_and_writes_it_back(hf: holdfast.Holdfast) -> None:
+async def test_old_code_keeps_an_unknown_variant_and_writes_it_back(lp: limpet.Limpet) -> None:
     """Alone, in a list that is replaced as a whole, and as a key; newer code finds it as it was."""
-    old = await begin(hf, Talk())
-    new = await hf.get(KEY, state_type=Talk2, actor="agent:b")
+    old = await begin(lp, Talk())
+    new = await lp.get(KEY, state_type=Talk2, actor="agent:b")
     await new.apply(
         {"mood": Mood2.ELATED, "history": [Mood2.ELATED, Mood2.CALM], "counts": {Mood2.ELATED: 1}}
     )
@@ -327,23 +327,23 @@ MAJORS = {
 
 
 @pytest.mark.parametrize("change", MAJORS)
-async def test_a_major_change_needs_its_migration(hf: holdfast.Holdfast, change: str) -> None:
+async def test_a_major_change_needs_its_migration(lp: limpet.Limpet, change: str) -> None:
     """Refused without one, and nothing is written; with it, state is what the class declares."""
     code, function, wanted = MAJORS[change]
-    await begin(hf)
-    before = await stored(hf)
+    await begin(lp)
+    before = await stored(lp)
     for useless in (None, registry(("3.0.0", "4.0.0", dict)), registry(("0.9.0", "1.0.0", dict))):
         with pytest.raises(errors.SessionMigrationMissing) as info:
-            await hf.get(KEY, state_type=code, migrations=useless)
+            await lp.get(KEY, state_type=code, migrations=useless)
         assert (info.value.from_version, info.value.to_version) == ("1.1.0", "2.0.0")
-        assert await stored(hf) == before
-    session = await hf.get(
+        assert await stored(lp) == before
+    session = await lp.get(
         KEY, state_type=code, migrations=registry(("1.1.0", "2.0.0", function)), actor="agent:b"
     )
     assert session.state == wanted
     assert session.events[-1].actor == "agent:b"
-    assert (await stored(hf))[:2] == (2, "2.0.0")
-    assert (await hf.verify()).ok
+    assert (await stored(lp))[:2] == (2, "2.0.0")
+    assert (await lp.verify()).ok
 
 
 class LaterType(State):
@@ -360,32 +360,32 @@ class LaterField(State):
 
 @pytest.mark.parametrize(("code", "field"), [(LaterType, "budget"), (LaterField, "length")])
 async def test_a_major_change_under_a_minor_number_is_noticed(
-    hf: holdfast.Holdfast, code: type[State], field: str
+    lp: limpet.Limpet, code: type[State], field: str
 ) -> None:
     """Reading names the field, and no update gives the state a version that it does not fit."""
-    await begin(hf)
-    before = await stored(hf)
+    await begin(lp)
+    before = await stored(lp)
     with pytest.raises(errors.SchemaViolation) as info:
-        await hf.get(KEY, state_type=code, actor="agent:b")
+        await lp.get(KEY, state_type=code, actor="agent:b")
     assert info.value.field == field
-    session = await hf.session(KEY, state_type=code, actor="agent:b").refresh()
+    session = await lp.session(KEY, state_type=code, actor="agent:b").refresh()
     with pytest.raises(errors.SchemaViolation):
         await session.apply({"goal": "rome"})
-    commit = await hf.commit().__aenter__()
+    commit = await lp.commit().__aenter__()
     with pytest.raises(errors.SchemaViolation):
         commit.apply(session, {"goal": "rome"})
-    assert await stored(hf) == before
+    assert await stored(lp) == before
 
 
-async def test_an_update_may_make_an_untyped_state_fit(hf: holdfast.Holdfast) -> None:
+async def test_an_update_may_make_an_untyped_state_fit(lp: limpet.Limpet) -> None:
     """What counts is the state after it; one that still does not fit is not taken over."""
-    await hf.create(*KEY[:2], id=KEY[2], state={"budget": 5})
-    session = await hf.get(KEY, state_type=Trip, actor="agent:b")
+    await lp.create(*KEY[:2], id=KEY[2], state={"budget": 5})
+    session = await lp.get(KEY, state_type=Trip, actor="agent:b")
     with pytest.raises(errors.SchemaViolation):
         await session.apply({"budget": 6})
-    assert await stored(hf) == (1, None, {"budget": 5})
+    assert await stored(lp) == (1, None, {"budget": 5})
     await session.apply({"goal": "oslo"})
-    assert await stored(hf) == (3, "1.1.0", {"budget": 5, "goal": "oslo"})
+    assert await stored(lp) == (3, "1.1.0", {"budget": 5, "goal": "oslo"})
 
 
 # --- several at once -----------------------------------------------------------------------------
@@ -416,16 +416,16 @@ ALL = (("1.1.0", "2.0.0", rename_goal), ("2.0.0", "3.0.0", third), ("3.0.0", "4.
 
 
 async def test_sleeping_through_all_changes_ends_where_living_through_them_does(
-    hf: holdfast.Holdfast,
+    lp: limpet.Limpet,
 ) -> None:
     """One event over three steps, or three events over one each: the same state in the end."""
     given = Trip(goal="oslo", budget=12)
-    asleep = await hf.create("shop", "ada", id="asleep", state=given)
-    awake = await hf.create("shop", "ada", id="awake", state=given)
+    asleep = await lp.create("shop", "ada", id="asleep", state=given)
+    awake = await lp.create("shop", "ada", id="awake", state=given)
     every = registry(*ALL)
     for code in (Renamed, Third, Fourth):
-        lived = await hf.get(awake.key, state_type=code, migrations=every)
-    slept = await hf.get(asleep.key, state_type=Fourth, migrations=every)
+        lived = await lp.get(awake.key, state_type=code, migrations=every)
+    slept = await lp.get(asleep.key, state_type=Fourth, migrations=every)
     assert slept.values == lived.values == {"aim": "oslo", "rich": True}
     assert slept.state == Fourth(aim="oslo", rich=True)
     assert (slept.version, lived.version) == (2, 4)
@@ -441,53 +441,53 @@ async def test_sleeping_through_all_changes_ends_where_living_through_them_does(
     assert data["checksum_after"] == chain[-1]["checksum_after"]
 
 
-async def test_a_gap_or_a_tie_in_the_chain_migrates_nothing(hf: holdfast.Holdfast) -> None:
+async def test_a_gap_or_a_tie_in_the_chain_migrates_nothing(lp: limpet.Limpet) -> None:
     """No step is taken on a way that does not lead to the end, or of which there are two."""
-    await begin(hf)
-    before = await stored(hf)
+    await begin(lp)
+    before = await stored(lp)
     with pytest.raises(errors.SessionMigrationMissing):
-        await hf.get(KEY, state_type=Fourth, migrations=registry(ALL[0], ALL[2]))
+        await lp.get(KEY, state_type=Fourth, migrations=registry(ALL[0], ALL[2]))
     tied = registry(*ALL, ("1.1.0", "2.1.0", rename_goal), ("2.1.0", "3.0.0", third))
     with pytest.raises(errors.SessionMigrationAmbiguous) as info:
-        await hf.get(KEY, state_type=Fourth, migrations=tied)
+        await lp.get(KEY, state_type=Fourth, migrations=tied)
     assert len(info.value.paths) == 2
-    assert await stored(hf) == before
+    assert await stored(lp) == before
 
 
 def back(fields: Fields) -> Fields:
     return {"goal": fields.pop("aim"), **fields}
 
 
-async def test_a_way_back_is_taken_by_old_code_only(hf: holdfast.Holdfast) -> None:
+async def test_a_way_back_is_taken_by_old_code_only(lp: limpet.Limpet) -> None:
     """Registered for a rollback, it brings old code its state, and is no detour on the way up."""
-    await begin(hf)
+    await begin(lp)
     both = registry(ALL[0], ("2.0.0", "1.1.0", back))
-    new = await hf.get(KEY, state_type=Renamed, migrations=both)
+    new = await lp.get(KEY, state_type=Renamed, migrations=both)
     assert (new.version, new.state.aim) == (2, "oslo")
-    old = await hf.get(KEY, state_type=Trip, migrations=both)
+    old = await lp.get(KEY, state_type=Trip, migrations=both)
     assert old.state == Trip(goal="oslo", budget=12, steps=PAY)
-    assert (await stored(hf))[:2] == (3, "1.1.0")
-    assert (await hf.verify()).ok
+    assert (await stored(lp))[:2] == (3, "1.1.0")
+    assert (await lp.verify()).ok
 
 
 # --- old code after a major change ---------------------------------------------------------------
 
 
 async def test_old_code_is_refused_by_every_verb_that_reads_or_writes_typed_state(
-    hf: holdfast.Holdfast,
+    lp: limpet.Limpet,
 ) -> None:
     """Whether it loads the session now or had it in hand, and nothing is written."""
-    held = await begin(hf)
-    other = await hf.create("shop", "ada", id="other", state=Trip(goal="rome"), actor="agent:a")
-    await hf.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
-    before = await stored(hf)
+    held = await begin(lp)
+    other = await lp.create("shop", "ada", id="other", state=Trip(goal="rome"), actor="agent:a")
+    await lp.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
+    before = await stored(lp)
     given = Trip(goal="x")
     attempts: list[Callable[[], Any]] = [
-        lambda: hf.get(KEY, state_type=Trip),
-        lambda: hf.find(KEY, state_type=Trip),
-        lambda: hf.get_or_create(*KEY[:2], id=KEY[2], state=given),
-        lambda: hf.session(KEY, state_type=Trip).refresh(),
-        lambda: hf.session(KEY, state_type=Trip, actor="agent:a").apply({"goal": "x"}),
+        lambda: lp.get(KEY, state_type=Trip),
+        lambda: lp.find(KEY, state_type=Trip),
+        lambda: lp.get_or_create(*KEY[:2], id=KEY[2], state=given),
+        lambda: lp.session(KEY, state_type=Trip).refresh(),
+        lambda: lp.session(KEY, state_type=Trip, actor="agent:a").apply({"goal": "x"}),
         lambda: held.apply({"goal": "x"}),
         lambda: held.update(lambda _: {"goal": "x"}),
         lambda: held.refresh(),
@@ -495,23 +495,23 @@ async def test_old_code_is_refused_by_every_verb_that_reads_or_writes_typed_stat
     for attempt in attempts:
         with pytest.raises(errors.SessionSchemaIncompatible):
             await attempt()
-    assert await stored(hf) == before
-    late = await begin_again(hf)
-    await hf.get(late.key, state_type=Renamed, migrations=registry(ALL[0]))
-    commit = await hf.commit().__aenter__()
+    assert await stored(lp) == before
+    late = await begin_again(lp)
+    await lp.get(late.key, state_type=Renamed, migrations=registry(ALL[0]))
+    commit = await lp.commit().__aenter__()
     commit.apply(other, {"goal": "y"})
     commit.apply(late, {"goal": "x"})
     with pytest.raises(errors.SessionConflict):
         await commit.__aexit__(None, None, None)
-    assert (await hf.get(other.key, state_type=Trip)).state.goal == "rome"
+    assert (await lp.get(other.key, state_type=Trip)).state.goal == "rome"
 
 
-async def test_what_old_code_has_in_hand_stays_refused(hf: holdfast.Holdfast) -> None:
+async def test_what_old_code_has_in_hand_stays_refused(lp: limpet.Limpet) -> None:
     """However often it tries and whatever it learns in between; the object is as it was."""
-    held = await begin(hf)
-    await hf.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
-    before = await stored(hf)
-    drafts = [holdfast.Draft(type="agent.planned", set={"goal": "late"})]
+    held = await begin(lp)
+    await lp.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
+    before = await stored(lp)
+    drafts = [limpet.Draft(type="agent.planned", set={"goal": "late"})]
     attempts: list[Callable[[], Any]] = [
         lambda: held.apply({"goal": "late"}),
         lambda: held.append("agent.planned", set={"goal": "late"}),
@@ -522,10 +522,10 @@ async def test_what_old_code_has_in_hand_stays_refused(hf: holdfast.Holdfast) ->
         with pytest.raises(errors.SessionSchemaIncompatible):
             await attempt()
         assert (held.version, held.state.goal) == (1, "oslo")
-    assert await stored(hf) == before
+    assert await stored(lp) == before
     await held.append("agent.noted", {"text": "an event that changes no state"})
     assert held.version == 3
-    commit = await hf.commit().__aenter__()
+    commit = await lp.commit().__aenter__()
     attempts += [
         lambda: told(lambda: held.state),
         lambda: told(lambda: commit.apply(held, {"goal": "late"})),
@@ -535,37 +535,37 @@ async def test_what_old_code_has_in_hand_stays_refused(hf: holdfast.Holdfast) ->
         with pytest.raises(errors.SessionSchemaIncompatible):
             await attempt()
     await commit.__aexit__(None, None, None)
-    assert await stored(hf) == (3, *before[1:])
+    assert await stored(lp) == (3, *before[1:])
 
 
 async def told(question: Callable[[], Any]) -> Any:
     return question()
 
 
-async def test_new_code_goes_on_when_old_code_has_gone_back(hf: holdfast.Holdfast) -> None:
+async def test_new_code_goes_on_when_old_code_has_gone_back(lp: limpet.Limpet) -> None:
     """What it has in hand is migrated again by its next update."""
-    await begin(hf)
+    await begin(lp)
     both = registry(ALL[0], ("2.0.0", "1.1.0", back))
-    new = await hf.get(KEY, state_type=Renamed, migrations=both, actor="agent:b")
+    new = await lp.get(KEY, state_type=Renamed, migrations=both, actor="agent:b")
     for number in (1, 2):
-        await hf.get(KEY, state_type=Trip, migrations=both)
+        await lp.get(KEY, state_type=Trip, migrations=both)
         await new.apply({"budget": number})
-        await hf.get(KEY, state_type=Trip, migrations=both)
+        await lp.get(KEY, state_type=Trip, migrations=both)
         await new.append("agent.planned", set={"aim": f"aim {number}"})
         assert new.state == Renamed(aim=f"aim {number}", budget=number, steps=PAY)
-    assert (await stored(hf))[1] == "2.0.0"
-    assert (await hf.verify()).ok
+    assert (await stored(lp))[1] == "2.0.0"
+    assert (await lp.verify()).ok
 
 
-async def test_a_minor_change_stops_no_append_of_old_code(hf: holdfast.Holdfast) -> None:
+async def test_a_minor_change_stops_no_append_of_old_code(lp: limpet.Limpet) -> None:
     """It rebases as it always does; one that expects a version is told that it has moved on."""
-    old = await begin(hf)
-    new = await hf.get(KEY, state_type=Wide, actor="agent:b")
+    old = await begin(lp)
+    new = await lp.get(KEY, state_type=Wide, actor="agent:b")
     await new.apply({"tags": ["kept"]})
     with pytest.raises(errors.SessionConflict):
         await old.append("agent.planned", set={"goal": "strict"}, expect=1)
     await old.append("agent.planned", set={"goal": "rome"})
-    assert (await stored(hf))[1:] == (
+    assert (await stored(lp))[1:] == (
         "1.2.0",
         {
             "goal": "rome",
@@ -576,18 +576,18 @@ async def test_a_minor_change_stops_no_append_of_old_code(hf: holdfast.Holdfast)
     )
 
 
-async def test_a_repeated_id_is_known_after_a_major_change(hf: holdfast.Holdfast) -> None:
+async def test_a_repeated_id_is_known_after_a_major_change(lp: limpet.Limpet) -> None:
     """Old code whose answer was lost is told what it recorded, and nothing is written."""
-    held = await begin(hf)
+    held = await begin(lp)
     first = await held.append("agent.planned", set={"goal": "rome"}, id="once")
-    asking = await hf.get(KEY, state_type=Trip, actor="agent:a")
-    await hf.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
+    asking = await lp.get(KEY, state_type=Trip, actor="agent:a")
+    await lp.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
     assert await asking.append("agent.planned", set={"goal": "rome"}, id="once") == first
-    assert (await stored(hf))[:2] == (3, "2.0.0")
+    assert (await stored(lp))[:2] == (3, "2.0.0")
 
 
-async def begin_again(hf: holdfast.Holdfast) -> holdfast.Session[Trip]:
-    return await hf.create("shop", "ada", id="late", state=Trip(goal="oslo"), actor="agent:a")
+async def begin_again(lp: limpet.Limpet) -> limpet.Session[Trip]:
+    return await lp.create("shop", "ada", id="late", state=Trip(goal="oslo"), actor="agent:a")
 
 
 # --- beside others -------------------------------------------------------------------------------
@@ -603,7 +603,7 @@ class Meanwhile:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def verify(self, *given: Any) -> holdfast.Report:
+    async def verify(self, *given: Any) -> limpet.Report:
         report = await self._store.verify(*given)
         if self.once is not None:
             once, self.once = self.once, None
@@ -620,31 +620,31 @@ async def test_a_migration_that_another_writer_overtakes_is_made_again_on_what_i
         runs.append(fields["budget"])
         return rename_goal(fields)
 
-    async with holdfast.Holdfast("memory://", store=store) as hf:  # type: ignore[arg-type]
-        old = await begin(hf)
+    async with limpet.Limpet("memory://", store=store) as lp:  # type: ignore[arg-type]
+        old = await begin(lp)
         store.once = lambda: old.apply({"budget": 99})
         migrations = registry(("1.1.0", "2.0.0", counted))
-        session = await hf.get(KEY, state_type=Renamed, migrations=migrations)
+        session = await lp.get(KEY, state_type=Renamed, migrations=migrations)
         assert session.state == Renamed(aim="oslo", budget=99, steps=PAY)
         assert runs == [12, 99]
         types = [event.type for event in await session.read()]
         assert types == ["session.created", "state.updated", "state.migrated"]
-        assert (await hf.verify()).ok
+        assert (await lp.verify()).ok
 
 
-async def test_loads_and_plain_writers_at_once_lose_nothing(hf: holdfast.Holdfast) -> None:
+async def test_loads_and_plain_writers_at_once_lose_nothing(lp: limpet.Limpet) -> None:
     """Ten writers of events and ten loads that migrate: every event is there, one migration."""
-    await begin(hf)
-    writer = hf.session(KEY, actor="agent:plain")
-    loads = [hf.get(KEY, state_type=Renamed, migrations=registry(ALL[0])) for _ in range(10)]
+    await begin(lp)
+    writer = lp.session(KEY, actor="agent:plain")
+    loads = [lp.get(KEY, state_type=Renamed, migrations=registry(ALL[0])) for _ in range(10)]
     writes = [writer.append("agent.noted", {"n": n}, id=f"n{n}") for n in range(10)]
     mixed = [each for pair in zip(loads, writes, strict=True) for each in pair]
     await asyncio.gather(*mixed)
-    session = await hf.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
+    session = await lp.get(KEY, state_type=Renamed, migrations=registry(ALL[0]))
     types = [event.type for event in await session.read()]
     assert (types.count("agent.noted"), types.count("state.migrated"), len(types)) == (10, 1, 12)
     assert session.state == Renamed(aim="oslo", budget=12, steps=PAY)
-    assert (await hf.verify()).ok
+    assert (await lp.verify()).ok
 
 
 # --- damage --------------------------------------------------------------------------------------
@@ -653,8 +653,8 @@ async def test_loads_and_plain_writers_at_once_lose_nothing(hf: holdfast.Holdfas
 async def test_a_damaged_session_is_not_migrated(tmp_path: Path) -> None:
     """Integrity first: no function sees what is left of it, and no event is added."""
     path = tmp_path / "a.db"
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        held = await begin(hf)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        held = await begin(lp)
         await held.apply({"steps": [Step(name="zebra crossing")]})
     content = bytearray(path.read_bytes())
     at = content.index(b"zebra crossing")
@@ -666,15 +666,15 @@ async def test_a_damaged_session_is_not_migrated(tmp_path: Path) -> None:
         seen.append(fields)
         raise AssertionError
 
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        before = await hf.get(KEY)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        before = await lp.get(KEY)
         assert before.damaged == (2,)
         for _ in range(2):
             with pytest.raises(errors.SessionCorrupt):
-                await hf.get(
+                await lp.get(
                     KEY, state_type=Renamed, migrations=registry(("1.1.0", "2.0.0", watched))
                 )
         assert seen == []
-        after = await hf.get(KEY)
+        after = await lp.get(KEY)
         assert (after.version, after.head) == (2, before.head)
         assert [event.type for event in await after.read()] == ["session.created", "state.updated"]

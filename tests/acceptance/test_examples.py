@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 from google.protobuf import descriptor_pool, message_factory
 
-from holdfast import envelope
-from holdfast.model import protobuf
+from limpet import envelope
+from limpet.model import protobuf
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
@@ -92,7 +92,7 @@ def test_the_demo_runs_on_a_terminal_that_knows_only_ascii(tmp_path: Path) -> No
             id="an event is doubled",
         ),
         pytest.param(
-            "holdfast.Report.ok = True", "a backup in which somebody changed", id="blind verify"
+            "limpet.Report.ok = True", "a backup in which somebody changed", id="blind verify"
         ),
     ],
 )
@@ -110,7 +110,7 @@ def test_a_false_claim_ends_the_demo_with_exit_code_1(
 def falsified(change: str) -> tuple[str, str]:
     """A short demo in which something was changed first."""
     short = "demo.KILLS, demo.COUNTS = 1, 3"
-    lines = ["import sys", "sys.path.insert(0, '.')", "import demo, holdfast", short, change]
+    lines = ["import sys", "sys.path.insert(0, '.')", "import demo, limpet", short, change]
     return "-c", "\n".join([*lines, "sys.exit(demo.main())"])
 
 
@@ -210,7 +210,7 @@ def test_the_row_of_values_is_read_as_the_page_says() -> None:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(protobuf.described())
     message = message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("holdfast.envelope.Envelope")
+        pool.FindMessageTypeByName("limpet.envelope.Envelope")
     )
     fields = {"a": [1, [], {"b": None}, -0.5], "c": {"": {"d": "é"}}, "e": True}
     raw = envelope.encode(

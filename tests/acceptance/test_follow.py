@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Draft, Event, Holdfast, Session, errors
-from holdfast.model.limits import PARTIALS_WAITING_MAX
+import limpet
+from limpet import Draft, Event, Limpet, Session, errors
+from limpet.model.limits import PARTIALS_WAITING_MAX
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 
@@ -51,15 +51,15 @@ async def test_a_follower_meets_what_is_there_and_what_comes(s: Session) -> None
     await following.aclose()
 
 
-async def test_none_is_lost_and_none_doubled(hf: Holdfast) -> None:
+async def test_none_is_lost_and_none_doubled(lp: Limpet) -> None:
     """Many writers, several followers that begin at different times, more than a page."""
-    s = await hf.create("a", "u")
+    s = await lp.create("a", "u")
 
     async def follow(after: int) -> list[int]:
         return [e.seq for e in await take(s.follow(after=after), 301 - after)]
 
     async def write(n: int) -> None:
-        handle = hf.session(s.key, actor=f"w:{n}")
+        handle = lp.session(s.key, actor=f"w:{n}")
         for _ in range(10):
             await handle.append_many([Draft(type="a.b")] * 3)
 
@@ -81,9 +81,9 @@ async def test_every_follower_gets_everything(s: Session) -> None:
     assert await asyncio.wait_for(asyncio.gather(*tasks), SOON) == [e, e]
 
 
-async def test_a_follower_of_one_session_hears_of_no_other(hf: Holdfast, s: Session) -> None:
+async def test_a_follower_of_one_session_hears_of_no_other(lp: Limpet, s: Session) -> None:
     """Neither recorded nor partial events of other sessions reach it."""
-    other = await hf.create("support", "ada", id="two")
+    other = await lp.create("support", "ada", id="two")
     next_ = await waiting(s.follow(after=2))
     await other.append("a.b", actor="x")
     await partial(other, "not for you")
@@ -152,7 +152,7 @@ async def test_a_follower_just_within_the_bound_gets_everything(s: Session) -> N
     assert texts(met) == [str(n) for n in range(PARTIALS_WAITING_MAX)]
 
 
-async def test_a_writer_never_waits_for_a_follower(hf: Holdfast, s: Session) -> None:
+async def test_a_writer_never_waits_for_a_follower(lp: Limpet, s: Session) -> None:
     """One that reads nothing holds up neither appends nor other followers."""
     asleep, awake = s.follow(after=2), s.follow(after=2)
     first = [await waiting(asleep), await waiting(awake)]
@@ -173,19 +173,19 @@ async def test_a_writer_never_waits_for_a_follower(hf: Holdfast, s: Session) -> 
     ],
 )
 async def test_following_ends_with_its_session_or_its_store(
-    hf: Holdfast, s: Session, end: str, error: type[errors.HoldfastError]
+    lp: Limpet, s: Session, end: str, error: type[errors.LimpetError]
 ) -> None:
     """A waiting follower is told what happened, not left waiting."""
     next_ = await waiting(s.follow(after=2))
     if end == "close":
-        await hf.close()
+        await lp.close()
     else:
-        await (hf.delete(s.key) if end == "delete" else hf.erase(s.key))
+        await (lp.delete(s.key) if end == "delete" else lp.erase(s.key))
     with pytest.raises(error):
         await asyncio.wait_for(next_, SOON)
 
 
-async def test_a_follower_may_stop_at_any_time(hf: Holdfast, s: Session) -> None:
+async def test_a_follower_may_stop_at_any_time(lp: Limpet, s: Session) -> None:
     """Breaking off, cancelling or dropping it leaves nothing behind that fails."""
     async for e in s.follow(after=0):
         if e.seq == 2:
@@ -212,7 +212,7 @@ async def test_the_same_object_may_be_appended_to_while_followed(s: Session) -> 
 
 async def test_followers_of_another_instance_on_the_file_meet_everything(file_url: str) -> None:
     """Across instances, as across processes, the log is what is followed."""
-    async with holdfast.open(file_url) as here, holdfast.open(file_url) as there:
+    async with limpet.open(file_url) as here, limpet.open(file_url) as there:
         s = await here.create("a", "u", id="1")
         following = there.session(("a", "u", "1")).follow(after=0)
         assert texts(await take(following, 1)) == [1]
@@ -228,11 +228,11 @@ async def test_followers_of_another_instance_on_the_file_meet_everything(file_ur
 
 async def test_a_file_may_be_followed_from_both_sides(file_url: str) -> None:
     """Two instances answer each other, each hearing of the other through the file alone."""
-    async with holdfast.open(file_url) as here, holdfast.open(file_url) as there:
+    async with limpet.open(file_url) as here, limpet.open(file_url) as there:
         await here.create("a", "u", id="1")
 
-        async def play(hf: Holdfast, mine: str, theirs: str) -> list[int]:
-            s = hf.session(("a", "u", "1"), actor=mine)
+        async def play(lp: Limpet, mine: str, theirs: str) -> list[int]:
+            s = lp.session(("a", "u", "1"), actor=mine)
             seqs = []
             async for e in s.follow(after=0):
                 seqs.append(e.seq)

@@ -13,14 +13,14 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Draft, Holdfast, errors
-from holdfast.model.ops import apply, inverse, resolve
-from holdfast.model.values import EMPTY, freeze
-from holdfast.store.memory import MemoryStore
-from holdfast.store.protocol import Store
-from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.testing.clock import FakeClock
+import limpet
+from limpet import Draft, Limpet, errors
+from limpet.model.ops import apply, inverse, resolve
+from limpet.model.values import EMPTY, freeze
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Store
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.clock import FakeClock
 from tests.support.views import shown, stored
 
 
@@ -36,12 +36,12 @@ def clock() -> FakeClock:
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def still(request: pytest.FixtureRequest, path: Path, clock: FakeClock) -> Any:
-    """Holdfast on a store whose clock stands still."""
+    """Limpet on a store whose clock stands still."""
     store: Store = MemoryStore(clock.clock())
     if request.param == "sqlite":
         store = await SQLiteStore.open(path, clock=clock.clock())
-    async with Holdfast("memory://", store=store) as hf:
-        yield hf
+    async with Limpet("memory://", store=store) as lp:
+        yield lp
 
 
 # --- 1: two services on one database lose no update ----------------------------------------------
@@ -49,7 +49,7 @@ async def still(request: pytest.FixtureRequest, path: Path, clock: FakeClock) ->
 
 async def test_law_1_two_instances_lose_no_state_key(file_url: str) -> None:
     """Two instances, one session, sixty rounds each: every key of both is there."""
-    async with holdfast.open(file_url) as one, holdfast.open(file_url) as two:
+    async with limpet.open(file_url) as one, limpet.open(file_url) as two:
         key = (await one.create("a", "u")).key
         handles = [one.session(key, actor="one"), two.session(key, actor="two")]
         for n in range(60):
@@ -61,7 +61,7 @@ async def test_law_1_two_instances_lose_no_state_key(file_url: str) -> None:
 
 async def test_law_1_app_writes_of_different_users_all_count(file_url: str) -> None:
     """120 acknowledged, 120 present: by increment, by name, and by update."""
-    async with holdfast.open(file_url) as one, holdfast.open(file_url) as two:
+    async with limpet.open(file_url) as one, limpet.open(file_url) as two:
         ada = await one.create("a", "ada", state={"app:sum": 0, "app:read": 0})
         bob = await two.create("a", "bob")
         for n in range(60):
@@ -78,11 +78,11 @@ async def test_law_1_app_writes_of_different_users_all_count(file_url: str) -> N
 
 async def test_law_1_updates_of_two_instances_all_count(file_url: str) -> None:
     """Read-modify-write on both sides of a file, on a session and on an app: name."""
-    async with holdfast.open(file_url) as one, holdfast.open(file_url) as two:
+    async with limpet.open(file_url) as one, limpet.open(file_url) as two:
         key = (await one.create("a", "u", state={"n": 0, "app:n": 0})).key
 
-        async def work(hf: Holdfast) -> None:
-            s = await hf.get(key)
+        async def work(lp: Limpet) -> None:
+            s = await lp.get(key)
             for _ in range(20):
                 await s.update(lambda st: {"n": st["n"] + 1, "app:n": st["app:n"] + 1}, actor="x")
 
@@ -94,7 +94,7 @@ async def test_law_1_updates_of_two_instances_all_count(file_url: str) -> None:
 # --- 2, 3: sequence, not clock -------------------------------------------------------------------
 
 
-async def test_law_2_staleness_is_by_sequence(still: Holdfast) -> None:
+async def test_law_2_staleness_is_by_sequence(still: Limpet) -> None:
     """With equal times one of two stale writers wins, and a fresh one is never called stale."""
     key = (await still.create("a", "u")).key
     for _ in range(10):
@@ -108,7 +108,7 @@ async def test_law_2_staleness_is_by_sequence(still: Holdfast) -> None:
         await fresh.append("a.b", actor="x", expect=fresh.version)
 
 
-async def test_law_2_order_is_by_sequence(still: Holdfast) -> None:
+async def test_law_2_order_is_by_sequence(still: Limpet) -> None:
     """Events of one instant are read in the order of their recording."""
     s = await still.create("a", "u")
     for n in range(20):
@@ -118,7 +118,7 @@ async def test_law_2_order_is_by_sequence(still: Holdfast) -> None:
     assert [(e.data or {})["n"] for e in events] == list(range(20))
 
 
-async def test_law_3_time_never_runs_backwards(still: Holdfast, clock: FakeClock) -> None:
+async def test_law_3_time_never_runs_backwards(still: Limpet, clock: FakeClock) -> None:
     """Neither a wall set back nor an old time in the data moves the last update back."""
     clock.advance(timedelta(hours=1))
     s = await still.create("a", "u")
@@ -134,14 +134,14 @@ async def test_law_3_time_never_runs_backwards(still: Holdfast, clock: FakeClock
 
 async def test_law_4_a_repeated_event_id_returns_the_first_record(file_url: str) -> None:
     """From the same instance, from another one, and after a restart."""
-    async with holdfast.open(file_url) as one, holdfast.open(file_url) as two:
+    async with limpet.open(file_url) as one, limpet.open(file_url) as two:
         s = await one.create("a", "u", id="1", state={"n": 0})
         first = await s.append("a.b", {"n": 1}, actor="x", id="e", inc={"n": 1})
         assert await s.append("a.c", {"n": 2}, actor="y", id="e", inc={"n": 1}) == first
         other = await two.get(s.key)
         assert await other.append("a.b", actor="x", id="e", expect=0) == first
-    async with holdfast.open(file_url) as hf:
-        s = await hf.get(("a", "u", "1"))
+    async with limpet.open(file_url) as lp:
+        s = await lp.get(("a", "u", "1"))
         assert await s.append("a.b", actor="x", id="e", inc={"n": 1}) == first
         assert (s.version, s.state["n"]) == (2, 1)
 
@@ -152,9 +152,9 @@ async def test_law_5_a_failed_append_leaves_no_ghost(path: Path, failure: str) -
     store = await SQLiteStore.open(path, busy_seconds=0.05)
     holder = apsw.Connection(str(path))
     holder.set_busy_timeout(5_000)
-    async with Holdfast("sqlite:///", store=store) as hf:
-        s = await hf.create("a", "u", state={"n": 0, "temp:kept": 1})
-        object_before, store_before = shown(s), await stored(hf)
+    async with Limpet("sqlite:///", store=store) as lp:
+        s = await lp.create("a", "u", state={"n": 0, "temp:kept": 1})
+        object_before, store_before = shown(s), await stored(lp)
         more: dict[str, Any] = {}
         match failure:
             case "conflict":
@@ -166,28 +166,28 @@ async def test_law_5_a_failed_append_leaves_no_ghost(path: Path, failure: str) -
             case "busy":
                 holder.execute("BEGIN IMMEDIATE")
             case "deleted":
-                await hf.delete(s.key)
+                await lp.delete(s.key)
                 store_before = []
             case "closed":
-                await hf.close()
-        with pytest.raises(errors.HoldfastError):
+                await lp.close()
+        with pytest.raises(errors.LimpetError):
             await s.append("a.b", actor="x", set={"ghost": 1, "temp:ghost": 1, "app:g": 1}, **more)
         holder.close()
         assert shown(s) == object_before
         if failure != "closed":
-            assert await stored(hf) == store_before
+            assert await stored(lp) == store_before
 
 
 # --- 6: the initial state is an event ------------------------------------------------------------
 
 
-async def test_law_6_the_way_back_is_exact(hf: Holdfast) -> None:
+async def test_law_6_the_way_back_is_exact(lp: Limpet) -> None:
     """From the log alone, inverses lead back to the state given at creation, user: included."""
     given = {"n": 1, "plan": {"steps": [1, 2]}, "user:lang": "en", "none": None}
-    s = await hf.create("a", "u", state=given)
+    s = await lp.create("a", "u", state=given)
     await s.append("a.b", actor="x", inc={"n": 0.5}, delete=["none"], set={"user:lang": "de"})
     await s.append("a.b", {"t": "x" * 99}, actor="x", merge={"plan": {"a": 1}}, add={"log": [1]})
-    await s.append("a.b", actor="x", delete=["user:lang"], ops=[holdfast.ops.Cut("log", 0, 1)])
+    await s.append("a.b", actor="x", delete=["user:lang"], ops=[limpet.ops.Cut("log", 0, 1)])
     states, back = [EMPTY], []
     for event in await s.read():
         state, undo = states[-1], []
@@ -227,8 +227,8 @@ async def _steps(store: SQLiteStore, call: Callable[[], Any]) -> int:
 async def test_law_7_loading_does_not_cost_more_as_the_log_grows(path: Path) -> None:
     """The last twenty of 5,000 events cost what the last twenty of 100 cost, and so does a page."""
     store = await SQLiteStore.open(path, sync="normal")
-    async with Holdfast("sqlite:///", store=store) as hf:
-        s = await hf.create("a", "u", state={"n": 0})
+    async with Limpet("sqlite:///", store=store) as lp:
+        s = await lp.create("a", "u", state={"n": 0})
         costs: list[list[int]] = []
         for size in (100, 5_000):
             while s.version < size:
@@ -236,7 +236,7 @@ async def test_law_7_loading_does_not_cost_more_as_the_log_grows(path: Path) -> 
                 await s.append_many([Draft(type="a.b", actor="x", inc={"n": 1})] * more)
             costs.append(
                 [
-                    await _steps(store, lambda: hf.get(s.key, tail=20)),
+                    await _steps(store, lambda: lp.get(s.key, tail=20)),
                     await _steps(store, lambda: s.read(after=50, limit=20)),
                     await _steps(store, lambda: s.read(reverse=True, limit=20)),
                 ]
@@ -248,8 +248,8 @@ async def test_law_7_loading_does_not_cost_more_as_the_log_grows(path: Path) -> 
 async def test_law_7_what_is_pending_does_not_cost_more_as_the_log_grows(path: Path) -> None:
     """Three inputs after 5,000 that were dealt with cost what they cost after 100."""
     store = await SQLiteStore.open(path, sync="normal")
-    async with Holdfast("sqlite:///", store=store) as hf:
-        s = await hf.create("a", "u", actor="x")
+    async with Limpet("sqlite:///", store=store) as lp:
+        s = await lp.create("a", "u", actor="x")
         costs = []
         for size in (100, 5_000):
             while s.version < size:
@@ -267,21 +267,21 @@ async def test_law_7_a_new_process_begins_as_fast(path: Path) -> None:
     costs = []
     for size in (500, 5_000):
         store = await SQLiteStore.open(path, sync="normal")
-        async with Holdfast("sqlite:///", store=store) as hf:
-            s = await hf.get_or_create("a", "u", id="1", state={"n": 0})
+        async with Limpet("sqlite:///", store=store) as lp:
+            s = await lp.get_or_create("a", "u", id="1", state={"n": 0})
             while s.version < size:
                 more = min(1_000, size - s.version)
                 await s.append_many([Draft(type="a.b", actor="x", inc={"n": 1})] * more)
         store = await SQLiteStore.open(path, sync="normal")
-        async with Holdfast("sqlite:///", store=store) as hf:
-            costs.append(await _steps(store, lambda hf=hf: hf.get(("a", "u", "1"))))
+        async with Limpet("sqlite:///", store=store) as lp:
+            costs.append(await _steps(store, lambda lp=lp: lp.get(("a", "u", "1"))))
     assert costs[1] <= costs[0] * 1.5, costs
 
 
 async def test_law_7_listing_does_not_cost_more_as_sessions_grow(path: Path) -> None:
     """A page of fifty among 3,000 sessions costs what it costs among 300, however it is asked."""
     store = await SQLiteStore.open(path, sync="normal")
-    async with Holdfast("sqlite:///", store=store) as hf:
+    async with Limpet("sqlite:///", store=store) as lp:
         made = 0
 
         async def grow(size: int) -> None:
@@ -291,7 +291,7 @@ async def test_law_7_listing_does_not_cost_more_as_sessions_grow(path: Path) -> 
                 labels = {"plan": "gold"}
                 users = ("ada", "bob")
                 await asyncio.gather(
-                    *(hf.create("a", users[n % 2], id=str(n), labels=labels) for n in ids)
+                    *(lp.create("a", users[n % 2], id=str(n), labels=labels) for n in ids)
                 )
                 made = ids.stop
 
@@ -308,22 +308,22 @@ async def test_law_7_listing_does_not_cost_more_as_sessions_grow(path: Path) -> 
             await grow(size)
             found = []
             for query in queries:
-                cursor = (await hf.list(limit=50, **query)).cursor
+                cursor = (await lp.list(limit=50, **query)).cursor
                 for at in (None, cursor):
                     found.append(
-                        await _steps(store, lambda q=query, c=at: hf.list(limit=50, cursor=c, **q))
+                        await _steps(store, lambda q=query, c=at: lp.list(limit=50, cursor=c, **q))
                     )
             costs.append(found)
         for small, large in zip(*costs, strict=True):
             assert large <= small * 1.5, costs
 
 
-async def test_law_7_appenders_do_not_hold_each_other_up(hf: Holdfast) -> None:
+async def test_law_7_appenders_do_not_hold_each_other_up(lp: Limpet) -> None:
     """Twenty concurrent appenders of one session are done with one try each."""
-    s = await hf.create("a", "u", state={"n": 0})
+    s = await lp.create("a", "u", state={"n": 0})
 
     async def work(n: int) -> None:
-        mine = hf.session(s.key, actor=f"task:{n}")
+        mine = lp.session(s.key, actor=f"task:{n}")
         for _ in range(10):
             await mine.append("a.b", inc={"n": 1})
 
@@ -338,7 +338,7 @@ async def test_law_7_appenders_do_not_hold_each_other_up(hf: Holdfast) -> None:
 @pytest.mark.parametrize("end", ["delete", "erase"])
 async def test_law_8_a_late_write_does_not_resurrect(file_url: str, end: str) -> None:
     """Not through the object that was held, another instance, a retry, or a creation."""
-    async with holdfast.open(file_url) as one, holdfast.open(file_url) as two:
+    async with limpet.open(file_url) as one, limpet.open(file_url) as two:
         s = await one.create("a", "u", id="1")
         other = await two.get(s.key)
         await s.append("a.b", actor="x", id="e")
@@ -361,7 +361,7 @@ async def test_law_8_a_late_write_does_not_resurrect(file_url: str, end: str) ->
 
 async def test_law_9_of_two_writers_from_one_parent_one_is_accepted(file_url: str) -> None:
     """Whichever instance they come from."""
-    async with holdfast.open(file_url) as one, holdfast.open(file_url) as two:
+    async with limpet.open(file_url) as one, limpet.open(file_url) as two:
         key = (await one.create("a", "u")).key
         for _ in range(20):
             writers = [await one.get(key), await two.get(key)]
@@ -379,15 +379,15 @@ async def test_law_9_of_two_writers_from_one_parent_one_is_accepted(file_url: st
 @pytest.fixture
 async def varied(path: Path) -> Path:
     """A session with an event of every kind that the head is folded from."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        s = await hf.create("a", "u", id="1", state={"n": 0}, labels={"l": "v"})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.create("a", "u", id="1", state={"n": 0}, labels={"l": "v"})
         await s.append("user.message", {"text": "hi"}, actor="x", inc={"n": 1})
         await s.set_timer("t", s.head.updated_at, actor="x")
         await s.mark_processed([2], actor="x")
         await s.label({"m": "w"}, actor="x")
         await s.clear_timer("t", actor="x")
         await s.append("agent.message", {"text": "ho"}, actor="x", inc={"n": 1})
-        await hf.create("a", "u", id="2")
+        await lp.create("a", "u", id="2")
     return path
 
 
@@ -397,8 +397,8 @@ async def test_law_11_a_corrupt_row_is_isolated_and_reported(varied: Path, seq: 
     conn = apsw.Connection(str(varied))
     conn.execute("UPDATE events SET body = x'00ff' WHERE seq = ? AND sid = 1", (seq,))
     conn.close()
-    async with holdfast.open(f"sqlite:///{varied}") as hf:
-        s = await hf.get(("a", "u", "1"))
+    async with limpet.open(f"sqlite:///{varied}") as lp:
+        s = await lp.get(("a", "u", "1"))
         assert s.damaged == (seq,)
         assert (s.version, s.labels) == (7, {"l": "v", "m": "w"})
         assert [e.seq for e in s.events] == [1, 2, 3, 4, 5, 6, 7]
@@ -406,10 +406,10 @@ async def test_law_11_a_corrupt_row_is_isolated_and_reported(varied: Path, seq: 
         lost = s.events[seq - 1]
         assert (lost.data, lost.ops) == (None, ())
         assert (await s.append("a.b", actor="x")).seq == 8
-        report = await hf.verify()
+        report = await lp.verify()
         assert {(f.key.id if f.key else None, f.seq) for f in report.findings} == {("1", seq)}
-        assert (await hf.get(("a", "u", "2"))).version == 1
-        assert len((await hf.list(app="a")).items) == 2
+        assert (await lp.get(("a", "u", "2"))).version == 1
+        assert len((await lp.list(app="a")).items) == 2
 
 
 @pytest.mark.parametrize("name", ["app:shared", "user:own"])
@@ -417,19 +417,19 @@ async def test_law_11_a_corrupt_shared_value_is_isolated_and_reported(
     path: Path, name: str
 ) -> None:
     """Sessions that see it are still served with everything else, and verify names it."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.create("a", "u", id="1", state={"n": 1, "app:shared": 1, "user:own": 2})
-        await hf.create("a", "v", id="2", state={"user:own": 3})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.create("a", "u", id="1", state={"n": 1, "app:shared": 1, "user:own": 2})
+        await lp.create("a", "v", id="2", state={"user:own": 3})
     conn = apsw.Connection(str(path))
     conn.execute("UPDATE scopes SET body = x'00ff' WHERE name = ? AND user != 'v'", (name,))
     conn.close()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        s = await hf.get(("a", "u", "1"))
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.get(("a", "u", "1"))
         assert s.state["n"] == 1
         assert len([n for n in ("app:shared", "user:own") if n in s.state]) == 1
         assert (await s.append("a.b", actor="x", inc={"n": 1})).seq == 2
-        assert (await hf.get(("a", "v", "2"))).state["user:own"] == 3
-        report = await hf.verify()
+        assert (await lp.get(("a", "v", "2"))).state["user:own"] == 3
+        report = await lp.verify()
         assert not report.ok
         assert name in str(report.findings)
         await s.append("a.b", actor="x", set={name: 9})
@@ -438,19 +438,19 @@ async def test_law_11_a_corrupt_shared_value_is_isolated_and_reported(
 
 async def test_law_11_a_corrupt_shared_value_fails_no_neighbour(path: Path) -> None:
     """An op that needs it is refused with an error of ours; what was sent with it is recorded."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.create("a", "u", id="1", state={"app:shared": 1})
-        await hf.create("b", "u", id="1")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.create("a", "u", id="1", state={"app:shared": 1})
+        await lp.create("b", "u", id="1")
     conn = apsw.Connection(str(path))
     conn.execute("UPDATE scopes SET body = x'00ff'")
     conn.close()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        harmed, sound = (hf.session((app, "u", "1"), actor="x") for app in "ab")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        harmed, sound = (lp.session((app, "u", "1"), actor="x") for app in "ab")
         wrong, right = await asyncio.gather(
             harmed.append("a.b", inc={"app:shared": 1}), sound.append("a.b"), return_exceptions=True
         )
-        assert isinstance(wrong, errors.HoldfastError)
-        assert isinstance(right, holdfast.Event)
+        assert isinstance(wrong, errors.LimpetError)
+        assert isinstance(right, limpet.Event)
 
 
 # --- 13: data, never code ------------------------------------------------------------------------
@@ -475,13 +475,13 @@ async def test_law_13_stored_bytes_are_never_run(varied: Path, tmp_path: Path) -
     conn.execute("UPDATE events SET body = ?, flags = 0 WHERE seq = 2", (Bomb(mark).raw(),))
     conn.execute("UPDATE snapshots SET body = ?", (Bomb(mark).raw(),))
     conn.close()
-    async with holdfast.open(f"sqlite:///{varied}") as hf:
-        assert (await hf.get(("a", "u", "1"))).damaged == (2,)
-        await hf.verify()
+    async with limpet.open(f"sqlite:///{varied}") as lp:
+        assert (await lp.get(("a", "u", "1"))).damaged == (2,)
+        await lp.verify()
     assert not mark.exists()
 
 
-async def test_law_13_data_that_looks_like_code_stays_data(hf: Holdfast) -> None:
+async def test_law_13_data_that_looks_like_code_stays_data(lp: Limpet) -> None:
     """The words that other formats take as instructions are words here."""
     data = {
         "lc": 1,
@@ -492,16 +492,16 @@ async def test_law_13_data_that_looks_like_code_stays_data(hf: Holdfast) -> None
         "$ref": "#/",
         "!!python/object/apply:os.system": ["true"],
     }
-    s = await hf.create("a", "u", state={"d": data})
+    s = await lp.create("a", "u", state={"d": data})
     await s.append("a.b", data, actor="x")
-    got = await hf.get(s.key)
+    got = await lp.get(s.key)
     assert got.state["d"] == got.events[-1].data == freeze(data)
 
 
 def test_law_13_nothing_here_can_load_code_from_bytes() -> None:
     """No module of ours imports a deserialiser that runs code, or calls eval or exec."""
     forbidden = {"pickle", "cPickle", "marshal", "shelve", "dill", "yaml", "jsonpickle", "code"}
-    for file in Path(holdfast.__file__).parent.rglob("*.py"):
+    for file in Path(limpet.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
                 case ast.Import(names=names):

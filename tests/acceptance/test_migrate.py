@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import MigrationRegistry, errors
+import limpet
+from limpet import MigrationRegistry, errors
 from tests.support import chats
 
 
@@ -23,32 +23,32 @@ def registry() -> MigrationRegistry:
     return found
 
 
-async def many(hf: holdfast.Holdfast, count: int, app: str = "support") -> None:
+async def many(lp: limpet.Limpet, count: int, app: str = "support") -> None:
     await asyncio.gather(
-        *(hf.create(app, "ada", id=str(n), state=chats.Old(plan=str(n))) for n in range(count))
+        *(lp.create(app, "ada", id=str(n), state=chats.Old(plan=str(n))) for n in range(count))
     )
 
 
-async def test_every_session_is_met_once_over_many_pages(hf: holdfast.Holdfast) -> None:
+async def test_every_session_is_met_once_over_many_pages(lp: limpet.Limpet) -> None:
     """Progress ends where the count does; nothing is written until it is asked for."""
-    await many(hf, 1_050)
+    await many(lp, 1_050)
     seen: list[tuple[int, int]] = []
-    plan = await hf.migrate(registry(), chats.New, progress=lambda *at: seen.append(at))
+    plan = await lp.migrate(registry(), chats.New, progress=lambda *at: seen.append(at))
     assert (plan.ok, plan.applied, plan.target) == (True, False, "2.0.0")
     assert (plan.sessions, plan.count("migratable")) == (1_050, 1_050)
     assert seen[-1] == (1_050, 1_050)
     assert all(done <= total == 1_050 for done, total in seen)
     assert sorted(seen) == seen
-    assert all(head.version == 1 for head in (await hf.list(limit=1_000)).items)
+    assert all(head.version == 1 for head in (await lp.list(limit=1_000)).items)
 
 
-async def test_the_event_is_the_one_that_a_load_records(hf: holdfast.Holdfast) -> None:
+async def test_the_event_is_the_one_that_a_load_records(lp: limpet.Limpet) -> None:
     """Same type, data and operations, by the same actor: there is one way to migrate."""
-    await many(hf, 2)
-    await hf.get(("support", "ada", "0"), state_type=chats.New, migrations=registry())
-    plan = await hf.migrate(registry(), chats.New, apply=True)
+    await many(lp, 2)
+    await lp.get(("support", "ada", "0"), state_type=chats.New, migrations=registry())
+    plan = await lp.migrate(registry(), chats.New, apply=True)
     assert (plan.count("compatible"), plan.count("migrated")) == (1, 1)
-    one, two = [(await hf.get(("support", "ada", id))).events[-1] for id in ("0", "1")]
+    one, two = [(await lp.get(("support", "ada", id))).events[-1] for id in ("0", "1")]
     assert (one.type, two.type) == ("state.migrated", "state.migrated")
     assert (one.actor, one.data) != (two.actor, two.data)  # another state, other checksums
     assert (one.actor, one.data["from"], one.data["to"], one.data["steps"]) == (
@@ -58,16 +58,16 @@ async def test_the_event_is_the_one_that_a_load_records(hf: holdfast.Holdfast) -
         two.data["steps"],
     )
     assert [op.path for op in one.ops] == [op.path for op in two.ops]
-    assert (await hf.verify()).ok
+    assert (await lp.verify()).ok
 
 
-async def test_beside_live_writers_nothing_is_lost(hf: holdfast.Holdfast) -> None:
+async def test_beside_live_writers_nothing_is_lost(lp: limpet.Limpet) -> None:
     """Appends before, between and after: all are there, and every session is migrated once."""
-    await many(hf, 40)
+    await many(lp, 40)
     stop = asyncio.Event()
 
     async def write(n: int) -> int:
-        session, written = hf.session(("support", "ada", str(n)), actor="w"), 0
+        session, written = lp.session(("support", "ada", str(n)), actor="w"), 0
         while not stop.is_set() and written < 100:
             await session.append("agent.step", set={"step": written})
             await asyncio.sleep(0)  # in memory nothing else would let others run
@@ -75,30 +75,30 @@ async def test_beside_live_writers_nothing_is_lost(hf: holdfast.Holdfast) -> Non
         return written
 
     writers = {str(n): asyncio.create_task(write(n)) for n in range(0, 40, 4)}
-    plan = await hf.migrate(registry(), chats.New, apply=True)
+    plan = await lp.migrate(registry(), chats.New, apply=True)
     stop.set()
     written = {id: await writer for id, writer in writers.items()}
     assert plan.count("migrated") == 40
-    for head in (await hf.list()).items:
-        events = await hf.session(head.key).read(limit=1_000)
+    for head in (await lp.list()).items:
+        events = await lp.session(head.key).read(limit=1_000)
         assert sum(event.type == "state.migrated" for event in events) == 1
         steps = sum(event.type == "agent.step" for event in events)
         assert steps == written.get(head.key.id, 0)
-    assert (await hf.verify()).ok
+    assert (await lp.verify()).ok
 
 
-async def test_two_runs_at_once_migrate_every_session_once(hf: holdfast.Holdfast) -> None:
+async def test_two_runs_at_once_migrate_every_session_once(lp: limpet.Limpet) -> None:
     """Whoever is second finds it compatible."""
-    await many(hf, 60)
-    plans = await asyncio.gather(*(hf.migrate(registry(), chats.New, apply=True) for _ in range(2)))
+    await many(lp, 60)
+    plans = await asyncio.gather(*(lp.migrate(registry(), chats.New, apply=True) for _ in range(2)))
     assert sum(plan.count("migrated") for plan in plans) == 60
     assert sum(plan.sessions for plan in plans) == 120
-    assert {head.version for head in (await hf.list(limit=100)).items} == {2}
+    assert {head.version for head in (await lp.list(limit=100)).items} == {2}
 
 
-async def test_a_session_that_is_deleted_meanwhile_is_not_counted(hf: holdfast.Holdfast) -> None:
+async def test_a_session_that_is_deleted_meanwhile_is_not_counted(lp: limpet.Limpet) -> None:
     """Its head was read, and it is gone when its turn comes."""
-    await many(hf, 3)
+    await many(lp, 3)
     found = MigrationRegistry()
 
     @found.migration("1.0.0", "2.0.0")
@@ -106,66 +106,66 @@ async def test_a_session_that_is_deleted_meanwhile_is_not_counted(hf: holdfast.H
         return {"goal": fields["plan"]}
 
     deleted: list[bool] = []
-    load = hf._store_now().load
+    load = lp._store_now().load
 
-    async def deleting(key: holdfast.Key, **how: Any) -> Any:
+    async def deleting(key: limpet.Key, **how: Any) -> Any:
         if key.id == "1" and not deleted:
-            deleted.append(await hf.delete(key))
+            deleted.append(await lp.delete(key))
         return await load(key, **how)
 
-    hf._store_now().load = deleting  # type: ignore[method-assign]  # the moment between two calls
-    plan = await hf.migrate(found, chats.New)
+    lp._store_now().load = deleting  # type: ignore[method-assign]  # the moment between two calls
+    plan = await lp.migrate(found, chats.New)
     assert (deleted, plan.sessions) == ([True], 2)
 
 
 async def test_names_that_others_share_are_not_a_migrations_to_write(
-    hf: holdfast.Holdfast,
+    lp: limpet.Limpet,
 ) -> None:
     """It fails, on a load too, before anything is written."""
-    await many(hf, 1)
+    await many(lp, 1)
     found = MigrationRegistry()
     found.register("1.0.0", "2.0.0", lambda fields: {"goal": "", "app:plan": fields["plan"]})
-    plan = await hf.migrate(found, chats.New, apply=True)
+    plan = await lp.migrate(found, chats.New, apply=True)
     (outcome,) = plan.outcomes
     assert (outcome.fate, outcome.ok, plan.ok) == ("failed", False, False)
     assert "'app:plan'" in outcome.reason
     key = ("support", "ada", "0")
     with pytest.raises(errors.SessionMigrationFailed):
-        await hf.get(key, state_type=chats.New, migrations=found)
-    session = await hf.get(key)
+        await lp.get(key, state_type=chats.New, migrations=found)
+    session = await lp.get(key)
     assert (session.version, session.values) == (1, {"plan": "0"})
 
 
-async def test_what_is_too_much_for_an_event_is_seen_by_the_plan(hf: holdfast.Holdfast) -> None:
+async def test_what_is_too_much_for_an_event_is_seen_by_the_plan(lp: limpet.Limpet) -> None:
     """The whole event is made and measured, not only the state."""
-    await many(hf, 1)
+    await many(lp, 1)
     found = MigrationRegistry()
     found.register("1.0.0", "2.0.0", lambda fields: {f"f{n}": n for n in range(2_000)})
-    (outcome,) = (await hf.migrate(found)).outcomes
+    (outcome,) = (await lp.migrate(found)).outcomes
     assert outcome.fate == "failed"
 
 
-async def test_only_the_sessions_of_an_app_are_migrated(hf: holdfast.Holdfast) -> None:
+async def test_only_the_sessions_of_an_app_are_migrated(lp: limpet.Limpet) -> None:
     """Those of another stay as they are."""
-    await many(hf, 3)
-    await many(hf, 2, app="billing")
-    plan = await hf.migrate(registry(), app="billing", apply=True)
+    await many(lp, 3)
+    await many(lp, 2, app="billing")
+    plan = await lp.migrate(registry(), app="billing", apply=True)
     assert plan.count("migrated") == plan.sessions == 2
-    assert {head.version for head in (await hf.list(app="support")).items} == {1}
+    assert {head.version for head in (await lp.list(app="support")).items} == {1}
 
 
-async def test_a_wrong_registry_or_class_is_refused(hf: holdfast.Holdfast) -> None:
+async def test_a_wrong_registry_or_class_is_refused(lp: limpet.Limpet) -> None:
     """Before any session is looked at."""
     with pytest.raises(errors.InvalidInput, match="is no registry"):
-        await hf.migrate({})  # type: ignore[arg-type]  # on purpose
+        await lp.migrate({})  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="is no State"):
-        await hf.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose
+        await lp.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="no version to migrate to"):
-        await hf.migrate(MigrationRegistry())
+        await lp.migrate(MigrationRegistry())
 
 
 def test_without_await_too(tmp_path: Any) -> None:
     """The sync façade hands the plan through."""
-    with holdfast.open_sync(f"sqlite:///{tmp_path}/a.db") as hf:
-        hf.create("support", "ada", id="1", state=chats.Old(plan="p"))
-        assert hf.migrate(registry(), chats.New, apply=True).count("migrated") == 1
+    with limpet.open_sync(f"sqlite:///{tmp_path}/a.db") as lp:
+        lp.create("support", "ada", id="1", state=chats.Old(plan="p"))
+        assert lp.migrate(registry(), chats.New, apply=True).count("migrated") == 1

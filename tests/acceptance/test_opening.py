@@ -12,9 +12,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import errors
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.forked import as_nobody, in_child
 
 
@@ -25,12 +25,12 @@ def path(tmp_path: Path) -> Path:
 
 async def opened(path: Path) -> int:
     """Open, write one event, close; its seq."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        s = await hf.get_or_create("a", "u", id="1", actor="x")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.get_or_create("a", "u", id="1", actor="x")
         return (await s.append("a.b", actor="x")).seq
 
 
-async def refused(path: Path, error: type[errors.HoldfastError]) -> None:
+async def refused(path: Path, error: type[errors.LimpetError]) -> None:
     """Opening fails with this error, and the file is byte for byte what it was."""
     before = path.read_bytes() if path.is_file() else None
     with pytest.raises(error) as info:
@@ -105,14 +105,14 @@ async def test_a_locked_database_is_busy(path: Path) -> None:
     store = await SQLiteStore.open(path, busy_seconds=0.05)
     holder = apsw.Connection(str(path))
     holder.set_busy_timeout(5_000)
-    async with holdfast.Holdfast("sqlite:///", store=store) as hf:
-        s = await hf.get(("a", "u", "1"))
+    async with limpet.Limpet("sqlite:///", store=store) as lp:
+        s = await lp.get(("a", "u", "1"))
         holder.execute("BEGIN IMMEDIATE")
         with pytest.raises(errors.StoreBusy) as info:
             await s.append("a.b", actor="x", set={"n": 1})
         assert info.value.retryable
         assert (s.version, dict(s.state)) == (2, {})
-        assert (await hf.get(s.key)).version == 2
+        assert (await lp.get(s.key)).version == 2
         holder.execute("ROLLBACK")
         assert (await s.append("a.b", actor="x")).seq == 3
     holder.close()
@@ -154,9 +154,9 @@ def test_a_database_that_may_not_be_written_is_told(public: Path, protected: str
 async def test_one_file_may_be_opened_many_times(path: Path) -> None:
     """A new file opened by several at once is made once."""
     url = f"sqlite:///{path}"
-    instances = [holdfast.open(url) for _ in range(5)]
-    await asyncio.gather(*(hf.__aenter__() for hf in instances))
-    await asyncio.gather(*(hf.create("a", "u", id=str(n)) for n, hf in enumerate(instances)))
+    instances = [limpet.open(url) for _ in range(5)]
+    await asyncio.gather(*(lp.__aenter__() for lp in instances))
+    await asyncio.gather(*(lp.create("a", "u", id=str(n)) for n, lp in enumerate(instances)))
     assert len((await instances[0].list()).items) == 5
-    for hf in instances:
-        await hf.close()
+    for lp in instances:
+        await lp.close()

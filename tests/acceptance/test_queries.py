@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidCursor, InvalidQuery, Session
-from holdfast.model.limits import QUERY_LABELS_MAX, QUERY_TYPES_MAX
-from holdfast.store import cursor as cursors
-from holdfast.store.protocol import Query
+from limpet import InvalidCursor, InvalidQuery, Limpet, Session
+from limpet.model.limits import QUERY_LABELS_MAX, QUERY_TYPES_MAX
+from limpet.store import cursor as cursors
+from limpet.store.protocol import Query
 
-Ask = Callable[[Holdfast, Session], Awaitable[Any]]
+Ask = Callable[[Limpet, Session], Awaitable[Any]]
 
 
 def labels(count: int) -> dict[str, str]:
@@ -24,39 +24,39 @@ def types(count: int) -> list[str]:
 
 
 REFUSED: dict[str, Ask] = {
-    "app with a surrogate": lambda hf, s: hf.list(app="\ud800"),
-    "app with a zero": lambda hf, s: hf.list(app="a\0b"),
-    "app too long": lambda hf, s: hf.list(app="a" * 257),
-    "app empty": lambda hf, s: hf.list(app=""),
-    "app of another kind": lambda hf, s: hf.list(app=5),  # type: ignore[arg-type]  # wrong on purpose
-    "user with a surrogate": lambda hf, s: hf.list(app="a", user="\udfff"),
-    "label with a surrogate": lambda hf, s: hf.list(app="a", label={"\ud800": "x"}),
-    "label value with a surrogate": lambda hf, s: hf.list(app="a", label={"x": "\ud800"}),
-    "many labels": lambda hf, s: hf.list(app="a", label=labels(70)),
-    "one label too many": lambda hf, s: hf.list(app="a", label=labels(QUERY_LABELS_MAX + 1)),
-    "after past 64 bits": lambda hf, s: s.read(after=2**64),
-    "after at 63 bits": lambda hf, s: s.read(after=2**63),
-    "after past 64 bits, reversed": lambda hf, s: s.read(after=2**64, reverse=True),
-    "many types": lambda hf, s: s.read(types=types(5_000)),
-    "one type too many": lambda hf, s: s.read(types=types(QUERY_TYPES_MAX + 1)),
-    "type with a surrogate": lambda hf, s: s.read(types=["a.\ud800"]),
-    "type of another kind": lambda hf, s: s.read(types=[5]),  # type: ignore[list-item]  # wrong on purpose
+    "app with a surrogate": lambda lp, s: lp.list(app="\ud800"),
+    "app with a zero": lambda lp, s: lp.list(app="a\0b"),
+    "app too long": lambda lp, s: lp.list(app="a" * 257),
+    "app empty": lambda lp, s: lp.list(app=""),
+    "app of another kind": lambda lp, s: lp.list(app=5),  # type: ignore[arg-type]  # wrong on purpose
+    "user with a surrogate": lambda lp, s: lp.list(app="a", user="\udfff"),
+    "label with a surrogate": lambda lp, s: lp.list(app="a", label={"\ud800": "x"}),
+    "label value with a surrogate": lambda lp, s: lp.list(app="a", label={"x": "\ud800"}),
+    "many labels": lambda lp, s: lp.list(app="a", label=labels(70)),
+    "one label too many": lambda lp, s: lp.list(app="a", label=labels(QUERY_LABELS_MAX + 1)),
+    "after past 64 bits": lambda lp, s: s.read(after=2**64),
+    "after at 63 bits": lambda lp, s: s.read(after=2**63),
+    "after past 64 bits, reversed": lambda lp, s: s.read(after=2**64, reverse=True),
+    "many types": lambda lp, s: s.read(types=types(5_000)),
+    "one type too many": lambda lp, s: s.read(types=types(QUERY_TYPES_MAX + 1)),
+    "type with a surrogate": lambda lp, s: s.read(types=["a.\ud800"]),
+    "type of another kind": lambda lp, s: s.read(types=[5]),  # type: ignore[list-item]  # wrong on purpose
 }
 
 
 @pytest.mark.parametrize("ask", REFUSED.values(), ids=REFUSED.keys())
 async def test_a_question_that_no_store_can_answer_is_refused(
-    hf: Holdfast, s: Session, ask: Ask
+    lp: Limpet, s: Session, ask: Ask
 ) -> None:
     """The same in every store, and the next question is answered."""
     with pytest.raises(InvalidQuery):
-        await ask(hf, s)
+        await ask(lp, s)
     assert (await s.read(after=1))[0].seq == 2
 
 
-async def test_a_question_at_its_bounds_is_answered(hf: Holdfast, s: Session) -> None:
+async def test_a_question_at_its_bounds_is_answered(lp: Limpet, s: Session) -> None:
     """The most labels, the most types, the largest seq."""
-    assert (await hf.list(app="support", label=labels(QUERY_LABELS_MAX))).items == ()
+    assert (await lp.list(app="support", label=labels(QUERY_LABELS_MAX))).items == ()
     assert await s.read(types=types(QUERY_TYPES_MAX)) == ()
     assert await s.read(after=2**63 - 1) == ()
     assert [e.seq for e in await s.read(after=2**63 - 1, reverse=True)] == [2, 1]
@@ -66,9 +66,9 @@ async def test_a_question_at_its_bounds_is_answered(hf: Holdfast, s: Session) ->
     ("mark", "row"), [(2**70, 1), (1, 2**70), (-(2**70), 1), (1, -(2**70)), (2**63, 2**63)]
 )
 @pytest.mark.usefixtures("s")
-async def test_a_forged_cursor_is_refused(hf: Holdfast, mark: int, row: int) -> None:
+async def test_a_forged_cursor_is_refused(lp: Limpet, mark: int, row: int) -> None:
     """Numbers that no page ends at do not reach a database."""
     query = Query(app="support", reverse=True)
-    assert len((await hf.list(app="support", cursor=cursors.write(query, 2**62, 1))).items) == 1
+    assert len((await lp.list(app="support", cursor=cursors.write(query, 2**62, 1))).items) == 1
     with pytest.raises(InvalidCursor):
-        await hf.list(app="support", cursor=cursors.write(query, mark, row))
+        await lp.list(app="support", cursor=cursors.write(query, mark, row))

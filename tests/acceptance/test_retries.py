@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Draft, Holdfast, StoreFailed
-from holdfast.model.events import Commit
-from holdfast.store.memory import MemoryStore
-from holdfast.store.protocol import Committed
-from holdfast.store.sqlite.store import SQLiteStore
+from limpet import Draft, Limpet, StoreFailed
+from limpet.model.events import Commit
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Committed
+from limpet.store.sqlite.store import SQLiteStore
 
 
 class Lossy:
@@ -46,17 +46,17 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-async def hf(store: Any) -> AsyncIterator[Holdfast]:
-    async with Holdfast("test", store=store) as hf:
-        yield hf
+async def lp(store: Any) -> AsyncIterator[Limpet]:
+    async with Limpet("test", store=store) as lp:
+        yield lp
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_lost_append_is_sent_again_and_counts_once(
-    hf: Holdfast, store: Any, when: str
+    lp: Limpet, store: Any, when: str
 ) -> None:
     """Recorded or not: with the id of the error the second attempt makes it one."""
-    session = await hf.create("a", "u", id="q", actor="x", state={"n": 0})
+    session = await lp.create("a", "u", id="q", actor="x", state={"n": 0})
     store.fails = when
     with pytest.raises(StoreFailed) as info:
         await session.append("x.y", {"k": 1}, inc={"n": 1})
@@ -68,10 +68,10 @@ async def test_a_lost_append_is_sent_again_and_counts_once(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_lost_appends_are_sent_again_in_their_order(
-    hf: Holdfast, store: Any, when: str
+    lp: Limpet, store: Any, when: str
 ) -> None:
     """One id for each draft; those that the caller chose are kept."""
-    session = await hf.create("a", "u", id="q", actor="x", state={"n": 0})
+    session = await lp.create("a", "u", id="q", actor="x", state={"n": 0})
     store.fails = when
     with pytest.raises(StoreFailed) as info:
         await session.append_many(
@@ -92,13 +92,13 @@ async def test_lost_appends_are_sent_again_in_their_order(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_lost_commit_is_sent_again_and_counts_once(
-    hf: Holdfast, store: Any, when: str
+    lp: Limpet, store: Any, when: str
 ) -> None:
     """Over several sessions: the ids are in the order of the appends."""
-    one, two = [await hf.create("a", "u", id=id, actor="x", state={"n": 0}) for id in "12"]
+    one, two = [await lp.create("a", "u", id=id, actor="x", state={"n": 0}) for id in "12"]
 
     async def write(ids: Sequence[str | None]) -> list[str]:
-        async with hf.commit() as commit:
+        async with lp.commit() as commit:
             for session, id in zip((one, two, one), ids, strict=True):
                 commit.append(session, "x.y", inc={"n": 1}, id=id)
         return [event.id for event in commit.events]
@@ -113,13 +113,13 @@ async def test_a_lost_commit_is_sent_again_and_counts_once(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_a_lost_creation_is_found_or_made_by_its_id(
-    hf: Holdfast, store: Any, when: str
+    lp: Limpet, store: Any, when: str
 ) -> None:
     """Recorded or not: get_or_create, as the error says, leaves one session."""
     store.fails = when
     with pytest.raises(StoreFailed, match="get_or_create") as info:
-        await hf.create("a", "u", id="q", state={"n": 1})
+        await lp.create("a", "u", id="q", state={"n": 1})
     assert info.value.asked == "create"
-    session = await hf.get_or_create("a", "u", id="q", state={"n": 1})
+    session = await lp.get_or_create("a", "u", id="q", state={"n": 1})
     assert (session.version, dict(session.state)) == (1, {"n": 1})
-    assert len((await hf.list(app="a")).items) == 1
+    assert len((await lp.list(app="a")).items) == 1

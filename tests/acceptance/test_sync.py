@@ -11,53 +11,53 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Draft, errors
+import limpet
+from limpet import Draft, errors
 from tests.support.forked import in_child
 from tests.support.processes import ROOT, Child
 
 
 @pytest.fixture
-def hf(url: str) -> Iterator[Any]:
-    with holdfast.open_sync(url) as opened:
+def lp(url: str) -> Iterator[Any]:
+    with limpet.open_sync(url) as opened:
         yield opened
 
 
 def ours() -> list[str]:
-    """The threads that Holdfast has running."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("holdfast")]
+    """The threads that Limpet has running."""
+    return [t.name for t in threading.enumerate() if t.name.startswith("limpet")]
 
 
-def test_every_verb_works_without_await(hf: Any) -> None:
+def test_every_verb_works_without_await(lp: Any) -> None:
     """The same names, the same results."""
-    s = hf.create("support", "ada", state={"n": 0}, labels={"plan": "gold"})
+    s = lp.create("support", "ada", state={"n": 0}, labels={"plan": "gold"})
     e = s.append("user.message", {"text": "hi"}, actor="user:ada", inc={"n": 1})
     assert (e.seq, s.version, s.state, s.labels) == (2, 2, {"n": 1}, {"plan": "gold"})
     assert [each.seq for each in s.append_many([Draft(type="a.b", actor="x")] * 2)] == [3, 4]
     s.update(lambda state: {"n": state["n"] + 1}, actor="x")
-    other = hf.create("support", "bob")
-    with hf.commit() as c:
+    other = lp.create("support", "bob")
+    with lp.commit() as c:
         c.append(s, "x.y", actor="x", inc={"n": 1})
         c.append(other, "x.y", actor="x")
     assert [each.seq for each in c.events] == [6, 2]
     assert (s.state["n"], other.version) == (3, 2)
-    got = hf.get(s.key, tail=1)
+    got = lp.get(s.key, tail=1)
     assert [each.seq for each in got.events] == [6]
-    assert hf.find(("support", "ada", "nobody")) is None
-    assert hf.get_or_create("support", "ada", id=s.key.id).key == s.key
-    handle = hf.session(s.key, actor="agent:h")
+    assert lp.find(("support", "ada", "nobody")) is None
+    assert lp.get_or_create("support", "ada", id=s.key.id).key == s.key
+    handle = lp.session(s.key, actor="agent:h")
     handle.append("a.b")
     assert [each.seq for each in s.read(after=5)] == [6, 7]
-    assert len(hf.list(app="support").items) == 2
+    assert len(lp.list(app="support").items) == 2
     assert s.refresh().version == s.version == 7
-    assert hf.verify().ok
-    assert hf.delete(s.key) is True
-    assert hf.erase(s.key) is not None
+    assert lp.verify().ok
+    assert lp.delete(s.key) is True
+    assert lp.erase(s.key) is not None
 
 
-def test_a_follower_is_an_ordinary_iterator(hf: Any) -> None:
+def test_a_follower_is_an_ordinary_iterator(lp: Any) -> None:
     """A for loop over what is there and over what another thread records."""
-    s = hf.create("a", "u")
+    s = lp.create("a", "u")
     met: list[int] = []
     ready = threading.Event()
 
@@ -77,21 +77,21 @@ def test_a_follower_is_an_ordinary_iterator(hf: Any) -> None:
     assert met == [1, 2, 3]
 
 
-def test_errors_pass_through(hf: Any) -> None:
+def test_errors_pass_through(lp: Any) -> None:
     """The same classes, raised where the call was made."""
-    s = hf.create("a", "u", id="1")
+    s = lp.create("a", "u", id="1")
     with pytest.raises(errors.SessionExists):
-        hf.create("a", "u", id="1")
+        lp.create("a", "u", id="1")
     with pytest.raises(errors.ActorMissing):
         s.append("a.b")
-    with pytest.raises(errors.InvalidValue), hf.commit() as c:
+    with pytest.raises(errors.InvalidValue), lp.commit() as c:
         c.append(s, "a.b", {"v": b""}, actor="x")
     assert s.version == 1
 
 
-def test_threads_may_share_it(hf: Any) -> None:
+def test_threads_may_share_it(lp: Any) -> None:
     """Calls from many threads are made one by one on the one loop."""
-    s = hf.create("a", "u", state={"n": 0})
+    s = lp.create("a", "u", state={"n": 0})
     threads = [
         threading.Thread(target=lambda: s.append("a.b", actor="x", inc={"n": 1})) for _ in range(10)
     ]
@@ -104,14 +104,14 @@ def test_threads_may_share_it(hf: Any) -> None:
 
 def test_use_after_close_is_told(url: str) -> None:
     """Whatever is called once the block is over says that the store is closed."""
-    with holdfast.open_sync(url) as hf:
-        s = hf.create("a", "u", state={"n": 0})
+    with limpet.open_sync(url) as lp:
+        s = lp.create("a", "u", state={"n": 0})
     for call in (
-        lambda: hf.get(s.key),
-        lambda: hf.create("a", "u"),
+        lambda: lp.get(s.key),
+        lambda: lp.create("a", "u"),
         lambda: s.append("a.b", actor="x"),
         lambda: s.read(),
-        lambda: hf.session(s.key),
+        lambda: lp.session(s.key),
     ):
         with pytest.raises(errors.StoreClosed):
             call()
@@ -120,31 +120,31 @@ def test_use_after_close_is_told(url: str) -> None:
 
 def test_a_notebook_needs_no_block(url: str) -> None:
     """It is open from the beginning, and closed by hand, twice if need be."""
-    hf: Any = holdfast.open_sync(url)
-    assert hf.create("a", "u").version == 1
-    hf.close()
-    hf.close()
+    lp: Any = limpet.open_sync(url)
+    assert lp.create("a", "u").version == 1
+    lp.close()
+    lp.close()
     assert ours() == []
     with pytest.raises(errors.StoreClosed):
-        hf.list()
+        lp.list()
 
 
 def test_a_store_that_cannot_be_opened_leaves_no_thread() -> None:
     """The error passes through and the loop's thread is gone."""
-    with pytest.raises(errors.InvalidURL), holdfast.open_sync("nonsense://"):
+    with pytest.raises(errors.InvalidURL), limpet.open_sync("nonsense://"):
         pass
-    assert "holdfast-sync" not in [thread.name for thread in threading.enumerate()]
+    assert "limpet-sync" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_use_after_fork_is_told(hf: Any) -> None:
+def test_use_after_fork_is_told(lp: Any) -> None:
     """A child that uses its parent's instance hears of it at once instead of waiting for ever."""
-    s = hf.create("a", "u", id="1")
+    s = lp.create("a", "u", id="1")
 
     def child() -> str:
         try:
             s.append("a.b", actor="x")
-        except errors.HoldfastError as error:
+        except errors.LimpetError as error:
             return error.code
         return "no error"
 
@@ -157,7 +157,7 @@ INTERRUPTED = "tests.support.interrupted"
 
 @pytest.mark.parametrize("role", ["watcher", "follower"])
 def test_an_interrupted_loop_ends_with_keyboard_interrupt(role: str, url: str) -> None:
-    """Ctrl-C while a for loop waits for events is KeyboardInterrupt, and Holdfast goes on."""
+    """Ctrl-C while a for loop waits for events is KeyboardInterrupt, and Limpet goes on."""
     with Child(INTERRUPTED, role, url) as child:
         child.expect("waiting")
         child.interrupt()
@@ -193,19 +193,19 @@ def test_an_interrupted_script_ends_as_any_other() -> None:
 
 LEFT_OPEN = """
 import gc
-import holdfast
+import limpet
 
-with holdfast.open_sync("memory://") as hf:
-    s = hf.create("a", "u")
-    dropped, kept, last = hf.watch(), s.follow(), s.follow()
+with limpet.open_sync("memory://") as lp:
+    s = lp.create("a", "u")
+    dropped, kept, last = lp.watch(), s.follow(), s.follow()
     assert next(dropped).event.seq == next(kept).seq == next(last).seq == 1
 del dropped
 gc.collect()
 try:
     next(kept)
-except holdfast.StoreClosed as error:
+except limpet.StoreClosed as error:
     print(error.code)
-never_closed = holdfast.open_sync("memory://")
+never_closed = limpet.open_sync("memory://")
 never_closed.create("a", "u")
 waiting = never_closed.watch()
 print(next(waiting).event.seq)
@@ -220,22 +220,22 @@ def test_an_iterator_left_open_is_silent() -> None:
     assert (done.stdout, done.stderr, done.returncode) == ("store.closed\n1\n", "", 0)
 
 
-def test_an_iterator_may_be_dropped_on_the_loop(hf: Any) -> None:
+def test_an_iterator_may_be_dropped_on_the_loop(lp: Any) -> None:
     """The collector runs in whichever thread it likes, that of the loop too."""
-    s = hf.create("a", "u")
+    s = lp.create("a", "u")
     held = [s.follow()]
     assert next(held[0]).seq == 1
-    hf._loop.call(held.clear)
+    lp._loop.call(held.clear)
     assert s.append("a.b", actor="x").seq == 2
-    assert hf._loop.call(lambda: hf._of._hub._followers) == {}
+    assert lp._loop.call(lambda: lp._of._hub._followers) == {}
 
 
 def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
     """Whoever follows in another thread is told, and does not wait for ever."""
     said: list[str] = []
     ready = threading.Event()
-    with holdfast.open_sync(url) as hf:
-        s = hf.create("a", "u")
+    with limpet.open_sync(url) as lp:
+        s = lp.create("a", "u")
 
         def follow() -> None:
             try:
@@ -251,22 +251,22 @@ def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
     assert said == ["store.closed"]
 
 
-def test_closing_from_within_a_change_is_refused(hf: Any) -> None:
-    """It would wait for itself; Holdfast stays open."""
-    s = hf.create("a", "u")
+def test_closing_from_within_a_change_is_refused(lp: Any) -> None:
+    """It would wait for itself; Limpet stays open."""
+    s = lp.create("a", "u")
     with pytest.raises(errors.InvalidInput, match="cannot wait"):
-        s.update(lambda state: hf.close(), actor="x")
+        s.update(lambda state: lp.close(), actor="x")
     assert s.append("a.b", actor="x").seq == 2
 
 
 def test_threads_may_close_it_at_the_same_time(url: str) -> None:
     """One of them does it, none of them fails, and no thread is left."""
-    hf = holdfast.open_sync(url)
-    hf.create("a", "u")
+    lp = limpet.open_sync(url)
+    lp.create("a", "u")
     failed: list[threading.ExceptHookArgs] = []
     before, threading.excepthook = threading.excepthook, failed.append
     try:
-        threads = [threading.Thread(target=hf.close) for _ in range(8)]
+        threads = [threading.Thread(target=lp.close) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -278,10 +278,10 @@ def test_threads_may_close_it_at_the_same_time(url: str) -> None:
 
 @pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
 def test_leaving_from_within_a_change_reaches_the_caller(
-    hf: Any, ending: type[BaseException]
+    lp: Any, ending: type[BaseException]
 ) -> None:
     """What a function of the caller's raises is raised where the call was made, whatever it is."""
-    s = hf.create("a", "u", state={"n": 0})
+    s = lp.create("a", "u", state={"n": 0})
 
     def leave(state: Any) -> Any:
         raise ending
@@ -297,19 +297,19 @@ def test_a_time_out_of_the_callers_own_is_raised(url: str) -> None:
     def late(_: object) -> dict[str, object]:
         raise TimeoutError("the caller's own")
 
-    with holdfast.open_sync(url) as hf:
-        s = hf.create("a", "u", actor="x")
+    with limpet.open_sync(url) as lp:
+        s = lp.create("a", "u", actor="x")
         with pytest.raises(TimeoutError, match="own"):
             s.update(late)
 
 
 def test_a_stream_may_be_dropped_in_the_middle_of_a_call() -> None:
     """The collector ends it wherever it happens to run, and nobody waits for anybody."""
-    with holdfast.open_sync("memory://") as hf:
-        s = hf.create("a", "u", actor="x")
+    with limpet.open_sync("memory://") as lp:
+        s = lp.create("a", "u", actor="x")
         stream = s.follow()
         next(stream)
-        loop = hf._loop
+        loop = lp._loop
         with loop._lock:
             stream.close()
         assert s.append("a.b").seq == 2

@@ -10,18 +10,18 @@ from typing import Any
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Draft,
     FeedEntry,
-    Holdfast,
     InvalidCursor,
     Key,
+    Limpet,
     PositionUnknown,
     Session,
     StoreClosed,
 )
-from holdfast.store.sqlite import reader
+from limpet.store.sqlite import reader
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 PAGE = 200  # changes that are read at a time
@@ -44,9 +44,9 @@ def named(changes: Iterable[FeedEntry]) -> list[tuple[str, int]]:
     return [(change.key.id, change.event.seq) for change in changes]
 
 
-async def fill(hf: Holdfast) -> dict[Key, Session]:
+async def fill(lp: Limpet) -> dict[Key, Session]:
     """Three sessions of two apps, written in turns, 20 events in all."""
-    made = [await hf.create(app, "u", id=id, actor="x") for app, id in ("a1", "a2", "b3")]
+    made = [await lp.create(app, "u", id=id, actor="x") for app, id in ("a1", "a2", "b3")]
     for number in range(5):
         for session in made:
             await session.append("x.y", {"n": number}, inc={"app:n": 1})
@@ -55,22 +55,22 @@ async def fill(hf: Holdfast) -> dict[Key, Session]:
 
 
 @pytest.fixture
-async def two(url: str) -> AsyncIterator[tuple[Holdfast, Holdfast]]:
+async def two(url: str) -> AsyncIterator[tuple[Limpet, Limpet]]:
     """Two instances on one store."""
     if url.startswith("memory:"):
         pytest.skip("a memory store is of one instance")
     async with AsyncExitStack() as stack:
-        opened = [await stack.enter_async_context(holdfast.open(url)) for _ in range(2)]
+        opened = [await stack.enter_async_context(limpet.open(url)) for _ in range(2)]
         yield opened[0], opened[1]
 
 
 # --- what is there -------------------------------------------------------------------------------
 
 
-async def test_the_whole_store_is_watched_in_the_order_of_its_commits(hf: Holdfast) -> None:
+async def test_the_whole_store_is_watched_in_the_order_of_its_commits(lp: Limpet) -> None:
     """From the first event, each as it is stored; one caller's order is the order of the feed."""
-    sessions = await fill(hf)
-    watching = hf.watch()
+    sessions = await fill(lp)
+    watching = lp.watch()
     changes = await take(watching, 20)
     assert named(changes)[:6] == [("1", 1), ("2", 1), ("3", 1), ("1", 2), ("2", 2), ("3", 2)]
     for key, session in sessions.items():
@@ -80,15 +80,15 @@ async def test_the_whole_store_is_watched_in_the_order_of_its_commits(hf: Holdfa
     await none_left(watching, next(iter(sessions.values())))
 
 
-async def test_an_app_and_a_session_are_watched_alone(hf: Holdfast) -> None:
+async def test_an_app_and_a_session_are_watched_alone(lp: Limpet) -> None:
     """Nothing of others comes, and nothing of theirs is missing."""
-    sessions = await fill(hf)
+    sessions = await fill(lp)
     one, two, three = sessions.values()
     for watching, owners, session in (
-        (hf.watch(app="a"), (one, two), two),
-        (hf.watch(app="b"), (three,), three),
-        (hf.watch(key=two.key), (two,), two),
-        (hf.watch(key=("a", "u", "1")), (one,), one),
+        (lp.watch(app="a"), (one, two), two),
+        (lp.watch(app="b"), (three,), three),
+        (lp.watch(key=two.key), (two,), two),
+        (lp.watch(key=("a", "u", "1")), (one,), one),
     ):
         changes = await take(watching, sum(owner.version for owner in owners))
         for owner in owners:
@@ -98,11 +98,11 @@ async def test_an_app_and_a_session_are_watched_alone(hf: Holdfast) -> None:
         await none_left(watching, session)
 
 
-async def test_what_comes_is_met(hf: Holdfast) -> None:
+async def test_what_comes_is_met(lp: Limpet) -> None:
     """A watcher that has seen everything waits, and a session not there yet may be watched."""
-    watching = hf.watch(key=("a", "u", "later"))
+    watching = lp.watch(key=("a", "u", "later"))
     first = asyncio.ensure_future(anext(watching))
-    session = await hf.create("a", "u", id="later", actor="x")
+    session = await lp.create("a", "u", id="later", actor="x")
     assert named([await asyncio.wait_for(first, SOON)]) == [("later", 1)]
     await session.append_many([Draft(type="x.y")] * (PAGE + 5))
     seqs = [change.event.seq for change in await take(watching, PAGE + 5)]
@@ -112,20 +112,20 @@ async def test_what_comes_is_met(hf: Holdfast) -> None:
 # --- positions -----------------------------------------------------------------------------------
 
 
-async def test_any_position_leads_on(hf: Holdfast) -> None:
+async def test_any_position_leads_on(lp: Limpet) -> None:
     """Begun again after any change: the rest, none missed and none twice."""
-    sessions = await fill(hf)
-    changes = await take(hf.watch(), 20)
+    sessions = await fill(lp)
+    changes = await take(lp.watch(), 20)
     for place, change in enumerate(changes[:-1]):
-        rest = await take(hf.watch(after=change.position), 19 - place)
+        rest = await take(lp.watch(after=change.position), 19 - place)
         assert rest == changes[place + 1 :]
-    end = hf.watch(after=changes[-1].position)
+    end = lp.watch(after=changes[-1].position)
     await none_left(end, next(iter(sessions.values())))
 
 
-async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> None:
+async def test_a_watcher_that_stops_anywhere_misses_nothing(lp: Limpet) -> None:
     """Cut off and begun again after every few changes, while others write."""
-    sessions = [await hf.create("a", "u", id=str(n), actor="x") for n in range(4)]
+    sessions = [await lp.create("a", "u", id=str(n), actor="x") for n in range(4)]
 
     async def write(session: Session) -> None:
         for number in range(50):
@@ -136,7 +136,7 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> Non
     async def watch() -> None:
         while len(seen) < 204:
             after = seen[-1].position if seen else None
-            async for change in hf.watch(after=after):
+            async for change in lp.watch(after=after):
                 seen.append(change)
                 if len(seen) % 7 == 0 or len(seen) == 204:
                     break
@@ -150,65 +150,65 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(hf: Holdfast) -> Non
         assert mine == list(range(1, 52))
 
 
-async def test_few_among_many_are_all_met(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_few_among_many_are_all_met(lp: Limpet, monkeypatch: pytest.MonkeyPatch) -> None:
     """However far apart they lie: a quiet store is watched to its end."""
     monkeypatch.setattr(reader, "_STRETCH", 7)
-    rare = await hf.create("rare", "u", id="rare", actor="x")
-    crowd = await hf.create("crowd", "u", id="crowd", actor="x")
+    rare = await lp.create("rare", "u", id="rare", actor="x")
+    crowd = await lp.create("crowd", "u", id="crowd", actor="x")
     for _ in range(5):
         await crowd.append_many([Draft(type="x.y") for _ in range(20)])
         await rare.append("x.y")
-    for seen in (hf.watch(app="rare"), hf.watch(key=rare.key)):
+    for seen in (lp.watch(app="rare"), lp.watch(key=rare.key)):
         assert [change.event.seq for change in await take(seen, 6)] == [1, 2, 3, 4, 5, 6]
 
 
-async def test_watching_may_begin_from_now(hf: Holdfast) -> None:
+async def test_watching_may_begin_from_now(lp: Limpet) -> None:
     """Of all, of an app and of one session: what was there does not come, what follows does."""
-    one, _, three = (await fill(hf)).values()
-    seen = hf.watch()
+    one, _, three = (await fill(lp)).values()
+    seen = lp.watch()
     await take(seen, 20)
-    end = await hf.position()
-    await none_left(hf.watch(app="b", after=end), three)
-    await none_left(hf.watch(key=one.key, after=end), one)
+    end = await lp.position()
+    await none_left(lp.watch(app="b", after=end), three)
+    await none_left(lp.watch(key=one.key, after=end), one)
     await take(seen, 2)
-    await none_left(hf.watch(after=await hf.position()), three)
+    await none_left(lp.watch(after=await lp.position()), three)
 
 
 @pytest.mark.parametrize(
     "after", ["", "x", "-1", "1.2.3", "1.", ".1", "9" * 40, "1e3", "²", 5, b"1"], ids=repr
 )
-async def test_what_is_no_position_is_refused(hf: Holdfast, s: Session, after: Any) -> None:
+async def test_what_is_no_position_is_refused(lp: Limpet, s: Session, after: Any) -> None:
     """With InvalidCursor, and the store serves on."""
     with pytest.raises(InvalidCursor):
-        await take(hf.watch(after=after), 1)
-    assert named(await take(hf.watch(), 1)) == [("one", 1)]
+        await take(lp.watch(after=after), 1)
+    assert named(await take(lp.watch(), 1)) == [("one", 1)]
 
 
-async def test_a_position_that_was_never_handed_out_is_refused(hf: Holdfast, s: Session) -> None:
+async def test_a_position_that_was_never_handed_out_is_refused(lp: Limpet, s: Session) -> None:
     """One of another store, or of a time that was taken back: it would hide what comes now."""
-    (change,) = await take(hf.watch(), 1)
+    (change,) = await take(lp.watch(), 1)
     beyond = ".".join(["9" * 18] * (change.position.count(".") + 1))
     with pytest.raises(PositionUnknown) as info:
-        await take(hf.watch(after=beyond), 1)
+        await take(lp.watch(after=beyond), 1)
     assert info.value.position == beyond
-    assert named(await take(hf.watch(), 1)) == [("one", 1)]
+    assert named(await take(lp.watch(), 1)) == [("one", 1)]
 
 
 # --- others --------------------------------------------------------------------------------------
 
 
-async def test_writers_of_two_instances_are_all_watched(two: tuple[Holdfast, Holdfast]) -> None:
+async def test_writers_of_two_instances_are_all_watched(two: tuple[Limpet, Limpet]) -> None:
     """Each event once, each session in its order, seen from both sides and again from halfway."""
     one, other = two
     keys = [(await one.create("a", "u", id=str(n))).key for n in range(3)]
 
-    async def write(hf: Holdfast, key: Key) -> None:
-        session = hf.session(key, actor="x")
+    async def write(lp: Limpet, key: Key) -> None:
+        session = lp.session(key, actor="x")
         for number in range(20):
             await session.append("x.y", {"n": number}, inc={"app:n": 1})
 
-    watchers = [asyncio.create_task(take(hf.watch(), 123)) for hf in two]
-    await asyncio.gather(*(write(hf, key) for hf in two for key in keys))
+    watchers = [asyncio.create_task(take(lp.watch(), 123)) for lp in two]
+    await asyncio.gather(*(write(lp, key) for lp in two for key in keys))
     first, second = await asyncio.gather(*watchers)
     assert first == second
     for key in keys:
@@ -216,19 +216,19 @@ async def test_writers_of_two_instances_are_all_watched(two: tuple[Holdfast, Hol
     assert await take(other.watch(after=first[60].position), 62) == first[61:]
 
 
-async def test_deletion_takes_a_session_out_of_the_feed(hf: Holdfast) -> None:
+async def test_deletion_takes_a_session_out_of_the_feed(lp: Limpet) -> None:
     """A position within it leads on all the same: what is left comes once, in order."""
-    one, two, three = (await fill(hf)).values()
-    watching = hf.watch()
+    one, two, three = (await fill(lp)).values()
+    watching = lp.watch()
     before = await take(watching, 10)
-    await hf.delete(one.key)
-    await hf.erase(two.key)
+    await lp.delete(one.key)
+    await lp.erase(two.key)
     for place, change in enumerate(before):
         met = sum(each.key == three.key for each in before[: place + 1])
-        again = hf.watch(after=change.position)
+        again = lp.watch(after=change.position)
         rest = await take(again, 6 - met)
         assert named(rest) == [("3", seq) for seq in range(met + 1, 7)]
-    assert named(await take(hf.watch(), 6)) == [("3", seq) for seq in range(1, 7)]
+    assert named(await take(lp.watch(), 6)) == [("3", seq) for seq in range(1, 7)]
     await none_left(again, three)
     async with asyncio.timeout(SOON):  # one that was under way may have read ahead, and goes on
         last = [change async for change in until(watching, three.version)][-1]
@@ -243,7 +243,7 @@ async def until(watching: AsyncIterator[FeedEntry], seq: int) -> AsyncIterator[F
             return
 
 
-async def test_deleting_while_others_write_stops_no_watcher(two: tuple[Holdfast, Holdfast]) -> None:
+async def test_deleting_while_others_write_stops_no_watcher(two: tuple[Limpet, Limpet]) -> None:
     """Sessions come and go in one instance; the watcher of the other meets all that stay."""
     one, other = two
     kept = await one.create("a", "u", id="kept", actor="x")
@@ -268,14 +268,14 @@ async def test_deleting_while_others_write_stops_no_watcher(two: tuple[Holdfast,
     assert seen == list(range(1, 22))
 
 
-async def test_watching_ends_with_its_store(hf: Holdfast, s: Session) -> None:
+async def test_watching_ends_with_its_store(lp: Limpet, s: Session) -> None:
     """A watcher that waits is told when the store is closed."""
-    watching = hf.watch()
+    watching = lp.watch()
     await take(watching, s.version)
     waiting = asyncio.ensure_future(anext(watching))
     for _ in range(50):
         await asyncio.sleep(0)
-    await hf.close()
+    await lp.close()
     with pytest.raises(StoreClosed):
         await asyncio.wait_for(waiting, SOON)
 
@@ -285,10 +285,10 @@ async def test_watching_ends_with_its_store(hf: Holdfast, s: Session) -> None:
 
 async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str) -> None:
     """One that began earlier may still add before it: the feed ends there until it has ended."""
-    async with holdfast.open(postgres_url) as hf:
-        session = await hf.create("a", "u", id="1", actor="x")
-        (first,) = await take(hf.watch(), 1)
-        store: Any = hf._store
+    async with limpet.open(postgres_url) as lp:
+        session = await lp.create("a", "u", id="1", actor="x")
+        (first,) = await take(lp.watch(), 1)
+        store: Any = lp._store
         late = await asyncpg.connect(postgres_url)
         try:
             transaction = late.transaction()
@@ -304,37 +304,37 @@ async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str)
         finally:
             await late.close()
         for position in (first.position, end):
-            assert named(await take(hf.watch(after=position), 1)) == [("1", 2)]
+            assert named(await take(lp.watch(after=position), 1)) == [("1", 2)]
 
 
 async def test_from_now_misses_nothing_of_an_open_transaction(postgres_url: str) -> None:
     """What is not handed out yet comes once it can be, beside all that is recorded later."""
-    async with holdfast.open(postgres_url) as hf:
-        session = await hf.create("a", "u", id="1", actor="x")
-        await take(hf.watch(), 1)
+    async with limpet.open(postgres_url) as lp:
+        session = await lp.create("a", "u", id="1", actor="x")
+        await take(lp.watch(), 1)
         late = await asyncpg.connect(postgres_url)
         try:
             transaction = late.transaction()
             await transaction.start()
             await late.fetchval("SELECT pg_current_xact_id()")
             await session.append("x.y")
-            end = await hf.position()
+            end = await lp.position()
             await session.append("x.y")
             await transaction.commit()
         finally:
             await late.close()
-        watching = hf.watch(after=end)
+        watching = lp.watch(after=end)
         assert named(await take(watching, 2)) == [("1", 2), ("1", 3)]
         await none_left(watching, session)
 
 
 async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres_url: str) -> None:
     """A watcher that reads on while it is open meets it afterwards, and everything once."""
-    async with holdfast.open(postgres_url) as hf:
-        early = await hf.create("a", "u", id="early", actor="x")
-        other = await hf.create("a", "u", id="other", actor="x")
+    async with limpet.open(postgres_url) as lp:
+        early = await lp.create("a", "u", id="early", actor="x")
+        other = await lp.create("a", "u", id="other", actor="x")
         await early.append("x.y")
-        watching = hf.watch()
+        watching = lp.watch()
         seen = await take(watching, 3)
         late = await asyncpg.connect(postgres_url)
         try:
@@ -342,12 +342,12 @@ async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres
             await transaction.start()
             columns = await late.fetchval(
                 "SELECT string_agg(quote_ident(column_name), ', ' ORDER BY ordinal_position) "
-                "FROM information_schema.columns WHERE table_schema = 'holdfast' "
+                "FROM information_schema.columns WHERE table_schema = 'limpet' "
                 "AND table_name = 'events' AND column_name NOT IN ('pos', 'xid', 'seq', 'id')"
             )
             await late.execute(
-                f"INSERT INTO holdfast.events (seq, id, {columns}) "
-                f"SELECT 3, 'late', {columns} FROM holdfast.events WHERE seq = 2"
+                f"INSERT INTO limpet.events (seq, id, {columns}) "
+                f"SELECT 3, 'late', {columns} FROM limpet.events WHERE seq = 2"
             )
             waiting = asyncio.ensure_future(anext(watching))
             for _ in range(5):
@@ -362,4 +362,4 @@ async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres
             *(("early", seq) for seq in (1, 2, 3)),
             *(("other", seq) for seq in range(1, 7)),
         ]
-        assert seen == await take(hf.watch(), 9)
+        assert seen == await take(lp.watch(), 9)

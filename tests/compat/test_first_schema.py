@@ -16,18 +16,18 @@ import apsw
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast.model.canon import canonical
-from holdfast.model.events import Draft, prepare
-from holdfast.model.fold import Fold, Record, record
-from holdfast.model.head import blank
-from holdfast.store.postgres import connect as postgres
-from holdfast.store.sqlite import connect as sqlite
+import limpet
+from limpet.model.canon import canonical
+from limpet.model.events import Draft, prepare
+from limpet.model.fold import Fold, Record, record
+from limpet.model.head import blank
+from limpet.store.postgres import connect as postgres
+from limpet.store.sqlite import connect as sqlite
 
 FIRST = Path(__file__).with_name("schema1")
 ACTOR = "test:first"
-KEY = holdfast.Key("shop", "ada", "one")
-GONE = holdfast.Key("shop", "ada", "gone")
+KEY = limpet.Key("shop", "ada", "one")
+GONE = limpet.Key("shop", "ada", "gone")
 AT_US = 1_750_000_000_000_000
 WAKE_US = AT_US + 9_000_000
 DRAFTS = (
@@ -106,7 +106,7 @@ def first_file(tmp_path: Path) -> str:
     scope = ("shop", "", "app:visits", 1, 1, 0, 0, SCOPE, SCOPE_CRC, "e1", 2)
     columns = "app, user, name, version, base, form, flags, body, crc, uid, seq"
     _insert(conn, f"scopes ({columns})", scope)
-    conn.pragma("application_id", 0x48464153)
+    conn.pragma("application_id", 0x4C4D5054)
     conn.pragma("user_version", 1)
     conn.execute("COMMIT")
     conn.close()
@@ -122,7 +122,7 @@ async def first_database(url: str) -> str:
     """A database of schema 1 with the same."""
     fold, records = first_release()
     conn = await asyncpg.connect(url)
-    await conn.execute("CREATE SCHEMA holdfast")
+    await conn.execute("CREATE SCHEMA limpet")
     await conn.execute((FIRST / "postgres_0001.sql").read_text())
     await conn.execute((FIRST / "postgres_functions.sql").read_text())
     await _put(conn, "meta (name, value)", ["secret", SECRET])
@@ -145,7 +145,7 @@ async def first_database(url: str) -> str:
 
 async def _put(conn: Any, into: str, values: list[Any]) -> None:
     marks = ", ".join(f"${place}" for place in range(1, len(values) + 1))
-    await conn.execute(f"INSERT INTO holdfast.{into} VALUES ({marks})", *values)
+    await conn.execute(f"INSERT INTO limpet.{into} VALUES ({marks})", *values)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -159,8 +159,8 @@ async def url(request: pytest.FixtureRequest, tmp_path: Path, postgres_url: str)
 async def test_everything_is_there(url: str) -> None:
     """Head, state, scopes, log, listing and tombstone read as they were written."""
     fold, records = first_release()
-    async with holdfast.open(url) as hf:
-        session = await hf.get(KEY)
+    async with limpet.open(url) as lp:
+        session = await lp.get(KEY)
         assert session.head == fold.head
         assert (session.head.priority, session.head.fence, session.head.lease_us) == (0, 0, None)
         assert session.state == {"step": 1, "log": ["x"], "app:visits": 1}
@@ -169,55 +169,55 @@ async def test_everything_is_there(url: str) -> None:
         assert [event.data for event in read] == [rec.event.data for rec in records]
         assert read[1].processed_us == AT_US + 2_000_000
         for query in ({}, {"app": "shop"}, {"app": "shop", "label": {"plan": "gold"}}):
-            assert [head.key for head in (await hf.list(**query)).items] == [KEY]
-        with pytest.raises(holdfast.SessionDeleted):
-            await hf.get(GONE)
-        assert (await hf.verify()).findings == ()
+            assert [head.key for head in (await lp.list(**query)).items] == [KEY]
+        with pytest.raises(limpet.SessionDeleted):
+            await lp.get(GONE)
+        assert (await lp.verify()).findings == ()
 
 
 async def test_it_goes_on(url: str) -> None:
     """The old log takes new events, new facts and leases, and all of it verifies afterwards."""
-    async with holdfast.open(url) as hf:
-        (lease,) = await hf.claim("w")
+    async with limpet.open(url) as lp:
+        (lease,) = await lp.claim("w")
         assert (lease.key, lease.fence) == (KEY, 1)
-        session = hf.session(KEY, actor=ACTOR, lease=lease)
+        session = lp.session(KEY, actor=ACTOR, lease=lease)
         again = await session.append("user.said", {"text": "again"}, id="e5")
         assert again.seq == 5
         await session.append("agent.said", inc={"step": 1, "app:visits": 1})
         await session.set_priority(7)
         await session.mark_processed([5])
-        await hf.release(lease)
-    async with holdfast.open(url) as hf:
-        session = await hf.get(KEY)
+        await lp.release(lease)
+    async with limpet.open(url) as lp:
+        session = await lp.get(KEY)
         assert session.state == {"step": 2, "log": ["x"], "app:visits": 2}
         assert (session.version, session.head.priority, session.head.fence) == (8, 7, 1)
-        assert holdfast.runnable_at(session.head) == session.head.timers["t"].at
-        assert (await hf.verify()).findings == ()
+        assert limpet.runnable_at(session.head) == session.head.timers["t"].at
+        assert (await lp.verify()).findings == ()
 
 
 async def test_the_schema_is_brought_forward_once(url: str) -> None:
     """Opened again, and by two at once, it is as if it had always been so."""
-    async with holdfast.open(url) as one, holdfast.open(url) as other:
+    async with limpet.open(url) as one, limpet.open(url) as other:
         await one.session(KEY, actor=ACTOR).append("note.made")
         assert (await other.get(KEY)).version == 6
-    async with holdfast.open(url) as hf:
-        assert (await hf.verify()).findings == ()
+    async with limpet.open(url) as lp:
+        assert (await lp.verify()).findings == ()
 
 
 async def test_the_store_says_which_schema_it_has_now(url: str) -> None:
     """The number in the database is the present one after the first opening."""
-    async with holdfast.open(url):
+    async with limpet.open(url):
         pass
     assert await _schema(url) == (sqlite.SCHEMA if url.startswith("sqlite") else postgres.SCHEMA)
 
 
 async def test_a_newer_schema_is_refused(url: str) -> None:
     """As this release would be by the first, if it looked."""
-    async with holdfast.open(url):
+    async with limpet.open(url):
         pass
     await _set_schema(url, 99)
-    with pytest.raises(holdfast.StoreNewer) as caught:
-        async with holdfast.open(url):
+    with pytest.raises(limpet.StoreNewer) as caught:
+        async with limpet.open(url):
             pass
     assert caught.value.found == 99
 
@@ -226,7 +226,7 @@ async def _schema(url: str) -> int:
     if url.startswith("sqlite"):
         return int(apsw.Connection(url.removeprefix("sqlite:///")).pragma("user_version"))
     conn = await asyncpg.connect(url)
-    value = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'")
+    value = await conn.fetchval("SELECT value FROM limpet.meta WHERE name = 'schema'")
     await conn.close()
     return int(value)
 
@@ -238,6 +238,6 @@ async def _set_schema(url: str, number: int) -> None:
         conn.close()
         return
     server = await asyncpg.connect(url)
-    sql = "UPDATE holdfast.meta SET value = $1 WHERE name = 'schema'"
+    sql = "UPDATE limpet.meta SET value = $1 WHERE name = 'schema'"
     await server.execute(sql, str(number).encode())
     await server.close()

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.protocol import Seal
-from holdfast.testing.contract import (
+from limpet.store.postgres.store import PostgresStore
+from limpet.store.protocol import Seal
+from limpet.testing.contract import (
     Age,
     DurableLaws,
     FeedLaws,
@@ -22,7 +22,7 @@ from holdfast.testing.contract import (
 from tests.support.seal import FixedKeySeal
 
 _AGE = (
-    "UPDATE holdfast.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
+    "UPDATE limpet.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
     "WHERE lease_us IS NOT NULL"
 )
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.memory import MemoryStore
-from holdfast.store.protocol import Seal
-from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.testing.clock import FakeClock
-from holdfast.testing.contract import (
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Seal
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.clock import FakeClock
+from limpet.testing.contract import (
     DurableLaws,
     FeedLaws,
     Reopen,

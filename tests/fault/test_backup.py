@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, HoldfastError
-from holdfast.store.sqlite import backup
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import Limpet, LimpetError
+from limpet.store.sqlite import backup
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.processes import Child
 from tests.support.vfs import Faults, faulty
 from tests.support.worker import KEY
 from tests.support.writer import APP, SHARED, USER
 
 
-async def filled(hf: Holdfast, events: int = 40) -> None:
-    session = await hf.create(KEY.app, KEY.user, id=KEY.id, state={"n": 0})
+async def filled(lp: Limpet, events: int = 40) -> None:
+    session = await lp.create(KEY.app, KEY.user, id=KEY.id, state={"n": 0})
     for _ in range(events):
         await session.append("x.y", {"text": "z" * 900}, actor="a:b", inc={"n": 1})
 
@@ -30,43 +30,43 @@ async def test_a_backup_that_fails_leaves_no_target(tmp_path: Path, stride: int)
     faults = Faults()
     with faulty(faults) as vfs:
         store = await SQLiteStore.open(tmp_path / "a.db", vfs=vfs)
-        async with Holdfast("sqlite:///a", store=store) as hf:
-            await filled(hf)
+        async with Limpet("sqlite:///a", store=store) as lp:
+            await filled(lp)
             number = 1
             while True:
                 target = tmp_path / f"{number}.bak"
                 faults.calls, faults.at, faults.struck = 0, number, []
                 try:
-                    await hf.backup(target)
-                except HoldfastError:
+                    await lp.backup(target)
+                except LimpetError:
                     assert faults.struck
                     left = {path.name for path in tmp_path.iterdir()}
                     assert left <= {"a.db", "a.db-wal", "a.db-shm"}
                 else:
                     faults.mend()
-                    async with holdfast.open(f"sqlite:///{target}") as copy:
+                    async with limpet.open(f"sqlite:///{target}") as copy:
                         assert (await copy.get(KEY)).state["n"] == 40
                         assert (await copy.verify()).ok
                     target.unlink()
                     if not faults.struck:
                         break
                 number += stride
-            await hf.session(KEY, actor="a:b").append("x.y", inc={"n": 1})
+            await lp.session(KEY, actor="a:b").append("x.y", inc={"n": 1})
 
 
 async def test_a_backup_killed_halfway_leaves_no_target(tmp_path: Path) -> None:
     """After a SIGKILL there is no target, and the next backup to that name succeeds."""
     path, target = tmp_path / "a.db", tmp_path / "a.bak"
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await filled(hf)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await filled(lp)
     with Child("tests.support.copier", path, target) as child:
         child.expect("halfway")
         child.kill()
     assert not target.exists()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.backup(target)
-        assert (await hf.verify()).ok
-    async with holdfast.open(f"sqlite:///{target}") as copy:
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.backup(target)
+        assert (await lp.verify()).ok
+    async with limpet.open(f"sqlite:///{target}") as copy:
         assert (await copy.get(KEY)).state["n"] == 40
         assert (await copy.verify()).ok
     assert not list(tmp_path.glob("*.part*"))
@@ -80,12 +80,12 @@ async def test_a_backup_beside_another_process_is_of_one_moment(
     path = tmp_path / "a.db"
     with Child("tests.support.writer", path, 7, "0,0,0") as child:
         assert child.line() is not None
-        async with holdfast.open(f"sqlite:///{path}") as hf:
+        async with limpet.open(f"sqlite:///{path}") as lp:
             for number in range(5):
-                before = (await hf.get((APP, USER, SHARED))).state.get("app:total", 0)
+                before = (await lp.get((APP, USER, SHARED))).state.get("app:total", 0)
                 target = tmp_path / f"{number}.bak"
-                await hf.backup(target, progress=lambda *_: child.line())
-                async with holdfast.open(f"sqlite:///{target}") as copy:
+                await lp.backup(target, progress=lambda *_: child.line())
+                async with limpet.open(f"sqlite:///{target}") as copy:
                     assert (await copy.verify()).findings == ()
                     total = 0
                     for head in (await copy.list()).items:

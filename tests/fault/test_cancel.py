@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import Draft, Holdfast, Session
-from holdfast.store.sqlite import writer
+import limpet
+from limpet import Draft, Limpet, Session
+from limpet.store.sqlite import writer
 from tests.support.seeds import seed
 
 ACTOR = "test:cancel"
@@ -20,9 +20,9 @@ DEADLINE_SECONDS = 30
 
 
 @pytest.fixture
-async def hf(tmp_path: Path) -> AsyncIterator[Holdfast]:
-    async with holdfast.open(f"sqlite:///{tmp_path / 'cancel.db'}") as hf:
-        yield hf
+async def lp(tmp_path: Path) -> AsyncIterator[Limpet]:
+    async with limpet.open(f"sqlite:///{tmp_path / 'cancel.db'}") as lp:
+        yield lp
 
 
 async def turns(count: int) -> None:
@@ -47,7 +47,7 @@ async def cancelled_after(count: int, work: Callable[[], Awaitable[Any]], again:
     return False
 
 
-async def check(hf: Holdfast, session: Session, done: set[str], cancelled: set[str]) -> None:
+async def check(lp: Limpet, session: Session, done: set[str], cancelled: set[str]) -> None:
     """Done is recorded once, cancelled at most once, and the object shows what is stored."""
     await session.refresh(tail=1_000)
     events = await session.read(limit=1_000)
@@ -57,7 +57,7 @@ async def check(hf: Holdfast, session: Session, done: set[str], cancelled: set[s
     assert session.events == events
     assert session.state["n"] == len(ids)
     assert session.state.get("app:n", 0) == len(ids)
-    assert (await hf.verify()).findings == ()
+    assert (await lp.verify()).findings == ()
 
 
 def one(session: Session, id: str) -> Callable[[], Awaitable[Any]]:
@@ -65,9 +65,9 @@ def one(session: Session, id: str) -> Callable[[], Awaitable[Any]]:
 
 
 @pytest.mark.parametrize("again", [0, 3])
-async def test_a_cancelled_append_never_happened_or_is_recorded(hf: Holdfast, again: int) -> None:
+async def test_a_cancelled_append_never_happened_or_is_recorded(lp: Limpet, again: int) -> None:
     """Cancelled at each turn of the loop until it is too late, once or several times."""
-    session = await hf.create("a", "b", state={"n": 0})
+    session = await lp.create("a", "b", state={"n": 0})
     done: set[str] = set()
     cancelled: set[str] = set()
     for count in range(12):
@@ -76,13 +76,13 @@ async def test_a_cancelled_append_never_happened_or_is_recorded(hf: Holdfast, ag
             was = await cancelled_after(count, one(session, id), again)
             (cancelled if was else done).add(id)
     assert cancelled
-    await check(hf, session, done, cancelled)
+    await check(lp, session, done, cancelled)
 
 
-async def test_an_append_cancelled_in_a_crowd_takes_nobody_along(hf: Holdfast) -> None:
+async def test_an_append_cancelled_in_a_crowd_takes_nobody_along(lp: Limpet) -> None:
     """Of many appends at once, those cancelled at random leave the others as they are."""
     chance = random.Random(seed("crowd"))
-    session = await hf.create("a", "b", state={"n": 0})
+    session = await lp.create("a", "b", state={"n": 0})
     done: set[str] = set()
     cancelled: set[str] = set()
     for round_ in range(25):
@@ -100,12 +100,12 @@ async def test_an_append_cancelled_in_a_crowd_takes_nobody_along(hf: Holdfast) -
         for id, task in tasks.items():
             (cancelled if task.cancelled() else done).add(id)
     assert cancelled
-    await check(hf, session, done, cancelled)
+    await check(lp, session, done, cancelled)
 
 
-async def test_a_cancelled_commit_is_whole_or_not_there(hf: Holdfast) -> None:
+async def test_a_cancelled_commit_is_whole_or_not_there(lp: Limpet) -> None:
     """append_many and a commit over two sessions are never recorded in part."""
-    one, two = [await hf.create("a", "b", id=id, state={"n": 0}) for id in ("1", "2")]
+    one, two = [await lp.create("a", "b", id=id, state={"n": 0}) for id in ("1", "2")]
 
     async def many(mark: str) -> None:
         await one.append_many(
@@ -113,7 +113,7 @@ async def test_a_cancelled_commit_is_whole_or_not_there(hf: Holdfast) -> None:
         )
 
     async def both(mark: str) -> None:
-        async with hf.commit() as commit:
+        async with lp.commit() as commit:
             for session in (one, two):
                 commit.append(session, "x.y", id=f"{mark}.b", actor=ACTOR, inc={"n": 1})
 
@@ -130,34 +130,34 @@ async def test_a_cancelled_commit_is_whole_or_not_there(hf: Holdfast) -> None:
         assert session.state["n"] == session.version - 1
 
 
-async def test_every_other_verb_can_be_cancelled(hf: Holdfast) -> None:
+async def test_every_other_verb_can_be_cancelled(lp: Limpet) -> None:
     """Creating, updating, labelling, deleting, erasing: done or not, and the store serves on."""
     for count in range(8):
         for again in (0, 2):
             id = f"{count}-{again}"
-            await cancelled_after(count, lambda i=id: hf.create("a", "b", id=i), again)
-            session = await hf.get_or_create("a", "b", id=id, state={})
+            await cancelled_after(count, lambda i=id: lp.create("a", "b", id=i), again)
+            session = await lp.get_or_create("a", "b", id=id, state={})
             await cancelled_after(count, lambda s=session: s.update(_counted, actor=ACTOR), again)
             await cancelled_after(count, lambda s=session: s.label({"x": "y"}, actor=ACTOR), again)
             await session.refresh()
             said = [event.type for event in await session.read()]
             assert session.state.get("n", 0) == said.count("state.updated")
             assert session.labels == ({"x": "y"} if "session.labeled" in said else {})
-            await cancelled_after(count, lambda i=id: hf.delete(("a", "b", i)), again)
-            if await hf.find(("a", "b", id)) is not None:
-                assert await hf.delete(("a", "b", id))
-            await cancelled_after(count, lambda i=id: hf.erase(("a", "b", i)), again)
-            assert await hf.erase(("a", "b", id)) is not None
-    assert (await hf.verify()).findings == ()
+            await cancelled_after(count, lambda i=id: lp.delete(("a", "b", i)), again)
+            if await lp.find(("a", "b", id)) is not None:
+                assert await lp.delete(("a", "b", id))
+            await cancelled_after(count, lambda i=id: lp.erase(("a", "b", i)), again)
+            assert await lp.erase(("a", "b", id)) is not None
+    assert (await lp.verify()).findings == ()
 
 
 def _counted(state: Any) -> dict[str, int]:
     return {"n": state.get("n", 0) + 1}
 
 
-async def test_a_cancelled_follower_leaves_no_trace(hf: Holdfast) -> None:
+async def test_a_cancelled_follower_leaves_no_trace(lp: Limpet) -> None:
     """Whoever stops following, waiting or in the middle of a page, is forgotten by the hub."""
-    session = await hf.create("a", "b")
+    session = await lp.create("a", "b")
 
     async def follow() -> None:
         async for _ in session.follow():
@@ -168,7 +168,7 @@ async def test_a_cancelled_follower_leaves_no_trace(hf: Holdfast) -> None:
         await session.append("x.y", actor=ACTOR)
     seen = [e.seq async for e in _first(session.follow(), session.version)]
     assert seen == list(range(1, session.version + 1))
-    assert not hf._hub._followers
+    assert not lp._hub._followers
 
 
 async def _first(events: Any, count: int) -> Any:
@@ -181,18 +181,18 @@ async def _first(events: Any, count: int) -> Any:
 
 
 async def test_a_cancelled_verification_and_a_cancelled_backup_are_over(
-    hf: Holdfast, tmp_path: Path
+    lp: Limpet, tmp_path: Path
 ) -> None:
     """When the cancellation is told nothing goes on behind the caller's back."""
-    session = await hf.create("a", "b")
+    session = await lp.create("a", "b")
     for _ in range(30):
         await session.append("x.y", {"text": "z" * 3_000}, actor=ACTOR)
     for count in range(6):
         running: list[int] = []
-        await cancelled_after(count, lambda r=running: hf.verify(progress=lambda *_: r.append(1)))
+        await cancelled_after(count, lambda r=running: lp.verify(progress=lambda *_: r.append(1)))
         calls = len(running)
         target = tmp_path / f"{count}.bak"
-        was = await cancelled_after(count, lambda t=target: hf.backup(t))
+        was = await cancelled_after(count, lambda t=target: lp.backup(t))
         there = target.exists()
         assert there or was
         assert not list(tmp_path.glob("*.part")), "a backup is still being written"
@@ -200,15 +200,15 @@ async def test_a_cancelled_verification_and_a_cancelled_backup_are_over(
         assert target.exists() == there
         assert len(running) == calls
         if there:
-            async with holdfast.open(f"sqlite:///{target}") as copy:
+            async with limpet.open(f"sqlite:///{target}") as copy:
                 assert (await copy.verify()).ok
 
 
 async def test_closing_finishes_what_was_handed_over(tmp_path: Path) -> None:
     """Everything that was being written when close was called is recorded or refused, at once."""
     path = tmp_path / "close.db"
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        session = await lp.create("a", "b", id="c", state={"n": 0})
         tasks = [asyncio.ensure_future(one(session, str(n))()) for n in range(50)]
         await turns(1)
     results = await asyncio.wait_for(
@@ -216,9 +216,9 @@ async def test_closing_finishes_what_was_handed_over(tmp_path: Path) -> None:
     )
     done = {str(n) for n, result in enumerate(results) if not isinstance(result, Exception)}
     for result in results:
-        assert not isinstance(result, Exception) or isinstance(result, holdfast.StoreClosed)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await check(hf, await hf.get(("a", "b", "c")), done, set())
+        assert not isinstance(result, Exception) or isinstance(result, limpet.StoreClosed)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await check(lp, await lp.get(("a", "b", "c")), done, set())
 
 
 async def test_closing_leaves_nobody_waiting_for_room(
@@ -226,8 +226,8 @@ async def test_closing_leaves_nobody_waiting_for_room(
 ) -> None:
     """Callers held back because too many wait are served or refused when the store closes."""
     monkeypatch.setattr(writer, "WAITING_MAX", 4)
-    async with holdfast.open(f"sqlite:///{tmp_path / 'room.db'}") as hf:
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+    async with limpet.open(f"sqlite:///{tmp_path / 'room.db'}") as lp:
+        session = await lp.create("a", "b", id="c", state={"n": 0})
         tasks = [asyncio.ensure_future(one(session, str(n))()) for n in range(30)]
         await turns(2)
     done, waiting = await asyncio.wait(tasks, timeout=5)
@@ -236,7 +236,7 @@ async def test_closing_leaves_nobody_waiting_for_room(
     await asyncio.gather(*tasks, return_exceptions=True)
     assert not waiting, f"{len(waiting)} callers wait for ever"
     for task in done:
-        assert task.exception() is None or isinstance(task.exception(), holdfast.StoreClosed)
+        assert task.exception() is None or isinstance(task.exception(), limpet.StoreClosed)
 
 
 async def test_room_is_found_by_all_who_wait_for_it(
@@ -245,8 +245,8 @@ async def test_room_is_found_by_all_who_wait_for_it(
     """With little room everybody is served in the end, though some are cancelled while waiting."""
     monkeypatch.setattr(writer, "WAITING_MAX", 3)
     chance = random.Random(seed("room"))
-    async with holdfast.open(f"sqlite:///{tmp_path / 'room.db'}") as hf:
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+    async with limpet.open(f"sqlite:///{tmp_path / 'room.db'}") as lp:
+        session = await lp.create("a", "b", id="c", state={"n": 0})
         tasks = {str(n): asyncio.ensure_future(one(session, str(n))()) for n in range(80)}
         await turns(2)
         for id in chance.sample(list(tasks), 20):
@@ -255,21 +255,21 @@ async def test_room_is_found_by_all_who_wait_for_it(
             asyncio.gather(*tasks.values(), return_exceptions=True), DEADLINE_SECONDS
         )
         done = {id for id, task in tasks.items() if not task.cancelled()}
-        await check(hf, session, done, tasks.keys() - done)
+        await check(lp, session, done, tasks.keys() - done)
 
 
 async def test_a_cancelled_close_still_closes(tmp_path: Path) -> None:
     """Cancelled at any turn, closing goes on; a second close waits for its end."""
     for count in range(6):
         path = tmp_path / f"{count}.db"
-        hf = await holdfast.open(f"sqlite:///{path}").__aenter__()
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+        lp = await limpet.open(f"sqlite:///{path}").__aenter__()
+        session = await lp.create("a", "b", id="c", state={"n": 0})
         await session.append("x.y", {"text": "z" * 30_000}, actor=ACTOR, inc={"n": 1})
-        store: Any = hf._store
-        await cancelled_after(count, hf.close)
-        await asyncio.wait_for(hf.close(), DEADLINE_SECONDS)
+        store: Any = lp._store
+        await cancelled_after(count, lp.close)
+        await asyncio.wait_for(lp.close(), DEADLINE_SECONDS)
         await asyncio.wait_for(store.close(), DEADLINE_SECONDS)
         assert not store._writer.is_alive()
         assert not path.with_name(path.name + "-wal").exists()
-        with pytest.raises(holdfast.StoreClosed):
+        with pytest.raises(limpet.StoreClosed):
             await session.append("x.y", actor=ACTOR)

@@ -14,10 +14,10 @@ import apsw
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import Event, Holdfast, HoldfastError, Key, Timer
-from holdfast.store.sqlite.connect import SCHEMA
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import Event, Key, Limpet, LimpetError, Timer
+from limpet.store.sqlite.connect import SCHEMA
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support import sample
 from tests.support.inside import on_writer
 from tests.support.pages import Pages
@@ -61,26 +61,26 @@ class Specimen:
 async def specimen(tmp_path: Path) -> Specimen:
     path = tmp_path / "clean.db"
     await sample.build(path)
-    async with at(path) as hf:
-        shows = await everything(hf)
-        assert (await hf.verify()).findings == ()
+    async with at(path) as lp:
+        shows = await everything(lp)
+        assert (await lp.verify()).findings == ()
     return Specimen(tmp_path, Pages(path), shows)
 
 
 @asynccontextmanager
-async def at(path: Path) -> AsyncIterator[Holdfast]:
-    hf = await opened(path)
+async def at(path: Path) -> AsyncIterator[Limpet]:
+    lp = await opened(path)
     try:
-        yield hf
+        yield lp
     finally:
-        await hf.close()
+        await lp.close()
 
 
-async def finds(hf: Holdfast) -> bool:
+async def finds(lp: Limpet) -> bool:
     """Whether a verification reports anything, or cannot even be made."""
     try:
-        return not (await hf.verify()).ok
-    except HoldfastError:
+        return not (await lp.verify()).ok
+    except LimpetError:
         return True
 
 
@@ -90,34 +90,34 @@ async def finds(hf: Holdfast) -> bool:
 async def judge(specimen: Specimen, path: Path) -> str:
     """What becomes of a damaged copy: refused at the door, found, or provably harmless."""
     try:
-        hf = await opened(path)
-    except HoldfastError as error:
+        lp = await opened(path)
+    except LimpetError as error:
         return f"refused with {error.code}"
     try:
-        found = await finds(hf)
-        shows = await everything(hf)  # whatever happened, every answer is an answer of ours
+        found = await finds(lp)
+        shows = await everything(lp)  # whatever happened, every answer is an answer of ours
         if found:
             return "found"
         different = [name for name in shows if shows[name] != specimen.shows[name]]
         assert not different, f"silently different: {different}"
-        return await write_on(hf)
+        return await write_on(lp)
     finally:
-        await hf.close()
+        await lp.close()
 
 
-async def write_on(hf: Holdfast) -> str:
+async def write_on(lp: Limpet) -> str:
     """A file that is called sound can be written, and is sound afterwards, or says that it is not
     (one bit of the header makes it read-only)."""
-    ada = await hf.get(ADA)
+    ada = await lp.get(ADA)
     try:
         await ada.append("agent.said", actor="agent:ada", inc={"step": 1})
-    except holdfast.StoreReadOnly:
+    except limpet.StoreReadOnly:
         return "read-only"
-    new = await hf.create(sample.APP, "new", id="new", state={"y": 2}, labels={"plan": "new"})
+    new = await lp.create(sample.APP, "new", id="new", state={"y": 2}, labels={"plan": "new"})
     assert new.version == 1
     assert {name: v for name, v in new.state.items() if ":" not in name} == {"y": 2}
     assert len(await new.read()) == 1
-    assert (await hf.verify()).findings == ()
+    assert (await lp.verify()).findings == ()
     return "harmless"
 
 
@@ -181,13 +181,13 @@ async def check_flip_in_row(specimen: Specimen, place: int, bit: int) -> None:
     """Found, or every column of every row still reads the same."""
     path = specimen.flipped(place, bit)
     try:
-        hf = await opened(path)
-    except HoldfastError:
+        lp = await opened(path)
+    except LimpetError:
         return
     try:
-        found = await finds(hf)
+        found = await finds(lp)
     finally:
-        await hf.close()
+        await lp.close()
     clean = contents(specimen.directory / "clean.db")
     assert found or contents(path) == clean, f"bit {bit} of byte {place} was not found"
 
@@ -255,8 +255,8 @@ async def test_one_corrupt_event_costs_one_event(specimen: Specimen, key: Key) -
     """Whichever it is: the session opens, the others are served, the damaged one is marked."""
     events: tuple[Event, ...] = specimen.shows[f"get {key}"][2]
     for lost in events:
-        async with at(specimen.changed(*body_flipped(key, lost.seq))) as hf:
-            session = await hf.get(key, tail=1_000)
+        async with at(specimen.changed(*body_flipped(key, lost.seq))) as lp:
+            session = await lp.get(key, tail=1_000)
             assert session.version == len(events)
             served = await session.read()
             for event, before in zip(served, events, strict=True):
@@ -268,15 +268,15 @@ async def test_one_corrupt_event_costs_one_event(specimen: Specimen, key: Key) -
                     assert event == before
             assert session.events == served
             assert lost.seq in session.damaged
-            report = await hf.verify()
+            report = await lp.verify()
             assert {finding.seq for finding in report.findings if finding.seq} >= {lost.seq}
-            await check_others(specimen, hf, key)
+            await check_others(specimen, lp, key)
             went_on = await session.append("agent.said", {"text": "on"}, actor="agent:x")
             assert went_on.seq == len(events) + 1
 
 
-async def check_others(specimen: Specimen, hf: Holdfast, damaged: Key) -> None:
-    shows = await everything(hf)
+async def check_others(specimen: Specimen, lp: Limpet, damaged: Key) -> None:
+    shows = await everything(lp)
     for name in shows:
         if name.startswith(("get", "read")) and str(damaged) not in name:
             assert shows[name] == specimen.shows[name]
@@ -287,15 +287,15 @@ async def test_a_damaged_event_is_served_among_those_of_its_type(specimen: Speci
     rows = {row.rowid: row for row in specimen.pages.rows("events")}
     content = bytearray(specimen.pages.content)
     path = specimen.write(bytes(content))
-    async with at(path) as hf:
-        wanted = await hf.session(ADA).read(types=["user.*"])
+    async with at(path) as lp:
+        wanted = await lp.session(ADA).read(types=["user.*"])
     conn = apsw.Connection(str(path))
     (pos,) = conn.execute("SELECT pos FROM events WHERE id = 'my-own-id'").fetchone()
     conn.close()
     place = bytes(content).index(b"agent:ada", rows[pos].offsets[0])
     content[place] = 0xFF  # not UTF-8
-    async with at(specimen.write(bytes(content))) as hf:
-        served = await hf.session(ADA).read(types=["user.*"])
+    async with at(specimen.write(bytes(content))) as lp:
+        served = await lp.session(ADA).read(types=["user.*"])
         assert [event.seq for event in served] == [event.seq for event in wanted]
         assert served[0].damage is not None
         assert served[1:] == wanted[1:]
@@ -303,19 +303,19 @@ async def test_a_damaged_event_is_served_among_those_of_its_type(specimen: Speci
 
 async def test_a_watcher_passes_over_a_row_that_cannot_be_read(specimen: Specimen) -> None:
     """An event stands for it that says so, and all others come as they are."""
-    async with at(specimen.write(specimen.pages.content)) as hf:
-        whole = [change async for change in first(hf, 20)]
+    async with at(specimen.write(specimen.pages.content)) as lp:
+        whole = [change async for change in first(lp, 20)]
     path = specimen.changed("UPDATE events SET actor = CAST(x'75FF' AS TEXT) WHERE pos = 3")
-    async with at(path) as hf:
-        seen = [change async for change in first(hf, 20)]
+    async with at(path) as lp:
+        seen = [change async for change in first(lp, 20)]
     assert [(c.position, c.key, c.event.seq) for c in seen] == [
         (c.position, c.key, c.event.seq) for c in whole
     ]
     assert [c.position for c in seen if c.event.damage] == ["3"]
 
 
-async def first(hf: Holdfast, count: int) -> AsyncIterator[Any]:
-    feed = hf.watch()
+async def first(lp: Limpet, count: int) -> AsyncIterator[Any]:
+    feed = lp.watch()
     for _ in range(count):
         yield await anext(feed)
 
@@ -323,12 +323,12 @@ async def first(hf: Holdfast, count: int) -> AsyncIterator[Any]:
 async def test_nothing_is_computed_from_a_state_with_a_hole(specimen: Specimen) -> None:
     """Neither an update nor an envelope; an append, which looks at nothing, is recorded."""
     path = specimen.changed("UPDATE events SET crc = crc + 1 WHERE id = 'my-own-id'")
-    async with at(path) as hf:
-        session = await hf.get(ADA, actor="agent:ada")
+    async with at(path) as lp:
+        session = await lp.get(ADA, actor="agent:ada")
         assert session.damaged
-        with pytest.raises(holdfast.SessionCorrupt):
+        with pytest.raises(limpet.SessionCorrupt):
             session.envelope()
-        with pytest.raises(holdfast.SessionCorrupt):
+        with pytest.raises(limpet.SessionCorrupt):
             await session.update(lambda state: {"step": 1})
         await session.append("agent.said", set={"step": 1})
 
@@ -349,30 +349,30 @@ async def test_damage_never_speaks_a_foreign_tongue(specimen: Specimen) -> None:
 
 async def check_verbs(path: Path) -> None:
     try:
-        hf = await opened(path)
-    except HoldfastError:
+        lp = await opened(path)
+    except LimpetError:
         return
     try:
-        await everything(hf)
+        await everything(lp)
         for key in LIVING:
-            session = hf.session(key, actor="test:rot")
+            session = lp.session(key, actor="test:rot")
             for attempt in (
                 lambda s=session: s.append("agent.said", id="new", inc={"new": 1}),
                 lambda s=session: s.append("agent.said", add={"user:notes": ["x"]}),
                 lambda s=session: s.update(lambda state: {"step": state.get("step", 0)}),
                 lambda s=session: s.mark_processed([2]),
                 lambda s=session: s.label({"plan": None}),
-                lambda k=key: hf.verify(k),
-                lambda k=key: hf.delete(k),
-                lambda k=key: hf.erase(k),
+                lambda k=key: lp.verify(k),
+                lambda k=key: lp.delete(k),
+                lambda k=key: lp.erase(k),
             ):
                 await refused_or_done(attempt)
     finally:
-        await hf.close()
+        await lp.close()
 
 
 async def refused_or_done(attempt: Callable[[], Any]) -> None:
-    with suppress(HoldfastError):
+    with suppress(LimpetError):
         await attempt()
 
 
@@ -386,8 +386,8 @@ async def test_a_changed_definition_is_found(specimen: Specimen) -> None:
         conn = apsw.Connection(str(path))
         conn.execute(sql)
         conn.close()
-        async with at(path) as hf:
-            (finding,) = (await hf.verify()).findings
+        async with at(path) as lp:
+            (finding,) = (await lp.verify()).findings
             assert name in finding.problem
 
 
@@ -395,8 +395,8 @@ async def test_a_changed_definition_is_found(specimen: Specimen) -> None:
 
 
 async def check_long(specimen: Specimen, path: Path, *, writable: bool = True) -> None:
-    async with at(path) as hf:
-        session = await hf.get(LONG, tail=1_000)
+    async with at(path) as lp:
+        session = await lp.get(LONG, tail=1_000)
         shown = (session.head, dict(session.state), session.events, session.damaged)
         assert shown == specimen.shows[f"get {LONG}"]
         if not writable:
@@ -424,8 +424,8 @@ async def test_a_damaged_snapshot_only_costs_time(specimen: Specimen, change: st
     """The state is read from the log instead, and is the same."""
     path = specimen.changed(f"UPDATE snapshots SET {change}")
     await check_long(specimen, path)
-    async with at(specimen.changed(f"UPDATE snapshots SET {change}")) as hf:
-        assert await finds(hf)
+    async with at(specimen.changed(f"UPDATE snapshots SET {change}")) as lp:
+        assert await finds(lp)
 
 
 async def test_a_lost_snapshot_only_costs_time(specimen: Specimen) -> None:
@@ -477,8 +477,8 @@ async def test_a_file_that_is_no_database_is_left_alone(
     path = tmp_path / "notes.db"
     content = random.Random(1).randbytes(20_000) if garbage is None else garbage
     path.write_bytes(content)
-    with pytest.raises(holdfast.StoreForeign):
-        async with holdfast.open(f"sqlite:///{path}"):
+    with pytest.raises(limpet.StoreForeign):
+        async with limpet.open(f"sqlite:///{path}"):
             pass
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
@@ -493,8 +493,8 @@ async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path, journal
     conn.execute("CREATE TABLE events (id, text); INSERT INTO events VALUES (1, 'theirs')")
     conn.close()
     content = path.read_bytes()
-    with pytest.raises(holdfast.StoreForeign):
-        async with holdfast.open(f"sqlite:///{path}"):
+    with pytest.raises(limpet.StoreForeign):
+        async with limpet.open(f"sqlite:///{path}"):
             pass
     assert path.read_bytes() == content
     assert list(tmp_path.iterdir()) == [path]
@@ -507,8 +507,8 @@ async def test_a_newer_schema_is_left_alone(specimen: Specimen) -> None:
     conn.pragma("user_version", SCHEMA + 1)
     conn.close()
     content = path.read_bytes()
-    with pytest.raises(holdfast.StoreNewer) as caught:
-        async with holdfast.open(f"sqlite:///{path}"):
+    with pytest.raises(limpet.StoreNewer) as caught:
+        async with limpet.open(f"sqlite:///{path}"):
             pass
     assert (caught.value.found, caught.value.known) == (SCHEMA + 1, SCHEMA)
     assert path.read_bytes() == content
@@ -518,15 +518,15 @@ async def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
     """A file of no bytes holds nothing of anybody's: it becomes ours."""
     path = tmp_path / "empty.db"
     path.touch()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.create("a", "b", id="c")
-        assert (await hf.verify()).ok
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.create("a", "b", id="c")
+        assert (await lp.verify()).ok
 
 
 @pytest.mark.parametrize("name", ["missing/a.db", "."])
 async def test_a_place_that_cannot_hold_a_file_is_told(tmp_path: Path, name: str) -> None:
     """A directory that is not there, or is the path itself, is named in the error."""
-    with pytest.raises(holdfast.StoreUnopened, match="directory"):
+    with pytest.raises(limpet.StoreUnopened, match="directory"):
         await SQLiteStore.open(tmp_path / name)
 
 
@@ -537,25 +537,25 @@ async def test_a_lock_held_elsewhere_is_told_in_time(tmp_path: Path) -> None:
     """Writes are refused as busy, reads go on, and once it is let go the same call succeeds."""
     path = tmp_path / "a.db"
     store = await SQLiteStore.open(path, busy_seconds=0.2)
-    async with Holdfast("sqlite:///a", store=store) as hf:
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+    async with Limpet("sqlite:///a", store=store) as lp:
+        session = await lp.create("a", "b", id="c", state={"n": 0})
         with Child("tests.support.locker", path) as locker:
             locker.expect("locked")
             for attempt in (
                 lambda: session.append("x.y", actor="a:b", id="once", inc={"n": 1}),
-                lambda: hf.create("a", "b", id="d"),
-                lambda: hf.delete(session.key),
-                lambda: hf.erase(session.key),
+                lambda: lp.create("a", "b", id="d"),
+                lambda: lp.delete(session.key),
+                lambda: lp.erase(session.key),
             ):
-                with pytest.raises(holdfast.StoreBusy):
+                with pytest.raises(limpet.StoreBusy):
                     await attempt()
             assert (session.version, session.state["n"]) == (1, 0)
-            assert (await hf.get(session.key)).state["n"] == 0
+            assert (await lp.get(session.key)).state["n"] == 0
             locker.tell("let go")
             locker.end()
         await session.append("x.y", actor="a:b", id="once", inc={"n": 1})
         assert session.state["n"] == 1
-        assert (await hf.verify()).ok
+        assert (await lp.verify()).ok
 
 
 async def test_a_new_file_locked_elsewhere_is_told_in_time(tmp_path: Path) -> None:
@@ -564,20 +564,20 @@ async def test_a_new_file_locked_elsewhere_is_told_in_time(tmp_path: Path) -> No
     path.touch()
     with Child("tests.support.locker", path) as locker:
         locker.expect("locked")
-        with pytest.raises(holdfast.StoreBusy):
+        with pytest.raises(limpet.StoreBusy):
             await SQLiteStore.open(path, busy_seconds=0.2)
         locker.tell("let go")
         locker.end()
     await (await SQLiteStore.open(path)).close()
 
 
-async def check_read_only(hf: Holdfast) -> None:
-    session = await hf.get(ADA)
+async def check_read_only(lp: Limpet) -> None:
+    session = await lp.get(ADA)
     before = (session.head, dict(session.state), session.events)
-    with pytest.raises(holdfast.StoreReadOnly):
+    with pytest.raises(limpet.StoreReadOnly):
         await session.append("x.y", actor="a:b", inc={"step": 1})
-    with pytest.raises(holdfast.StoreReadOnly):
-        await hf.create("a", "b")
+    with pytest.raises(limpet.StoreReadOnly):
+        await lp.create("a", "b")
     assert (session.head, dict(session.state), session.events) == before
 
 
@@ -586,8 +586,8 @@ async def test_a_disk_that_may_not_be_written_is_told(specimen: Specimen) -> Non
     path = specimen.write(specimen.pages.content)
     with faulty(Faults(read_only=True)) as vfs:
         store = await SQLiteStore.open(path, vfs=vfs)
-        async with Holdfast("sqlite:///read-only", store=store) as hf:
-            await check_read_only(hf)
+        async with Limpet("sqlite:///read-only", store=store) as lp:
+            await check_read_only(lp)
     assert path.read_bytes() == specimen.pages.content
 
 
@@ -596,13 +596,13 @@ async def test_a_file_without_permission_is_told(specimen: Specimen) -> None:
     """The same with the permissions of the operating system."""
     path = specimen.write(specimen.pages.content)
     path.chmod(0o444)
-    async with at(path) as hf:
-        await check_read_only(hf)
+    async with at(path) as lp:
+        await check_read_only(lp)
     specimen.directory.chmod(0o555)  # no -wal, no -shm can be put beside it
     try:
-        with suppress(holdfast.StoreReadOnly, holdfast.StoreUnopened):
-            async with at(path) as hf:
-                await check_read_only(hf)
+        with suppress(limpet.StoreReadOnly, limpet.StoreUnopened):
+            async with at(path) as lp:
+                await check_read_only(lp)
     finally:
         specimen.directory.chmod(0o755)
     assert path.read_bytes() == specimen.pages.content
@@ -611,8 +611,8 @@ async def test_a_file_without_permission_is_told(specimen: Specimen) -> None:
 async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
     """The append that finds no space leaves no trace, and succeeds once there is some."""
     store = await SQLiteStore.open(tmp_path / "a.db")
-    async with Holdfast("sqlite:///a", store=store) as hf:
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+    async with Limpet("sqlite:///a", store=store) as lp:
+        session = await lp.create("a", "b", id="c", state={"n": 0})
 
         async def pages_max(number: int) -> None:
             await on_writer(store, lambda writer: writer.conn.pragma("max_page_count", number))
@@ -620,7 +620,7 @@ async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         await pages_max(1)  # as many as there are
         large = {"raw": random.Random(2).randbytes(40_000).hex()}
         for _ in range(2):
-            with pytest.raises(holdfast.StoreFull):
+            with pytest.raises(limpet.StoreFull):
                 await session.append("x.y", large, actor="a:b", id="large", inc={"n": 1})
         assert (session.version, session.state["n"]) == (1, 0)
         small = await session.append("x.y", actor="a:b", id="small", inc={"n": 1})
@@ -628,7 +628,7 @@ async def test_a_full_disk_is_told_and_passes(tmp_path: Path) -> None:
         await pages_max(100_000)
         await session.append("x.y", large, actor="a:b", id="large", inc={"n": 1})
         assert (session.version, session.state["n"]) == (3, 2)
-        assert (await hf.verify()).ok
+        assert (await lp.verify()).ok
 
 
 async def test_a_file_that_may_not_grow_is_told_and_passes(tmp_path: Path) -> None:
@@ -638,10 +638,10 @@ async def test_a_file_that_may_not_grow_is_told_and_passes(tmp_path: Path) -> No
         said = list(child.lines())
         child.end()
     assert said[-1] == "fine", said
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        session = await hf.get(Key("a", "b", "c"))
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        session = await lp.get(Key("a", "b", "c"))
         acknowledged = [line.removeprefix("did ") for line in said if line.startswith("did ")]
         recorded = [event.id for event in await session.read(limit=1_000)][1:]
         assert recorded == acknowledged
         assert session.state["n"] == len(acknowledged)
-        assert (await hf.verify()).ok
+        assert (await lp.verify()).ok

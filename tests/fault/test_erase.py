@@ -10,12 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Holdfast, HoldfastError, Key, Session, StoreBusy
-from holdfast.model import limits
-from holdfast.store import codec
-from holdfast.store.sqlite import writer
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import Key, Limpet, LimpetError, Session, StoreBusy
+from limpet.model import limits
+from limpet.store import codec
+from limpet.store.sqlite import writer
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seeds import seed
 from tests.support.vfs import Faults, faulty
 
@@ -43,9 +43,9 @@ class Secret:
         self.marks.append(made)
         return made
 
-    async def begin(self, hf: Holdfast) -> None:
+    async def begin(self, lp: Limpet) -> None:
         key = self.key
-        self.session = await hf.create(
+        self.session = await lp.create(
             key.app,
             key.user,
             id=key.id,
@@ -83,12 +83,12 @@ def found_in(path: Path, marks: Iterable[str]) -> list[str]:
     return left
 
 
-async def write_mixed(hf: Holdfast, count: int, rounds: int, start: int) -> list[Secret]:
+async def write_mixed(lp: Limpet, count: int, rounds: int, start: int) -> list[Secret]:
     """Several sessions, written in turns, so that they share pages everywhere."""
     chance = random.Random(start)
     secrets = [Secret(f"s{n}", random.Random(f"{start}/{n}")) for n in range(count)]
     for secret in secrets:
-        await secret.begin(hf)
+        await secret.begin(lp)
     for _ in range(rounds):
         await chance.choice(secrets).say()
     return secrets
@@ -105,22 +105,22 @@ async def test_nothing_of_an_erased_session_is_left(
     """Data, state, labels, ids, key and actor are gone from every file once erase returns."""
     path = tmp_path / "a.db"
     start = seed("erase") if start is None else start
-    async with holdfast.open(f"sqlite:///{path}?sync=normal") as hf:
-        secrets = await write_mixed(hf, 6, 400, start)
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        secrets = await write_mixed(lp, 6, 400, start)
         for secret in secrets[:5]:
             assert found_in(path, secret.marks)
             if first == "delete":
-                await hf.delete(secret.key)
+                await lp.delete(secret.key)
                 await secrets[5].say()
             if first == "delete at once":
-                await asyncio.gather(hf.delete(secret.key), secrets[5].say())
-            certificate = await hf.erase(secret.key)
+                await asyncio.gather(lp.delete(secret.key), secrets[5].say())
+            certificate = await lp.erase(secret.key)
             assert certificate is not None
             assert certificate.version == secret.session.version
             assert found_in(path, secret.marks) == []
             await secrets[5].say()
-        assert (await hf.verify()).findings == ()
-        kept = await hf.get(secrets[5].key)
+        assert (await lp.verify()).findings == ()
+        kept = await lp.get(secrets[5].key)
         assert kept.version == secrets[5].session.version
     for secret in secrets[:5]:
         assert found_in(path, secret.marks) == []
@@ -130,25 +130,25 @@ async def test_nothing_of_an_erased_session_is_left(
 async def test_erasing_lasts_over_a_reopening(tmp_path: Path) -> None:
     """What was erased stays unknown and unreadable, and its certificate can be had again."""
     path = tmp_path / "a.db"
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        (secret,) = await write_mixed(hf, 1, 20, seed("erase"))
-        certificate = await hf.erase(secret.key)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        assert await hf.erase(secret.key) == certificate
-        with pytest.raises(holdfast.SessionErased):
-            await hf.get(secret.key)
-        with pytest.raises(holdfast.SessionErased):
-            await hf.create(secret.key.app, secret.key.user, id=secret.key.id)
-        assert (await hf.verify()).findings == ()
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        (secret,) = await write_mixed(lp, 1, 20, seed("erase"))
+        certificate = await lp.erase(secret.key)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert await lp.erase(secret.key) == certificate
+        with pytest.raises(limpet.SessionErased):
+            await lp.get(secret.key)
+        with pytest.raises(limpet.SessionErased):
+            await lp.create(secret.key.app, secret.key.user, id=secret.key.id)
+        assert (await lp.verify()).findings == ()
     assert found_in(path, secret.marks) == []
 
 
 async def test_a_deleted_session_leaves_every_table(tmp_path: Path) -> None:
     """Deleting keeps a tombstone; events, labels and snapshot are gone after the close."""
     path = tmp_path / "a.db"
-    async with holdfast.open(f"sqlite:///{path}?sync=normal") as hf:
-        secrets = await write_mixed(hf, 3, 150, seed("delete"))
-        await hf.delete(secrets[0].key)
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        secrets = await write_mixed(lp, 3, 150, seed("delete"))
+        await lp.delete(secrets[0].key)
         await secrets[1].say()
     conn = apsw.Connection(str(path))
     (sid,) = conn.execute("SELECT sid FROM sessions WHERE id = ?", (secrets[0].key.id,)).fetchone()
@@ -169,19 +169,19 @@ async def test_an_erasure_that_failed_is_finished_by_its_retry(tmp_path: Path, s
         faults = Faults()
         with faulty(faults) as vfs:
             store = await SQLiteStore.open(path, vfs=vfs, sync="normal")
-            async with Holdfast("sqlite:///erase", store=store) as hf:
-                secrets = await write_mixed(hf, 2, 30, start)
+            async with Limpet("sqlite:///erase", store=store) as lp:
+                secrets = await write_mixed(lp, 2, 30, start)
                 faults.calls, faults.at = 0, number
                 for _ in range(4):
                     try:
-                        certificate = await hf.erase(secrets[0].key)
+                        certificate = await lp.erase(secrets[0].key)
                         break
-                    except HoldfastError:
+                    except LimpetError:
                         continue
                 assert certificate is not None
                 assert found_in(path, secrets[0].marks) == [], f"call {number}: {faults.struck}"
                 faults.mend()
-                assert (await hf.verify()).findings == ()
+                assert (await lp.verify()).findings == ()
         if not faults.struck:
             return
         number += stride
@@ -193,17 +193,17 @@ async def test_an_erasure_cut_short_is_finished_by_the_next_process(tmp_path: Pa
     faults = Faults()
     with faulty(faults) as vfs:
         store = await SQLiteStore.open(path, vfs=vfs)
-        async with Holdfast("sqlite:///erase", store=store) as hf:
-            secrets = await write_mixed(hf, 2, 30, seed("erase"))
+        async with Limpet("sqlite:///erase", store=store) as lp:
+            secrets = await write_mixed(lp, 2, 30, seed("erase"))
             calls = faults.calls
-            await hf.erase(secrets[1].key)
+            await lp.erase(secrets[1].key)
             faults.at, faults.lasting = faults.calls + (faults.calls - calls) // 3, True
-            with pytest.raises(HoldfastError):
-                await hf.erase(secrets[0].key)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        assert await hf.erase(secrets[0].key) is not None
+            with pytest.raises(LimpetError):
+                await lp.erase(secrets[0].key)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert await lp.erase(secrets[0].key) is not None
         assert found_in(path, secrets[0].marks) == []
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()
 
 
 async def test_an_erasure_with_a_reader_in_the_way_is_finished_when_it_leaves(
@@ -212,27 +212,27 @@ async def test_an_erasure_with_a_reader_in_the_way_is_finished_when_it_leaves(
     """A long reading elsewhere holds up the certificate, not the others, and never for ever."""
     path = tmp_path / "a.db"
     store = await SQLiteStore.open(path, busy_seconds=0.1)
-    async with Holdfast("sqlite:///erase", store=store) as hf:
-        secrets = await write_mixed(hf, 2, 30, seed("erase"))
+    async with Limpet("sqlite:///erase", store=store) as lp:
+        secrets = await write_mixed(lp, 2, 30, seed("erase"))
         other = store._database.connect()
         other.execute("BEGIN")
         assert other.execute("SELECT count(*) FROM events").get
         with pytest.raises(StoreBusy):
-            await hf.erase(secrets[0].key)
+            await lp.erase(secrets[0].key)
         await secrets[1].say()  # others are not held up by it
         other.execute("COMMIT")
         other.close()
-        assert await hf.erase(secrets[0].key) is not None
+        assert await lp.erase(secrets[0].key) is not None
         assert found_in(path, secrets[0].marks) == []
     assert found_in(path, secrets[0].marks) == []
 
 
 async def test_what_it_wrote_for_all_stays(tmp_path: Path) -> None:
     """app: and user: values outlive the session that wrote them."""
-    async with holdfast.open(f"sqlite:///{tmp_path / 'a.db'}") as hf:
-        gone = await hf.create("shop", "ada", id="1", state={"app:a": 1, "user:u": [2]})
-        await hf.create("shop", "ada", id="2")
-        await hf.erase(gone.key)
-        kept = await hf.get(("shop", "ada", "2"))
+    async with limpet.open(f"sqlite:///{tmp_path / 'a.db'}") as lp:
+        gone = await lp.create("shop", "ada", id="1", state={"app:a": 1, "user:u": [2]})
+        await lp.create("shop", "ada", id="2")
+        await lp.erase(gone.key)
+        kept = await lp.get(("shop", "ada", "2"))
         assert kept.state == {"app:a": 1, "user:u": [2]}
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()

@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import Holdfast, Session, SessionErased, StoreBusy
-from holdfast.store.sqlite.store import SQLiteStore
+from limpet import Limpet, Session, SessionErased, StoreBusy
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.processes import Child
 from tests.support.worker import KEY
 
@@ -23,20 +23,20 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def hf(path: Path) -> AsyncIterator[Holdfast]:
+async def lp(path: Path) -> AsyncIterator[Limpet]:
     store = await SQLiteStore.open(path, busy_seconds=0.2)
-    async with Holdfast("sqlite:///a", store=store) as hf:
-        yield hf
+    async with Limpet("sqlite:///a", store=store) as lp:
+        yield lp
 
 
 @pytest.fixture
-async def kept(hf: Holdfast) -> Session:
-    return await hf.create(KEY.app, KEY.user, id=KEY.id, actor="x", state={"n": 0})
+async def kept(lp: Limpet) -> Session:
+    return await lp.create(KEY.app, KEY.user, id=KEY.id, actor="x", state={"n": 0})
 
 
 @pytest.fixture
-async def gone(hf: Holdfast) -> Session:
-    session = await hf.create("a", "u", id=f"{MARK}-id", actor="x", labels={"of": MARK})
+async def gone(lp: Limpet) -> Session:
+    session = await lp.create("a", "u", id=f"{MARK}-id", actor="x", labels={"of": MARK})
     for _ in range(20):
         await session.append("x.y", {"text": MARK}, add={"log": [MARK]})
     return session
@@ -58,31 +58,31 @@ def marked(path: Path) -> list[str]:
 
 
 async def test_an_erasure_held_up_by_a_reader_is_told_and_finished_later(
-    hf: Holdfast, kept: Session, gone: Session, reader: apsw.Connection, path: Path
+    lp: Limpet, kept: Session, gone: Session, reader: apsw.Connection, path: Path
 ) -> None:
     """The session is gone at once; calling again when the reader has left takes the last byte."""
     with pytest.raises(StoreBusy) as info:
-        await hf.erase(gone.key)
+        await lp.erase(gone.key)
     assert info.value.retryable
     with pytest.raises(SessionErased):
-        await hf.get(gone.key)
+        await lp.get(gone.key)
     with pytest.raises(StoreBusy):
-        await hf.erase(gone.key)
+        await lp.erase(gone.key)
     assert reader.in_transaction
     reader.execute("COMMIT")
-    assert await hf.erase(gone.key) is not None
+    assert await lp.erase(gone.key) is not None
     assert marked(path) == []
     await kept.append("x.y")
     assert marked(path) == []
-    assert (await hf.verify()).findings == ()
+    assert (await lp.verify()).findings == ()
 
 
 async def test_nobody_waits_for_an_erasure_that_waits(
-    hf: Holdfast, kept: Session, gone: Session, reader: apsw.Connection, path: Path
+    lp: Limpet, kept: Session, gone: Session, reader: apsw.Connection, path: Path
 ) -> None:
     """Appends here and in another process are recorded while it waits and the reader reads on."""
-    erasing = asyncio.create_task(hf.erase(gone.key))
-    while await hf.find(gone.key, tail=0) is not None:
+    erasing = asyncio.create_task(lp.erase(gone.key))
+    while await lp.find(gone.key, tail=0) is not None:
         await kept.append("x.y", inc={"n": 1})
     recorded = 0
     while not erasing.done() and recorded < 5:
@@ -101,20 +101,20 @@ async def test_nobody_waits_for_an_erasure_that_waits(
     await asyncio.gather(*(kept.append("x.y", inc={"n": 1}) for _ in range(20)))
     assert kept.state["n"] == before + 20
     reader.execute("COMMIT")
-    assert await hf.erase(gone.key) is not None
+    assert await lp.erase(gone.key) is not None
     assert marked(path) == []
 
 
 async def test_an_erasure_that_was_held_up_is_finished_by_itself_or_by_the_next(
-    gone: Session, hf: Holdfast, reader: apsw.Connection, path: Path
+    gone: Session, lp: Limpet, reader: apsw.Connection, path: Path
 ) -> None:
     """Closing and opening again: calling erase there finds nothing left to see."""
     with pytest.raises(StoreBusy):
-        await hf.erase(gone.key)
+        await lp.erase(gone.key)
     reader.execute("COMMIT")
     reader.close()
-    await hf.close()
+    await lp.close()
     store = await SQLiteStore.open(path)
-    async with Holdfast("sqlite:///a", store=store) as again:
+    async with Limpet("sqlite:///a", store=store) as again:
         assert await again.erase(gone.key) is not None
         assert marked(path) == []

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast, StoreFailed
-from holdfast.store.sqlite.store import SQLiteStore
+from limpet import Limpet, StoreFailed
+from limpet.store.sqlite.store import SQLiteStore
 
 DEADLINE_SECONDS = 8
 
@@ -29,10 +29,10 @@ async def test_a_pulse_that_fails_for_a_moment_loses_no_event(tmp_path: Path) ->
     path = tmp_path / "a.db"
     store: Any = await Skipping.open(path)
     async with (
-        Holdfast("sqlite:///a", store=store) as hf,
-        Holdfast("sqlite:///a", store=await SQLiteStore.open(path)) as elsewhere,
+        Limpet("sqlite:///a", store=store) as lp,
+        Limpet("sqlite:///a", store=await SQLiteStore.open(path)) as elsewhere,
     ):
-        session = await hf.create("a", "b", id="c")
+        session = await lp.create("a", "b", id="c")
         theirs = elsewhere.session(session.key, actor="test:elsewhere")
 
         async def follow() -> list[int]:

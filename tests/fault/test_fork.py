@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import holdfast
-from holdfast import HoldfastError, Key
+import limpet
+from limpet import Key, LimpetError
 from tests.support.forked import fork, in_child
 from tests.support.processes import Child
 
@@ -26,18 +26,18 @@ def url(path: Path) -> str:
 def attempt(path: Path) -> str:
     """Open the file and write to it: the seq that was acknowledged, or the refusal."""
     try:
-        with holdfast.open_sync(url(path)) as hf:
-            session: Any = hf.get_or_create(KEY.app, KEY.user, id=KEY.id)
+        with limpet.open_sync(url(path)) as lp:
+            session: Any = lp.get_or_create(KEY.app, KEY.user, id=KEY.id)
             return str(session.append("c.x", actor="child").seq)
-    except HoldfastError as error:
+    except LimpetError as error:
         return error.code
 
 
 def check(path: Path, version: int) -> None:
     """Everything up to this version is there, and whole."""
-    with holdfast.open_sync(url(path)) as hf:
-        assert hf.get(KEY).version == version
-        assert hf.verify().findings == ()
+    with limpet.open_sync(url(path)) as lp:
+        assert lp.get(KEY).version == version
+        assert lp.verify().findings == ()
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def parent(path: Path) -> Iterator[Any]:
     """The parent's store, with a session at version 2."""
-    with holdfast.open_sync(url(path)) as hf:
-        hf.create(KEY.app, KEY.user, id=KEY.id, actor="parent").append("p.x")
-        yield hf
+    with limpet.open_sync(url(path)) as lp:
+        lp.create(KEY.app, KEY.user, id=KEY.id, actor="parent").append("p.x")
+        yield lp
 
 
 @pytest.mark.parametrize("way", ["path", "symbolic link", "hard link"])
@@ -91,7 +91,7 @@ def test_a_child_is_refused_what_its_parent_has_closed_since(parent: Any, path: 
 
 def test_a_child_is_refused_while_one_of_two_stores_is_open(parent: Any, path: Path) -> None:
     """Closing one store on a file does not forget the other."""
-    with holdfast.open_sync(url(path)):
+    with limpet.open_sync(url(path)):
         pass
     assert in_child(lambda: attempt(path)) == "store.forked"
 

@@ -8,8 +8,8 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Holdfast, HoldfastError, Key, ops
+import limpet
+from limpet import Key, Limpet, LimpetError, ops
 
 HOLE = Key("a", "u", "hole")
 CHAIN = Key("a", "u", "chain")
@@ -24,19 +24,19 @@ def url(path: Path) -> str:
 async def path(tmp_path: Path) -> Path:
     """Two sessions, names of app and user, a tombstone and an erasure, closed cleanly."""
     path = tmp_path / "a.db"
-    async with holdfast.open(url(path)) as hf:
-        hole = await hf.create("a", "u", id="hole", actor="x", state={"n": 0, "log": []})
+    async with limpet.open(url(path)) as lp:
+        hole = await lp.create("a", "u", id="hole", actor="x", state={"n": 0, "log": []})
         for number in range(6):
             await hole.append("x.y", inc={"n": 1}, add={"log": [number]}, cause="before")
-        chain = await hf.create("a", "u", id="chain", actor="x", labels={"plan": "gold"})
+        chain = await lp.create("a", "u", id="chain", actor="x", labels={"plan": "gold"})
         await chain.append("x.y", set={"cfg": {}, "app:a": 1})
         await chain.append("x.y", ops=[ops.Set(("cfg", "x"), 1)], set={"user:u": [1]})
         await chain.append("x.y", set={"last": 3, "app:a": 2})
         for id in ("dead", "gone"):
-            await hf.create("a", "u", id=id, state={"app:b": id})
-        await hf.delete(DEAD)
-        await hf.erase(("a", "u", "gone"))
-        assert (await hf.verify()).findings == ()
+            await lp.create("a", "u", id=id, state={"app:b": id})
+        await lp.delete(DEAD)
+        await lp.erase(("a", "u", "gone"))
+        assert (await lp.verify()).findings == ()
     return path
 
 
@@ -62,8 +62,8 @@ async def test_missing_events_are_told_and_none_counts_twice(
     change(path, f"DELETE FROM events WHERE {of(HOLE)} AND seq IN ({','.join(map(str, seqs))})")
     there = [seq - 2 for seq in range(2, 8) if seq not in seqs]
     for added in range(2):
-        async with holdfast.open(url(path)) as hf:
-            session = await hf.get(HOLE, actor="x")
+        async with limpet.open(url(path)) as lp:
+            session = await lp.get(HOLE, actor="x")
             assert session.damaged == seqs
             log = there + list(range(100, 100 + added))
             assert session.state == {"n": len(log), "log": log, "app:a": 2, "app:b": "gone"} | {
@@ -73,7 +73,7 @@ async def test_missing_events_are_told_and_none_counts_twice(
             assert event.seq == 8 + added
             assert (await session.refresh()).damaged == seqs
             assert session.state["n"] == len(log) + 1
-            report = await hf.verify(HOLE)
+            report = await lp.verify(HOLE)
             assert not report.ok
 
 
@@ -81,36 +81,36 @@ async def test_what_depended_on_a_damaged_event_is_told_with_it(path: Path) -> N
     """The session is readable, without the effect of either, and goes on."""
     change(path, f"UPDATE events SET crc = crc + 1 WHERE {of(CHAIN)} AND seq = 2")
     for version in (4, 5):
-        async with holdfast.open(url(path)) as hf:
-            session = await hf.get(CHAIN, actor="x")
+        async with limpet.open(url(path)) as lp:
+            session = await lp.get(CHAIN, actor="x")
             assert session.damaged == (2, 3)
             assert (session.version, session.state["last"]) == (version, 3)
             assert "cfg" not in session.state
             assert (await session.append("x.y", set={"more": 1})).seq == version + 1
             assert session.state["more"] == 1
-            assert not (await hf.verify()).ok
-            assert (await hf.get(HOLE)).damaged == ()
+            assert not (await lp.verify()).ok
+            assert (await lp.get(HOLE)).damaged == ()
 
 
 # --- columns of the wrong kind -------------------------------------------------------------------
 
 
-async def answers(hf: Holdfast, key: Key) -> list[Any]:
+async def answers(lp: Limpet, key: Key) -> list[Any]:
     """What every reading verb says; anything but a refusal of ours is raised."""
     found: list[Any] = []
     for ask in (
-        lambda: hf.get(key),
-        lambda: hf.session(key).read(),
-        lambda: hf.list(app="a"),
-        lambda: hf.list(app="a", label={"plan": "gold"}),
-        lambda: hf.list(),
-        lambda: hf.verify(key),
-        lambda: hf.verify(),
-        lambda: hf.session(key, actor="x").append("x.y"),
+        lambda: lp.get(key),
+        lambda: lp.session(key).read(),
+        lambda: lp.list(app="a"),
+        lambda: lp.list(app="a", label={"plan": "gold"}),
+        lambda: lp.list(),
+        lambda: lp.verify(key),
+        lambda: lp.verify(),
+        lambda: lp.session(key, actor="x").append("x.y"),
     ):
         try:
             found.append(await ask())
-        except HoldfastError as error:
+        except LimpetError as error:
             found.append(error)
     return found
 
@@ -139,9 +139,9 @@ async def test_an_event_with_a_column_of_the_wrong_kind_is_told(
     """No reading verb stumbles, verify finds it, and the session goes on."""
     value = f"CAST({value} AS TEXT)" if column == "actor" else value
     change(path, f"UPDATE events SET {column} = {value} WHERE {of(HOLE)} AND seq = 4")
-    async with holdfast.open(url(path)) as hf:
-        got, *_, whole, one, appended = await answers(hf, HOLE)
-        assert not isinstance(got, HoldfastError)
+    async with limpet.open(url(path)) as lp:
+        got, *_, whole, one, appended = await answers(lp, HOLE)
+        assert not isinstance(got, LimpetError)
         assert (got.version, got.state["n"]) in ((7, 6), (7, 5))
         assert got.state["n"] == 6 or got.damaged == (4,)
         assert not whole.ok
@@ -171,10 +171,10 @@ async def test_a_head_with_a_column_of_the_wrong_kind_is_told(
 ) -> None:
     """Every verb answers or refuses in our own words, verify finds it, and others are served."""
     change(path, f"UPDATE sessions SET {column} = {value} WHERE id = 'chain'")
-    async with holdfast.open(url(path)) as hf:
-        await answers(hf, CHAIN)
-        assert not (await hf.verify()).ok
-        hole = await hf.get(HOLE, actor="x")
+    async with limpet.open(url(path)) as lp:
+        await answers(lp, CHAIN)
+        assert not (await lp.verify()).ok
+        hole = await lp.get(HOLE, actor="x")
         assert (hole.state["n"], hole.damaged) == (6, ())
         assert (await hole.append("x.y")).seq == 8
 
@@ -223,6 +223,6 @@ async def test_a_head_with_a_column_of_the_wrong_kind_is_told(
 async def test_verify_finds_what_was_changed_beside_the_logs(path: Path, sql: str) -> None:
     """Secrets, erasures, tombstones, and every column of a version of a shared name."""
     change(path, sql)
-    async with holdfast.open(url(path)) as hf:
-        assert not (await hf.verify()).ok
-        await answers(hf, HOLE)
+    async with limpet.open(url(path)) as lp:
+        assert not (await lp.verify()).ok
+        await answers(lp, HOLE)

@@ -9,10 +9,10 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Draft, Holdfast, HoldfastError, Key
-from holdfast.store.protocol import Place
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import Draft, Key, Limpet, LimpetError
+from limpet.store.protocol import Place
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.inside import on_writer
 from tests.support.processes import Child
 from tests.support.seal import FixedKeySeal
@@ -36,13 +36,13 @@ class Picky(FixedKeySeal):
 async def test_a_seal_that_fails_for_one_fails_for_no_other(tmp_path: Path, kind: str) -> None:
     """Of appends sent at one moment only those of that session are refused, in our own words."""
     seal = Picky()
-    async with holdfast.open(f"sqlite:///{tmp_path / 'a.db'}", seal=seal) as hf:
-        bad = await hf.create("a", "u", id="bad", actor="x", state={"n": 0})
-        good = [await hf.create("a", "u", id=f"g{n}", actor="x") for n in range(4)]
+    async with limpet.open(f"sqlite:///{tmp_path / 'a.db'}", seal=seal) as lp:
+        bad = await lp.create("a", "u", id="bad", actor="x", state={"n": 0})
+        good = [await lp.create("a", "u", id=f"g{n}", actor="x") for n in range(4)]
         seal.refused = bad.head.uid
         if kind == "scope":
             seal.refused = '["b",""]'
-            bad = await hf.create("b", "u", id="bad", actor="x", state={"n": 0})
+            bad = await lp.create("b", "u", id="bad", actor="x", state={"n": 0})
 
         async def fail() -> None:
             match kind:
@@ -61,15 +61,15 @@ async def test_a_seal_that_fails_for_one_fails_for_no_other(tmp_path: Path, kind
         )
         refused = [answer for answer in answers if isinstance(answer, BaseException)]
         assert len(refused) == 1
-        assert isinstance(refused[0], HoldfastError)
+        assert isinstance(refused[0], LimpetError)
         assert refused[0] is answers[10]
         assert (bad.version, bad.state["n"]) == (1, 0)
         for session in good:
-            found = await hf.get(session.key)
+            found = await lp.get(session.key)
             assert (found.version, found.state["n"]) == (6, 5)
         seal.refused = ""
         await fail()
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()
 
 
 # --- a transaction that is not ended -------------------------------------------------------------
@@ -104,17 +104,17 @@ async def test_no_failing_statement_leaves_a_transaction_open(
     store: SQLiteStore, tmp_path: Path, failing: tuple[str, ...]
 ) -> None:
     """Later appends are recorded, and other processes may write, whatever could not be said."""
-    async with Holdfast("sqlite:///a", store=store) as hf:
-        session = await hf.create(KEY.app, KEY.user, id=KEY.id, actor="x", state={"n": 0})
+    async with Limpet("sqlite:///a", store=store) as lp:
+        session = await lp.create(KEY.app, KEY.user, id=KEY.id, actor="x", state={"n": 0})
         faults = Failing(*failing)
         await on_writer(store, lambda writer: setattr(writer.conn, "exec_trace", faults))
         if failing == ("ROLLBACK",):  # of a transaction that its own caller has spoilt
-            with pytest.raises(HoldfastError):
+            with pytest.raises(LimpetError):
                 await on_writer(store, spoilt)
         for number in range(4):
             try:
                 await session.append("x.y", id=f"e{number}", inc={"n": 1})
-            except HoldfastError:
+            except LimpetError:
                 await session.append("x.y", id=f"e{number}", inc={"n": 1})
         assert faults.left == []
         assert session.state["n"] == 4
@@ -128,7 +128,7 @@ async def test_no_failing_statement_leaves_a_transaction_open(
             child.end()
         await session.append("x.y", inc={"n": 1})
         assert (session.version, session.state["n"]) == (9, 8)
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()
 
 
 def spoilt(writer: object) -> None:

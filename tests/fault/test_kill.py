@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Event, Holdfast, Key, Session
-from holdfast.model.fold import Fold, replay
-from holdfast.model.head import blank
+import limpet
+from limpet import Event, Key, Limpet, Session
+from limpet.model.fold import Fold, replay
+from limpet.model.head import blank
 from tests.support.processes import Child, spin
 from tests.support.seeds import seed
 from tests.support.writer import APP, SHARED, USER, step
@@ -70,18 +70,18 @@ def write_and_kill(path: Path, ledger: Ledger, chance: random.Random) -> None:
 
 async def check(path: Path, ledger: Ledger) -> None:
     """Hold the file against the ledger."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        report = await hf.verify()
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        report = await lp.verify()
         assert report.findings == ()
         recorded: set[tuple[str, str]] = set()
         written = 0
         for name in (SHARED, *(f"lane-{lane}" for lane in range(LANES))):
-            session = await hf.find(Key(APP, USER, name), tail=0)
+            session = await lp.find(Key(APP, USER, name), tail=0)
             if session is not None:  # else killed before it was created
                 events = await whole_log(session)
                 written += check_session(session, events)
                 recorded |= {(name, event.id) for event in events}
-        total = await app_total(hf)
+        total = await app_total(lp)
     assert total == written  # no increment lost, none doubled
     assert ledger.due() <= recorded
     check_undecided(ledger, recorded)
@@ -119,8 +119,8 @@ async def whole_log(session: Session) -> list[Event]:
     return events
 
 
-async def app_total(hf: Holdfast) -> int:
-    shared = await hf.find(Key(APP, USER, SHARED), tail=0)
+async def app_total(lp: Limpet) -> int:
+    shared = await lp.find(Key(APP, USER, SHARED), tail=0)
     return 0 if shared is None else shared.state.get("app:total", 0)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast import Holdfast, HoldfastError, SessionNotFound, StoreUnopened
-from holdfast.store.sqlite import wal
-from holdfast.store.sqlite.store import SQLiteStore
+from limpet import Limpet, LimpetError, SessionNotFound, StoreUnopened
+from limpet.store.sqlite import wal
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.vfs import ALL, WRITES, Faults, faulty
 from tests.support.workload import Ledger, Run, check, check_open, script
 
@@ -28,15 +28,15 @@ def _early_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal, "CHECKPOINT_PAGES", 40)
 
 
-async def opened(path: Path, vfs: str, faults: Faults) -> Holdfast | None:
+async def opened(path: Path, vfs: str, faults: Faults) -> Limpet | None:
     """Open on the failing disk; a fault that passes must not keep the next try from succeeding."""
     for _ in range(TRIES):
         try:
             store = await SQLiteStore.open(path, vfs=vfs, busy_seconds=0.5)
-        except HoldfastError:
+        except LimpetError:
             continue
-        hf = Holdfast("sqlite:///faulty", store=store)
-        return await hf.__aenter__()
+        lp = Limpet("sqlite:///faulty", store=store)
+        return await lp.__aenter__()
     assert faults.lasting
     return None
 
@@ -45,18 +45,18 @@ async def run_once(path: Path, faults: Faults) -> bool:
     """One run of the script with these faults and the check of what is left; whether any struck."""
     ledger = Ledger()
     with faulty(faults) as vfs:
-        hf = await opened(path, vfs, faults)
-        if hf is not None:
-            await run_script(hf, ledger, faults)
-            await hf.close()
+        lp = await opened(path, vfs, faults)
+        if lp is not None:
+            await run_script(lp, ledger, faults)
+            await lp.close()
         left = [conn for conn in apsw.connections() if conn.filename == str(path)]
         assert left == [], "a connection was left to the garbage collector"
     await check(path, ledger)
     return bool(faults.struck)
 
 
-async def run_script(hf: Holdfast, ledger: Ledger, faults: Faults) -> None:
-    run = Run(hf, ledger)
+async def run_script(lp: Limpet, ledger: Ledger, faults: Faults) -> None:
+    run = Run(lp, ledger)
     for step in script():
         for tried in range(TRIES):
             error = await run.take(step)
@@ -112,9 +112,9 @@ async def test_a_disk_that_is_mended_serves_the_same_store(tmp_path: Path) -> No
     faults = Faults()
     ledger = Ledger()
     with faulty(faults) as vfs:
-        hf = await opened(tmp_path / "a.db", vfs, faults)
-        assert hf is not None
-        run = Run(hf, ledger)
+        lp = await opened(tmp_path / "a.db", vfs, faults)
+        assert lp is not None
+        run = Run(lp, ledger)
         steps = list(script())
         for number, step in enumerate(steps):
             if number in (5, 12):
@@ -122,6 +122,6 @@ async def test_a_disk_that_is_mended_serves_the_same_store(tmp_path: Path) -> No
                 assert await run.take(step) is not None
                 faults.mend()
             assert await run.take(step) is None
-        await check_open(hf, ledger)
-        await hf.close()
+        await check_open(lp, ledger)
+        await lp.close()
     await check(tmp_path / "a.db", ledger)

@@ -10,9 +10,9 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast.store.sqlite.connect import Database, close
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet.store.sqlite.connect import Database, close
+from limpet.store.sqlite.store import SQLiteStore
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ async def test_a_file_made_between_two_looks_is_recognised(
         seen += 1
         if seen == number + 1:
             statements.remove(make)
-            with suppress(holdfast.StoreBusy):  # the one who looks has the lock: it will make it
+            with suppress(limpet.StoreBusy):  # the one who looks has the lock: it will make it
                 close(Database(path, sync="full", vfs=None, busy_seconds=0.05).prepare())
 
     statements.append(make)
     store = await SQLiteStore.open(path)
-    async with holdfast.Holdfast("sqlite:///a", store=store) as hf:
-        await hf.create("a", "b", id="c")
-        assert (await hf.verify()).ok
+    async with limpet.Limpet("sqlite:///a", store=store) as lp:
+        await lp.create("a", "b", id="c")
+        assert (await lp.verify()).ok

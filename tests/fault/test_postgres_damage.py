@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from holdfast.model.ops import Set
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.commits import add, create, draft, key, load
+from limpet.model.ops import Set
+from limpet.store.postgres.store import PostgresStore
+from limpet.testing.commits import add, create, draft, key, load
 
 A = key("a")
 BIG = random.Random(7).randbytes(100_000).hex()  # past the size at which a snapshot is taken
@@ -31,7 +31,7 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
     assert (await store.verify(None)).findings == ()
     await store.close()
     conn = await asyncpg.connect(postgres_url)
-    assert await conn.fetchval("SELECT count(*) FROM holdfast.snapshots") == 1
+    assert await conn.fetchval("SELECT count(*) FROM limpet.snapshots") == 1
     yield conn
     await conn.close()
 
@@ -80,7 +80,7 @@ async def test_verify_finds(
     admin: asyncpg.Connection, postgres_url: str, where: str, change: str
 ) -> None:
     """Whatever was changed by hand, in the table it was changed in."""
-    await admin.execute("SET search_path = holdfast")
+    await admin.execute("SET search_path = limpet")
     await admin.execute(change)
     store = await PostgresStore.open(postgres_url)
     report = await store.verify(None)
@@ -93,7 +93,7 @@ async def test_a_damaged_snapshot_only_costs_time(
     admin: asyncpg.Connection, postgres_url: str, change: str
 ) -> None:
     """The log is read from its first event on instead, by readers and by the next commit."""
-    await admin.execute(f"UPDATE holdfast.snapshots SET {change}")
+    await admin.execute(f"UPDATE limpet.snapshots SET {change}")
     store = await PostgresStore.open(postgres_url)
     assert (await load(store, A)).fields == {"n": 2, "big": BIG}
     made = await add(store, A, draft(inc={"n": 1}))
@@ -104,8 +104,8 @@ async def test_a_damaged_snapshot_only_costs_time(
 @pytest.mark.parametrize(
     ("change", "lost"),
     [
-        ("UPDATE holdfast.events SET crc = crc + 1 WHERE seq = 2", (2, 3)),
-        ("DELETE FROM holdfast.events WHERE seq = 4", (4,)),
+        ("UPDATE limpet.events SET crc = crc + 1 WHERE seq = 2", (2, 3)),
+        ("DELETE FROM limpet.events WHERE seq = 4", (4,)),
     ],
     ids=["rotted", "gone"],
 )

@@ -11,9 +11,9 @@ from contextlib import suppress
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast.session import watch
-from holdfast.store.postgres import store
+import limpet
+from limpet.session import watch
+from limpet.store.postgres import store
 from tests.support.postgres import Server, terminate_backends
 
 KEY = ("shop", "ada", "a")
@@ -21,9 +21,9 @@ PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
-async def two(postgres_url: str) -> AsyncIterator[tuple[holdfast.Holdfast, holdfast.Holdfast]]:
+async def two(postgres_url: str) -> AsyncIterator[tuple[limpet.Limpet, limpet.Limpet]]:
     """A writer's instance and a follower's, on one database with one session."""
-    async with holdfast.open(postgres_url) as here, holdfast.open(postgres_url) as there:
+    async with limpet.open(postgres_url) as here, limpet.open(postgres_url) as there:
         await here.create(*KEY[:2], id=KEY[2])
         yield here, there
 
@@ -31,9 +31,9 @@ async def two(postgres_url: str) -> AsyncIterator[tuple[holdfast.Holdfast, holdf
 class Follower:
     """A task that keeps what it is shown."""
 
-    def __init__(self, hf: holdfast.Holdfast) -> None:
-        self._hf = hf
-        self.seen: list[holdfast.Event] = []
+    def __init__(self, lp: limpet.Limpet) -> None:
+        self._lp = lp
+        self.seen: list[limpet.Event] = []
 
     async def __aenter__(self) -> Follower:
         self._task = asyncio.create_task(self._follow())
@@ -52,13 +52,13 @@ class Follower:
             await asyncio.sleep(0.005)
 
     async def _follow(self) -> None:
-        async for event in self._hf.session(KEY).follow():
+        async for event in self._lp.session(KEY).follow():
             self.seen.append(event)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGQUIT], ids=["clean", "crash"])
 async def test_a_follower_across_a_restart_sees_every_event_once(
-    postgres_server: Server, two: tuple[holdfast.Holdfast, holdfast.Holdfast], how: signal.Signals
+    postgres_server: Server, two: tuple[limpet.Limpet, limpet.Limpet], how: signal.Signals
 ) -> None:
     """The server goes away and comes back twice while events are written and followed."""
     here, there = two
@@ -78,7 +78,7 @@ async def test_a_follower_across_a_restart_sees_every_event_once(
 
 
 async def test_a_follower_whose_lines_are_cut_sees_every_event_once(
-    postgres_server: Server, two: tuple[holdfast.Holdfast, holdfast.Holdfast]
+    postgres_server: Server, two: tuple[limpet.Limpet, limpet.Limpet]
 ) -> None:
     """Ended backends cost a follower nothing but time."""
     here, there = two
@@ -96,7 +96,7 @@ async def test_a_follower_whose_lines_are_cut_sees_every_event_once(
 
 async def test_hints_come_again_after_a_restart(
     postgres_server: Server,
-    two: tuple[holdfast.Holdfast, holdfast.Holdfast],
+    two: tuple[limpet.Limpet, limpet.Limpet],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A follower hears, and does not only poll: here it would poll once in a long while."""
@@ -114,13 +114,13 @@ async def test_a_watch_over_a_crash_misses_nothing(
     postgres_server: Server, postgres_url: str
 ) -> None:
     """Numbers of transactions that left no trace are given again: no position may rest on them."""
-    async with holdfast.open(postgres_url) as hf:
-        session = await hf.create(*KEY[:2], id=KEY[2], actor="x")
+    async with limpet.open(postgres_url) as lp:
+        session = await lp.create(*KEY[:2], id=KEY[2], actor="x")
         admin = await asyncpg.connect(postgres_url)
         for _ in range(50):
             await admin.execute("SELECT pg_current_xact_id()")
         await admin.close()
-        feed = watch.feed_of(hf._store_now())
+        feed = watch.feed_of(lp._store_now())
         _, position = await feed.changes(None, app=None, key=None, limit=100)
         await asyncio.to_thread(postgres_server.restart, signal.SIGQUIT)
         await session.append("a.b")

@@ -11,12 +11,12 @@ from typing import Any
 import asyncpg
 import pytest
 
-from holdfast.errors import StoreBusy
-from holdfast.store.postgres import connect
-from holdfast.store.postgres.rows import SQL
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.protocol import Committed
-from holdfast.testing.commits import add, create, draft, key, load, log
+from limpet.errors import StoreBusy
+from limpet.store.postgres import connect
+from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.store import PostgresStore
+from limpet.store.protocol import Committed
+from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.postgres import waiting_backend
 
 READERS, _ = connect.shares(connect.CONNECTIONS)
@@ -53,7 +53,7 @@ async def test_a_session_locked_by_another_transaction_is_told(
 ) -> None:
     """StoreBusy, nothing written; once the lock is gone the same store writes on."""
     await create(store, A)
-    async with held(admin, "SELECT FROM holdfast.sessions FOR UPDATE"):
+    async with held(admin, "SELECT FROM limpet.sessions FOR UPDATE"):
         with pytest.raises(StoreBusy):
             await add(store, A, draft(id="x"))
         assert (await load(store, A)).head.version == 1
@@ -70,7 +70,7 @@ async def test_a_locked_session_does_not_fail_its_neighbours(
     others = [key(f"s{n}") for n in range(5)]
     for other in others:
         await create(store, other)
-    async with held(admin, "SELECT FROM holdfast.sessions WHERE id = 'a' FOR UPDATE"):
+    async with held(admin, "SELECT FROM limpet.sessions WHERE id = 'a' FOR UPDATE"):
         answers = await asyncio.gather(
             *(add(store, of) for of in (A, *others)), return_exceptions=True
         )
@@ -84,7 +84,7 @@ async def test_a_long_wait_for_a_lock_ends_well(
 ) -> None:
     """A lock that goes in time delays the commit and nothing else."""
     await create(store, A)
-    async with held(admin, "SELECT FROM holdfast.sessions FOR UPDATE"):
+    async with held(admin, "SELECT FROM limpet.sessions FOR UPDATE"):
         task = asyncio.create_task(add(store, A))
         await waiting_backend(admin)
     assert (await task).head.version == 2
@@ -95,7 +95,7 @@ async def test_a_locked_table_is_told_to_readers(
 ) -> None:
     """Somebody rebuilds a table: reading says StoreBusy, and works afterwards."""
     await create(store, A)
-    async with held(admin, "LOCK TABLE holdfast.sessions IN ACCESS EXCLUSIVE MODE"):
+    async with held(admin, "LOCK TABLE limpet.sessions IN ACCESS EXCLUSIVE MODE"):
         with pytest.raises(StoreBusy):
             await load(store, A)
     assert (await load(store, A)).head.version == 1
@@ -116,7 +116,7 @@ async def test_readers_that_hang_do_not_stop_writers(
 ) -> None:
     """Every connection for reading waits for a locked table; a commit is recorded meanwhile."""
     await create(store, A)
-    async with held(admin, "LOCK TABLE holdfast.snapshots IN ACCESS EXCLUSIVE MODE"):
+    async with held(admin, "LOCK TABLE limpet.snapshots IN ACCESS EXCLUSIVE MODE"):
         reads = [asyncio.create_task(load(store, A)) for _ in range(2 * READERS)]
         await waiting_backend(admin)
         made = await add(store, A)
@@ -133,7 +133,7 @@ async def test_deletions_that_wait_do_not_stop_readers(
     """More of them than there are connections for reading wait for a row; others read meanwhile."""
     await create(store, A)
     await create(store, B)
-    async with held(admin, "SELECT FROM holdfast.sessions WHERE id = 'a' FOR UPDATE"):
+    async with held(admin, "SELECT FROM limpet.sessions WHERE id = 'a' FOR UPDATE"):
         waiting = [asyncio.create_task(store.delete(A)) for _ in range(2 * READERS)]
         await waiting_backend(admin)
         for _ in range(3 * READERS):
@@ -147,11 +147,11 @@ async def test_a_lock_lasts_from_when_it_is_had(
 ) -> None:
     """Not from when its holder began to wait for the row."""
     await create(store, A)
-    async with held(admin, "SELECT FROM holdfast.sessions FOR UPDATE"):
+    async with held(admin, "SELECT FROM limpet.sessions FOR UPDATE"):
         waiting = asyncio.create_task(store.acquire(A, "ada", 30.0))
         await waiting_backend(admin)
         await admin.execute("SELECT pg_sleep(0.2)")
-        now_us = await admin.fetchval("SELECT holdfast.now_us()")
+        now_us = await admin.fetchval("SELECT limpet.now_us()")
     assert (await waiting).until_us >= now_us + 30_000_000
 
 
@@ -162,7 +162,7 @@ async def test_time_never_goes_back_within_a_session(
     await create(store, A)
     before = (await add(store, A)).events[0].at_us
     await admin.execute(
-        "CREATE OR REPLACE FUNCTION holdfast.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
+        "CREATE OR REPLACE FUNCTION limpet.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
         "$$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint - 3600000000 $$"
     )
     made = await add(store, A, draft(), draft())
@@ -177,10 +177,10 @@ async def test_the_history_of_a_name_does_not_slow_its_readers(
     store: PostgresStore, admin: asyncpg.Connection
 ) -> None:
     """A thousand versions of an app: name, and no statistics: loading reads a handful of rows."""
-    await admin.execute("ALTER TABLE holdfast.scopes SET (autovacuum_enabled = off)")
+    await admin.execute("ALTER TABLE limpet.scopes SET (autovacuum_enabled = off)")
     await create(store, A, {"app:n": 0, "app:m": 0})
     await asyncio.gather(*(add(store, A, draft(inc={"app:n": 1})) for _ in range(1_000)))
-    explain = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM holdfast.scopes_of('shop', '')"
+    explain = "EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM limpet.scopes_of('shop', '')"
     plan = json.loads(await admin.fetchval(explain))[0]["Plan"]
     assert (await load(store, A)).scopes["app:n"].value == 1_000
     assert most_rows(plan) < 100
@@ -191,13 +191,13 @@ async def test_a_long_log_does_not_slow_the_look_for_what_is_pending(
     store: PostgresStore, admin: asyncpg.Connection, statistics: bool
 ) -> None:
     """Four thousand inputs dealt with, whatever the planner knows: a few rows are read for two."""
-    await admin.execute("ALTER TABLE holdfast.events SET (autovacuum_enabled = off)")
+    await admin.execute("ALTER TABLE limpet.events SET (autovacuum_enabled = off)")
     await create(store, A)
     await add(store, A, *(draft("user.said") for _ in range(4_000)))
     await add(store, A, draft("session.processed", {"seqs": list(range(2, 4_002))}))
     await add(store, A, draft("user.said"), draft(), draft("user.said"))
     if statistics:
-        await admin.execute("ANALYZE holdfast.events")
+        await admin.execute("ANALYZE limpet.events")
     statement = await admin.prepare("EXPLAIN (ANALYZE, FORMAT JSON) " + SQL["pending_inputs"])
     plan = json.loads(await statement.fetchval("shop", "ada", "a", 100))[0]["Plan"]
     found = await store.pending_inputs(A, limit=100)

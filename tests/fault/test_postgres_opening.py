@@ -11,12 +11,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast import errors
-from holdfast.store.open import look_at, refuse_missing
-from holdfast.store.postgres import connect
-from holdfast.store.postgres.connect import SCHEMA
-from holdfast.store.postgres.store import PostgresStore
+import limpet
+from limpet import errors
+from limpet.store.open import look_at, refuse_missing
+from limpet.store.postgres import connect
+from limpet.store.postgres.connect import SCHEMA
+from limpet.store.postgres.store import PostgresStore
 from tests.support.postgres import Server, waiting_backend
 from tests.support.processes import Child
 
@@ -48,14 +48,14 @@ async def guest(postgres_server: Server, admin: asyncpg.Connection) -> AsyncIter
 
 async def grant(admin: asyncpg.Connection, rights: str) -> None:
     """Let the guest work with the tables that are there."""
-    await admin.execute("GRANT USAGE ON SCHEMA holdfast TO guest")
-    await admin.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA holdfast TO guest")
+    await admin.execute("GRANT USAGE ON SCHEMA limpet TO guest")
+    await admin.execute(f"GRANT {rights} ON ALL TABLES IN SCHEMA limpet TO guest")
 
 
-async def refused(url: str, error: type[errors.HoldfastError]) -> str:
+async def refused(url: str, error: type[errors.LimpetError]) -> str:
     """Opening fails with exactly this error; what it says."""
     with pytest.raises(error) as info:
-        async with holdfast.open(url):
+        async with limpet.open(url):
             pass
     assert info.type is error
     assert str(info.value).endswith(".")
@@ -77,11 +77,11 @@ async def test_a_server_that_is_down_is_told_with_advice(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("role", "database", "options", "words"),
     [
-        ("holdfast", "nowhere", "", ['"nowhere" does not exist', "CREATE DATABASE"]),
+        ("limpet", "nowhere", "", ['"nowhere" does not exist', "CREATE DATABASE"]),
         ("nobody", "postgres", "", ['"nobody" does not exist', "CREATE ROLE"]),
-        ("holdfast", "postgres", "&nonsense=1", ['"nonsense"', "after the ? in the URL"]),
-        ("holdfast", "postgres", "&work_mem=much", ['"work_mem"', "after the ? in the URL"]),
-        ("holdfast", "postgres", "&target_session_attrs=standby", ["target_session_attrs"]),
+        ("limpet", "postgres", "&nonsense=1", ['"nonsense"', "after the ? in the URL"]),
+        ("limpet", "postgres", "&work_mem=much", ['"work_mem"', "after the ? in the URL"]),
+        ("limpet", "postgres", "&target_session_attrs=standby", ["target_session_attrs"]),
     ],
 )
 async def test_what_the_server_refuses_is_told_with_advice(
@@ -116,14 +116,14 @@ async def test_a_limit_of_connections_is_told_as_such(
     postgres_url: str, guest: str, admin: asyncpg.Connection
 ) -> None:
     """At opening and later: not as a lock, to be tried again, and the store works when it can."""
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("a", "b", id="c")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("a", "b", id="c")
     await grant(admin, "ALL")
     await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
     assert "no connection is free" in await refused(guest, errors.StoreBusy)
     await admin.execute("ALTER ROLE guest CONNECTION LIMIT 10")
-    async with holdfast.open(guest) as hf:
-        session = hf.session(("a", "b", "c"), actor="x")
+    async with limpet.open(guest) as lp:
+        session = lp.session(("a", "b", "c"), actor="x")
         await admin.execute("ALTER ROLE guest CONNECTION LIMIT 0")
         answers = await asyncio.gather(
             *(session.append("x.y") for _ in range(5)), return_exceptions=True
@@ -145,8 +145,8 @@ async def test_a_schema_of_another_role_is_told_to_one_without_rights(
     postgres_url: str, guest: str
 ) -> None:
     """The schema is ours and current, but this role may not even look at it."""
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("a", "b", id="c")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("a", "b", id="c")
     assert "GRANT" in await refused(guest, errors.StoreUnopened)
 
 
@@ -154,11 +154,11 @@ async def test_a_role_with_rights_on_the_tables_shares_them(
     postgres_url: str, guest: str, admin: asyncpg.Connection
 ) -> None:
     """Whoever was granted the tables writes, without owning or migrating the schema."""
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("a", "b", id="c")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("a", "b", id="c")
     await grant(admin, "ALL")
-    async with holdfast.open(guest) as hf:
-        session = await hf.get(("a", "b", "c"))
+    async with limpet.open(guest) as lp:
+        session = await lp.get(("a", "b", "c"))
         assert (await session.append("x.y", actor="z")).seq == 2
 
 
@@ -166,25 +166,25 @@ async def test_a_role_that_may_only_read_reads(
     postgres_url: str, guest: str, admin: asyncpg.Connection
 ) -> None:
     """Writing is refused with our error, and reading goes on."""
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("a", "b", id="c")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("a", "b", id="c")
     await grant(admin, "SELECT")
-    async with holdfast.open(guest) as hf:
-        session = await hf.get(("a", "b", "c"))
+    async with limpet.open(guest) as lp:
+        session = await lp.get(("a", "b", "c"))
         with pytest.raises(errors.StoreReadOnly):
             await session.append("x.y", actor="z")
         with pytest.raises(errors.StoreReadOnly):
-            await hf.delete(session.key)
-        assert (await hf.get(session.key)).version == 1
+            await lp.delete(session.key)
+        assert (await lp.get(session.key)).version == 1
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        "CREATE SCHEMA holdfast; CREATE TABLE holdfast.meta (diary text)",
-        "CREATE SCHEMA holdfast; CREATE TABLE holdfast.meta (name text, value bytea)",
-        "CREATE SCHEMA holdfast; CREATE TABLE holdfast.meta (name text, value bytea);"
-        "INSERT INTO holdfast.meta VALUES ('schema', 'one')",
+        "CREATE SCHEMA limpet; CREATE TABLE limpet.meta (diary text)",
+        "CREATE SCHEMA limpet; CREATE TABLE limpet.meta (name text, value bytea)",
+        "CREATE SCHEMA limpet; CREATE TABLE limpet.meta (name text, value bytea);"
+        "INSERT INTO limpet.meta VALUES ('schema', 'one')",
     ],
     ids=["other columns", "no number", "no such number"],
 )
@@ -194,15 +194,15 @@ async def test_a_schema_of_another_program_is_refused(
     """It has our name and not our mark: it is left alone."""
     await admin.execute(made)
     await refused(postgres_url, errors.StoreForeign)
-    assert not await admin.fetchval("SELECT to_regclass('holdfast.events') IS NOT NULL")
+    assert not await admin.fetchval("SELECT to_regclass('limpet.events') IS NOT NULL")
 
 
 async def test_a_newer_schema_is_refused(postgres_url: str, admin: asyncpg.Connection) -> None:
     """An old release does not touch what a new one has made."""
-    async with holdfast.open(postgres_url):
+    async with limpet.open(postgres_url):
         pass
     newer = str(SCHEMA + 1).encode()
-    await admin.execute("UPDATE holdfast.meta SET value = $1 WHERE name = 'schema'", newer)
+    await admin.execute("UPDATE limpet.meta SET value = $1 WHERE name = 'schema'", newer)
     assert f"schema {SCHEMA + 1}" in await refused(postgres_url, errors.StoreNewer)
 
 
@@ -210,22 +210,22 @@ async def test_no_more_connections_are_taken_than_were_given(
     postgres_url: str, guest: str, admin: asyncpg.Connection
 ) -> None:
     """With five, and a role that has no more: reads, commits, claims and watchers all at once."""
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("a", "b", id="c")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("a", "b", id="c")
     await grant(admin, "ALL")
     await admin.execute("ALTER ROLE guest CONNECTION LIMIT 5")
-    async with holdfast.open(guest, connections=5) as hf:
-        session = hf.session(("a", "b", "c"), actor="x")
-        watcher = hf.watch()
+    async with limpet.open(guest, connections=5) as lp:
+        session = lp.session(("a", "b", "c"), actor="x")
+        watcher = lp.watch()
         assert (await anext(watcher)).event.seq == 1
         await asyncio.gather(
             *(session.append("x.y") for _ in range(30)),
-            *(hf.get(session.key) for _ in range(30)),
-            *(hf.claim("w") for _ in range(30)),
+            *(lp.get(session.key) for _ in range(30)),
+            *(lp.claim("w") for _ in range(30)),
         )
         for seq in range(2, 32):
             assert (await anext(watcher)).event.seq == seq
-        (found,) = [c for c in (await hf.doctor()).checks if c.name == "connections"]
+        (found,) = [c for c in (await lp.doctor()).checks if c.name == "connections"]
         assert "up to 5" in found.found
 
 
@@ -242,7 +242,7 @@ async def test_a_server_that_is_too_old_is_refused(
         with pytest.raises(errors.StoreUnopened) as info:
             await look(postgres_url)
         assert str(info.value) == text
-    assert not await admin.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'holdfast'")
+    assert not await admin.fetchval("SELECT count(*) FROM pg_namespace WHERE nspname = 'limpet'")
 
 
 async def test_many_open_a_new_database_at_once(postgres_url: str) -> None:
@@ -285,31 +285,31 @@ async def test_two_processes_open_a_new_database_at_once(
     for child in children:
         child.tell("go")
     assert [child.line() for child in children] == ["1", "1"]
-    async with holdfast.open(postgres_url) as hf:
-        assert len((await hf.list(app="a")).items) == 2
-        assert (await hf.verify()).ok
+    async with limpet.open(postgres_url) as lp:
+        assert len((await lp.list(app="a")).items) == 2
+        assert (await lp.verify()).ok
 
 
 async def test_a_dump_restored_on_another_server_goes_on(
     postgres_server: Server, postgres_url: str
 ) -> None:
     """Its transactions bear higher numbers than the new server's: all stay in order."""
-    async with holdfast.open(postgres_url) as hf:
-        session = await hf.create("shop", "ada", id="a", actor="x")
+    async with limpet.open(postgres_url) as lp:
+        session = await lp.create("shop", "ada", id="a", actor="x")
         for _ in range(3):
             await session.append("before.move")
     admin = await asyncpg.connect(postgres_url)
     # As if the dump came from a server that has seen a thousand million transactions.
-    await admin.execute("UPDATE holdfast.meta SET value = 'elsewhere' WHERE name = 'home'")
-    await admin.execute("UPDATE holdfast.sessions SET xid = '1000000000'")
-    await admin.execute("UPDATE holdfast.events SET xid = '1000000000'")
+    await admin.execute("UPDATE limpet.meta SET value = 'elsewhere' WHERE name = 'home'")
+    await admin.execute("UPDATE limpet.sessions SET xid = '1000000000'")
+    await admin.execute("UPDATE limpet.events SET xid = '1000000000'")
     await admin.close()
-    async with holdfast.open(postgres_url) as hf:
-        await hf.session(("shop", "ada", "a"), actor="x").append("after.move")
-        store = hf._store_now()
+    async with limpet.open(postgres_url) as lp:
+        await lp.session(("shop", "ada", "a"), actor="x").append("after.move")
+        store = lp._store_now()
         changes, position = await store.changes(None, app=None, key=None, limit=100)
         assert [change.event.seq for change in changes] == [1, 2, 3, 4, 5]
-        await hf.session(("shop", "ada", "a"), actor="x").append("after.move")
+        await lp.session(("shop", "ada", "a"), actor="x").append("after.move")
         (change,), _ = await store.changes(position, app=None, key=None, limit=100)
         assert change.event.seq == 6
 
@@ -321,33 +321,33 @@ async def test_a_server_put_back_to_an_earlier_time_hides_nothing_from_watchers(
 ) -> None:
     """It gives the numbers of lost transactions again; positions of before lead on all the same,
     whether the store is opened anew or was open all the while, and so after a second time."""
-    async with holdfast.open(own_server.url) as hf:
-        await hf.create("shop", "ada", id="a", actor="x")
+    async with limpet.open(own_server.url) as lp:
+        await lp.create("shop", "ada", id="a", actor="x")
     own_server.stop()
     shutil.copytree(own_server.data, tmp_path / "kept")
     own_server.start()
     async with AsyncExitStack() as stack:
-        hf = await stack.enter_async_context(holdfast.open(own_server.url))
+        lp = await stack.enter_async_context(limpet.open(own_server.url))
         for _ in range(5):
-            await hf.session(("shop", "ada", "a"), actor="x").append("lost.event")
-        position = (await seen(hf, None, 6))[-1].position
+            await lp.session(("shop", "ada", "a"), actor="x").append("lost.event")
+        position = (await seen(lp, None, 6))[-1].position
         for _ in range(2):
             if not stays_open:
-                await hf.close()
+                await lp.close()
             own_server.stop()
             own_server.put_back(tmp_path / "kept", promoted=promoted)
             if not stays_open:
-                hf = await stack.enter_async_context(holdfast.open(own_server.url))
+                lp = await stack.enter_async_context(limpet.open(own_server.url))
             for _ in range(8):
-                await hf.session(("shop", "ada", "a"), actor="x").append("new.event")
-            entries = await seen(hf, position, 8)
+                await lp.session(("shop", "ada", "a"), actor="x").append("new.event")
+            entries = await seen(lp, position, 8)
             assert [entry.event.seq for entry in entries] == list(range(2, 10))
             position = entries[-1].position
 
 
-async def seen(hf: holdfast.Holdfast, position: str | None, count: int) -> list[holdfast.FeedEntry]:
+async def seen(lp: limpet.Limpet, position: str | None, count: int) -> list[limpet.FeedEntry]:
     """So many entries beyond a position."""
-    async with asyncio.timeout(60), aclosing(hf.watch(after=position)) as feed:
+    async with asyncio.timeout(60), aclosing(lp.watch(after=position)) as feed:
         return [await anext(feed) for _ in range(count)]
 
 
@@ -355,12 +355,12 @@ async def test_a_watcher_notices_by_itself_that_the_server_was_put_back(
     tmp_path: Path, own_server: Server
 ) -> None:
     """Nobody has written yet: its position is beyond all numbers, until the epoch is raised."""
-    async with holdfast.open(own_server.url) as hf:
-        session = await hf.create("shop", "ada", id="a", actor="x")
+    async with limpet.open(own_server.url) as lp:
+        session = await lp.create("shop", "ada", id="a", actor="x")
     own_server.stop()
     shutil.copytree(own_server.data, tmp_path / "kept")
     own_server.start()
-    async with holdfast.open(own_server.url) as watching:
+    async with limpet.open(own_server.url) as watching:
         session = watching.session(("shop", "ada", "a"), actor="x")
         for _ in range(5):
             await session.append("lost.event")
@@ -369,8 +369,8 @@ async def test_a_watcher_notices_by_itself_that_the_server_was_put_back(
         own_server.put_back(tmp_path / "kept")
         feed = watching.watch(after=position)
         waiting = asyncio.create_task(anext(feed))
-        async with holdfast.open(own_server.url) as hf:
-            await hf.session(("shop", "ada", "a"), actor="x").append("new.event")
+        async with limpet.open(own_server.url) as lp:
+            await lp.session(("shop", "ada", "a"), actor="x").append("new.event")
         async with asyncio.timeout(60):
             assert (await waiting).event.type == "new.event"
         await feed.aclose()
@@ -380,48 +380,48 @@ async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(
     postgres_url: str, admin: asyncpg.Connection, guest: str
 ) -> None:
     """After a standby took the server's place nobody is kept from working."""
-    async with holdfast.open(postgres_url):
+    async with limpet.open(postgres_url):
         pass
     await grant(admin, "SELECT, INSERT, UPDATE, DELETE")
     moved = await admin.fetchval(
-        "UPDATE holdfast.meta SET value = value || '0' WHERE name = 'home' RETURNING value"
+        "UPDATE limpet.meta SET value = value || '0' WHERE name = 'home' RETURNING value"
     )
-    async with holdfast.open(guest) as hf:
-        await hf.create("a", "b", id="c")
-        (schema,) = [check for check in (await hf.doctor()).checks if check.name == "schema"]
+    async with limpet.open(guest) as lp:
+        await lp.create("a", "b", id="c")
+        (schema,) = [check for check in (await lp.doctor()).checks if check.name == "schema"]
         assert (schema.severity, "CREATE" in schema.advice) == ("warning", True)
     for url in (guest, postgres_url):  # who only looks leaves it so
         await (await look_at(url)).close()
-    assert await admin.fetchval("SELECT value FROM holdfast.meta WHERE name = 'home'") == moved
-    async with holdfast.open(postgres_url) as hf:
-        assert all(check.ok for check in (await hf.doctor()).checks if check.name == "schema")
+    assert await admin.fetchval("SELECT value FROM limpet.meta WHERE name = 'home'") == moved
+    async with limpet.open(postgres_url) as lp:
+        assert all(check.ok for check in (await lp.doctor()).checks if check.name == "schema")
 
 
 async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(postgres_url: str) -> None:
     """It says which release could look, and changes nothing."""
     admin = await asyncpg.connect(postgres_url)
-    await admin.execute("DROP SCHEMA IF EXISTS holdfast CASCADE; CREATE SCHEMA holdfast")
+    await admin.execute("DROP SCHEMA IF EXISTS limpet CASCADE; CREATE SCHEMA limpet")
     folder = Path(connect.__file__).parent
     await admin.execute((folder / "0001.sql").read_text())
-    await admin.execute("INSERT INTO holdfast.meta VALUES ('schema', '1')")
+    await admin.execute("INSERT INTO limpet.meta VALUES ('schema', '1')")
     with pytest.raises(errors.StoreOlder):
         await refuse_missing(postgres_url)
-    assert await admin.fetchval("SELECT value FROM holdfast.meta WHERE name = 'schema'") == b"1"
+    assert await admin.fetchval("SELECT value FROM limpet.meta WHERE name = 'schema'") == b"1"
     await admin.close()
 
 
 async def test_an_empty_schema_made_for_us_is_taken(postgres_url: str) -> None:
     """A database administrator may create it beforehand; one with other tables is left alone."""
     admin = await asyncpg.connect(postgres_url)
-    await admin.execute("DROP SCHEMA IF EXISTS holdfast CASCADE; CREATE SCHEMA holdfast")
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("shop", "ada")
-    await admin.execute("DROP SCHEMA holdfast CASCADE; CREATE SCHEMA holdfast")
-    await admin.execute("CREATE TABLE holdfast.theirs (n integer)")
+    await admin.execute("DROP SCHEMA IF EXISTS limpet CASCADE; CREATE SCHEMA limpet")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("shop", "ada")
+    await admin.execute("DROP SCHEMA limpet CASCADE; CREATE SCHEMA limpet")
+    await admin.execute("CREATE TABLE limpet.theirs (n integer)")
     with pytest.raises(errors.StoreForeign):
-        async with holdfast.open(postgres_url):
+        async with limpet.open(postgres_url):
             pass
-    await admin.execute("DROP SCHEMA holdfast CASCADE")
+    await admin.execute("DROP SCHEMA limpet CASCADE")
     await admin.close()
 
 
@@ -430,15 +430,15 @@ async def test_defaults_of_the_role_do_not_change_what_is_seen_after_a_lock(
 ) -> None:
     """Two stores write one session under a role that prefers repeatable read."""
     admin = await asyncpg.connect(postgres_url)
-    await admin.execute("ALTER ROLE holdfast SET default_transaction_isolation = 'repeatable read'")
+    await admin.execute("ALTER ROLE limpet SET default_transaction_isolation = 'repeatable read'")
     try:
-        async with holdfast.open(postgres_url) as one, holdfast.open(postgres_url) as two:
+        async with limpet.open(postgres_url) as one, limpet.open(postgres_url) as two:
             await one.create("shop", "ada", id="a")
-            sessions = [hf.session(("shop", "ada", "a"), actor="x") for hf in (one, two)]
+            sessions = [lp.session(("shop", "ada", "a"), actor="x") for lp in (one, two)]
             await asyncio.gather(*(s.append("a.b") for _ in range(20) for s in sessions))
             assert (await one.get(("shop", "ada", "a"))).version == 41
     finally:
-        await admin.execute("ALTER ROLE holdfast RESET default_transaction_isolation")
+        await admin.execute("ALTER ROLE limpet RESET default_transaction_isolation")
         await admin.close()
 
 
@@ -466,15 +466,15 @@ async def test_an_older_release_leaves_newer_functions_alone(
     postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It works with them; only a newer one replaces them, and a change without a number too."""
-    mark = "SELECT value FROM holdfast.meta WHERE name = 'functions'"
+    mark = "SELECT value FROM limpet.meta WHERE name = 'functions'"
     monkeypatch.setattr(connect, "FUNCTIONS", connect.FUNCTIONS + 1)
     await (await PostgresStore.open(postgres_url)).close()
     newer = await admin.fetchval(mark)
     monkeypatch.undo()
-    await admin.execute("UPDATE holdfast.meta SET value = 'elsewhere' WHERE name = 'home'")
-    async with holdfast.open(postgres_url) as hf:
-        await hf.create("a", "b", id="c")
+    await admin.execute("UPDATE limpet.meta SET value = 'elsewhere' WHERE name = 'home'")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("a", "b", id="c")
     assert await admin.fetchval(mark) == newer
-    await admin.execute("UPDATE holdfast.meta SET value = 'of old' WHERE name = 'functions'")
+    await admin.execute("UPDATE limpet.meta SET value = 'of old' WHERE name = 'functions'")
     await (await PostgresStore.open(postgres_url)).close()
     assert (await admin.fetchval(mark)).startswith(f"{connect.FUNCTIONS} ".encode())

@@ -9,15 +9,15 @@ from contextlib import AsyncExitStack
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
-from holdfast.store.postgres.call import Call, Reply
-from holdfast.store.postgres.lane import LOCK_AFTER_TRIES
-from holdfast.store.postgres.rows import SQL
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.unit import Unit
-from holdfast.store.protocol import Committed, Place
-from holdfast.testing.commits import add, addition, create, creation, draft, key, load, log
+import limpet
+from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
+from limpet.store.postgres.call import Call, Reply
+from limpet.store.postgres.lane import LOCK_AFTER_TRIES
+from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.unit import Unit
+from limpet.store.protocol import Committed, Place
+from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
 
 A = key("a")
@@ -105,11 +105,11 @@ async def test_ten_stores_count_one_app_key(open_stores: Open) -> None:
 
 async def test_updates_of_two_instances_all_count(postgres_url: str) -> None:
     """Read, compute, write, from both sides at once: no update is lost."""
-    async with holdfast.open(postgres_url) as one, holdfast.open(postgres_url) as two:
+    async with limpet.open(postgres_url) as one, limpet.open(postgres_url) as two:
         await one.create("shop", "ada", id="a", state={"n": 0, "app:left": 60})
-        handles = [hf.session(("shop", "ada", "a"), actor="x") for hf in (one, two)]
+        handles = [lp.session(("shop", "ada", "a"), actor="x") for lp in (one, two)]
 
-        async def take(session: holdfast.Session) -> None:
+        async def take(session: limpet.Session) -> None:
             await session.refresh()
             for _ in range(15):
                 await session.update(
@@ -173,7 +173,7 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     foreign = await asyncpg.connect(postgres_url)
     held = foreign.transaction()
     await held.start()
-    await foreign.execute("SELECT 1 FROM holdfast.sessions WHERE id = 'b' FOR UPDATE")
+    await foreign.execute("SELECT 1 FROM limpet.sessions WHERE id = 'b' FOR UPDATE")
     unit = Unit([addition(of, draft(type="slow.write")) for of in keys])
     unit.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
     serving = asyncio.create_task(one._committer._lanes[0].serve([unit]))
@@ -256,7 +256,7 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
     await waiting_backend(foreign)
     await bury.commit()
     await put
-    assert await foreign.fetchval("SELECT count(*) FROM holdfast.snapshots") == 0
+    assert await foreign.fetchval("SELECT count(*) FROM limpet.snapshots") == 0
     await foreign.close()
 
 

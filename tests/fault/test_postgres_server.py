@@ -12,9 +12,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-import holdfast
-from holdfast.store.postgres.store import PostgresStore
-from holdfast.testing.commits import add, addition, create, draft, key, load
+import limpet
+from limpet.store.postgres.store import PostgresStore
+from limpet.testing.commits import add, addition, create, draft, key, load
 from tests.support.postgres import Server, terminate_backends, waiting_backend
 from tests.support.streams import Stream, check
 from tests.support.wire import wire
@@ -66,7 +66,7 @@ async def test_a_backend_killed_in_mid_stream_costs_nothing_but_time(
             await stream.more(40)
             conn = await asyncpg.connect(postgres_server.url)
             pid = await conn.fetchval(
-                "SELECT pid FROM pg_stat_activity WHERE application_name = 'holdfast' "
+                "SELECT pid FROM pg_stat_activity WHERE application_name = 'limpet' "
                 "ORDER BY state = 'active' DESC LIMIT 1"
             )
             os.kill(pid, signal.SIGKILL)
@@ -100,7 +100,7 @@ async def test_a_backend_that_ends_inside_a_commit_is_replaced(
     watcher = await asyncpg.connect(postgres_server.url)
     transaction = holder.transaction()
     await transaction.start()
-    await holder.execute("SELECT FROM holdfast.sessions WHERE id = 'a' FOR UPDATE")
+    await holder.execute("SELECT FROM limpet.sessions WHERE id = 'a' FOR UPDATE")
     task = asyncio.create_task(add(stores[0], A, draft(inc={"n": 1})))
     pid = await waiting_backend(watcher)
     if kill:
@@ -123,7 +123,7 @@ async def test_whichever_answer_is_lost_nothing_is_lost_or_doubled(
     """The line is cut at the nth answer, for every n until a run meets no cut."""
     folder = tmp_path_factory.mktemp("w")
     async with wire(postgres_server.folder, folder) as line:
-        url = postgres_server.url_as("holdfast", folder=folder)
+        url = postgres_server.url_as("limpet", folder=folder)
         for answer in range(1, 100):
             one, two = key(f"one-{answer}"), key(f"two-{answer}")
             store = await PostgresStore.open(url)
@@ -142,9 +142,7 @@ async def test_whichever_answer_is_lost_nothing_is_lost_or_doubled(
     raise AssertionError("the cuts never end")
 
 
-async def script(
-    store: PostgresStore, one: holdfast.Key, two: holdfast.Key, id: str | None
-) -> None:
+async def script(store: PostgresStore, one: limpet.Key, two: limpet.Key, id: str | None) -> None:
     """Creations, appends, and a commit over two sessions: all are answered."""
     await create(store, one, {"n": 0})
     await create(store, two)
@@ -164,7 +162,7 @@ async def test_a_contended_commit_is_acknowledged_only_when_it_is_durable(
     folder: Path = tmp_path_factory.mktemp("w")
     await create(stores[0], A)
     async with wire(postgres_server.folder, folder) as line:
-        url = postgres_server.url_as("holdfast", folder=folder)
+        url = postgres_server.url_as("limpet", folder=folder)
         through = [await PostgresStore.open(url) for _ in range(3)]
         async with Stream([*stores, *through], [A], 10) as stream:
             for n in range(30):

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, HoldfastError
-from holdfast.store.sqlite import wal
-from holdfast.store.sqlite.store import SQLiteStore
+from limpet import Limpet, LimpetError
+from limpet.store.sqlite import wal
+from limpet.store.sqlite.store import SQLiteStore
 from tests.support.power import Power, powered
 from tests.support.seeds import seed
 from tests.support.workload import Ledger, Run, Step, check, script
@@ -32,11 +32,11 @@ async def run_until_cut(
     with powered(power) as vfs:
         try:
             store = await SQLiteStore.open(directory / NAME, vfs=vfs, sync=sync, busy_seconds=0.5)
-        except HoldfastError:
+        except LimpetError:
             assert power.off
             return steps
-        async with Holdfast("sqlite:///power", store=store) as hf:
-            run = Run(hf, ledger)
+        async with Limpet("sqlite:///power", store=store) as lp:
+            run = Run(lp, ledger)
             for number, step in enumerate(steps):
                 error = await run.take(step)
                 if error is not None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-from holdfast import Event, Holdfast, Key, Session
+import limpet
+from limpet import Event, Key, Limpet, Session
 from tests.support.processes import Child
 from tests.support.worker import KEY
 
@@ -33,10 +33,10 @@ def workers(path: Path, *roles: tuple[str, str, int]) -> Iterator[list[Child]]:
 
 
 async def prepared(path: Path) -> None:
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.create(KEY.app, KEY.user, id=KEY.id, state={"n": 0, "log": []})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.create(KEY.app, KEY.user, id=KEY.id, state={"n": 0, "log": []})
         for number in range(WRITERS):
-            await hf.create(KEY.app, KEY.user, id=f"w{number}", state={"n": 0})
+            await lp.create(KEY.app, KEY.user, id=f"w{number}", state={"n": 0})
 
 
 async def whole_log(session: Session) -> list[Event]:
@@ -58,8 +58,8 @@ def shares(events: list[Event], names: list[str]) -> dict[str, float]:
     return {name: count / QUOTA for name, count in counts.items()}
 
 
-async def check_counts(hf: Holdfast, names: list[str]) -> list[Event]:
-    session = await hf.get(KEY)
+async def check_counts(lp: Limpet, names: list[str]) -> list[Event]:
+    session = await lp.get(KEY)
     events = await whole_log(session)
     assert [event.seq for event in events] == list(range(1, session.version + 1))
     ids = [event.id for event in events]
@@ -82,9 +82,9 @@ async def test_no_update_is_lost_and_no_writer_starves(tmp_path: Path) -> None:
         for child, name in zip(children, names, strict=True):
             child.expect(f"done {name}")
             child.end()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        events = await check_counts(hf, names)
-        assert (await hf.verify()).findings == ()
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        events = await check_counts(lp, names)
+        assert (await lp.verify()).findings == ()
     progress = shares(events, names)
     print(progress)
     assert min(progress.values()) > 0.02
@@ -99,12 +99,12 @@ async def test_read_modify_write_loses_nothing_among_processes(tmp_path: Path) -
         for child, (_, name, _) in zip(children, roles, strict=True):
             child.expect(f"done {name}")
             child.end()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        session = await hf.get(KEY)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        session = await lp.get(KEY)
         assert session.state["u"] == 3 * 40
         assert session.state["app:u"] == 3 * 40
-        await check_counts(hf, ["w0"])
-        assert (await hf.verify()).findings == ()
+        await check_counts(lp, ["w0"])
+        assert (await lp.verify()).findings == ()
 
 
 async def test_a_follower_in_another_process_sees_every_event_once(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ async def test_a_new_file_may_be_opened_by_all_at_once(tmp_path: Path, rounds: i
             for child, name in zip(children, names, strict=True):
                 child.expect(f"done {name}")
                 child.end()
-        async with holdfast.open(f"sqlite:///{path}") as hf:
-            session = await hf.get(KEY)
+        async with limpet.open(f"sqlite:///{path}") as lp:
+            session = await lp.get(KEY)
             assert (session.version, session.state["n"], session.state["app:n"]) == (6, 5, 5)
-            assert len((await hf.list()).items) == 1
-            assert (await hf.verify()).findings == ()
+            assert len((await lp.list()).items) == 1
+            assert (await lp.verify()).findings == ()
 
 
 async def test_deleting_while_another_process_appends_is_before_or_after(tmp_path: Path) -> None:
@@ -151,21 +151,21 @@ async def test_deleting_while_another_process_appends_is_before_or_after(tmp_pat
     path = tmp_path / "a.db"
     await prepared(path)
     with workers(path, ("appender", "w0", 0), ("appender", "w1", 0)) as children:
-        async with holdfast.open(f"sqlite:///{path}") as hf:
+        async with limpet.open(f"sqlite:///{path}") as lp:
             for child in children:
                 line = child.line()
                 assert line is not None
                 assert line.startswith("did")
-            assert await hf.delete(KEY)
+            assert await lp.delete(KEY)
             for child in children:
                 said = list(child.lines())
                 assert said[-1] == "deleted", child.complaint()
                 child.end()
-            with pytest.raises(holdfast.SessionDeleted):
-                await hf.get(KEY)
-            with pytest.raises(holdfast.SessionDeleted):
-                await hf.create(KEY.app, KEY.user, id=KEY.id)
-            report = await hf.verify()
+            with pytest.raises(limpet.SessionDeleted):
+                await lp.get(KEY)
+            with pytest.raises(limpet.SessionDeleted):
+                await lp.create(KEY.app, KEY.user, id=KEY.id)
+            report = await lp.verify()
             assert report.findings == ()
             assert report.sessions == WRITERS
 
@@ -174,33 +174,33 @@ async def test_a_process_that_dies_with_the_lock_blocks_nobody(tmp_path: Path) -
     """What it had half written is nobody's, and the next write goes through."""
     path = tmp_path / "a.db"
     await prepared(path)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        session = await hf.get(KEY)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        session = await lp.get(KEY)
         for number in range(3):
             with workers(path, ("dier", "d", 0)) as (child,):
                 assert list(child.lines()) == []
                 child.kill()
             await session.append("x.y", actor="a:b", inc={"n": 1})
             assert session.version == number + 2
-        again = await hf.get(KEY)
+        again = await lp.get(KEY)
         assert (again.version, again.state["n"]) == (4, 3)
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()
 
 
 async def test_a_process_sees_at_once_what_another_wrote(tmp_path: Path) -> None:
     """Caches do not outlive their truth: after another's commit reads and writes build on it."""
     path = tmp_path / "a.db"
     await prepared(path)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        session = await hf.get(KEY)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        session = await lp.get(KEY)
         await session.append("x.y", actor="a:b", inc={"n": 1, "app:n": 1})
         with workers(path, ("incrementer", "w0", QUOTA)) as (child,):
             child.expect("done w0")
-            assert (await hf.get(KEY)).state["n"] == QUOTA + 1
+            assert (await lp.get(KEY)).state["n"] == QUOTA + 1
             made = await session.append("x.y", actor="a:b", inc={"n": 1, "app:n": 1})
             assert made.seq == QUOTA + 3
             assert session.state["n"] == QUOTA + 2
             assert session.state["app:n"] == QUOTA * 11 // 10 + 2
             child.end()
-        own = await hf.get(Key(KEY.app, KEY.user, "w0"))
+        own = await lp.get(Key(KEY.app, KEY.user, "w0"))
         assert own.state["n"] == QUOTA // 10

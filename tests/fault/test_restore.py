@@ -10,9 +10,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import BackupRefused, Draft, StoreCorrupt, StoreError, StoreForeign, StoreNewer
-from holdfast.store.sqlite import backup as backups
+import limpet
+from limpet import BackupRefused, Draft, StoreCorrupt, StoreError, StoreForeign, StoreNewer
+from limpet.store.sqlite import backup as backups
 from tests.support.processes import Child
 from tests.support.worker import KEY
 
@@ -23,17 +23,17 @@ def url(path: Path) -> str:
 
 async def grow(path: Path, version: int) -> None:
     """The session, created if need be, at this version."""
-    async with holdfast.open(url(path)) as hf:
-        session = await hf.get_or_create(KEY.app, KEY.user, id=KEY.id, state={"n": 1})
+    async with limpet.open(url(path)) as lp:
+        session = await lp.get_or_create(KEY.app, KEY.user, id=KEY.id, state={"n": 1})
         drafts = [Draft(type="a.b", data={"text": "x" * 400}, actor="x", inc={"n": 1})]
         await session.append_many(drafts * (version - session.version))
 
 
 async def version(path: Path) -> int:
     """The version of the session, in a database that verifies."""
-    async with holdfast.open(url(path)) as hf:
-        assert (await hf.verify()).findings == ()
-        session = await hf.get(KEY)
+    async with limpet.open(url(path)) as lp:
+        assert (await lp.verify()).findings == ()
+        session = await lp.get(KEY)
         assert session.state["n"] == session.version
         return session.version
 
@@ -52,8 +52,8 @@ async def copy(tmp_path: Path) -> Path:
     source, target = tmp_path / "source.db", tmp_path / "kept" / "copy.db"
     target.parent.mkdir()
     await grow(source, 50)
-    async with holdfast.open(url(source)) as hf:
-        await hf.backup(target)
+    async with limpet.open(url(source)) as lp:
+        await lp.backup(target)
     return target
 
 
@@ -113,7 +113,7 @@ async def test_what_is_no_sound_backup_is_refused(
     if not there:
         target = target.with_name("new.db")
     with pytest.raises(error):
-        holdfast.restore(copy, url(target), replace=True)
+        limpet.restore(copy, url(target), replace=True)
     assert folder(copy.parent) == kept
     assert leftovers(target) == []
     assert target.exists() == there
@@ -125,7 +125,7 @@ async def test_a_backup_is_only_read(copy: Path, target: Path) -> None:
     """Byte for byte the same after a restore, with nothing beside it; and good for another."""
     kept = folder(copy.parent)
     for _ in range(2):
-        holdfast.restore(copy, url(target), replace=True)
+        limpet.restore(copy, url(target), replace=True)
         assert folder(copy.parent) == kept
         assert await version(target) == 50
         await grow(target, 60)
@@ -136,16 +136,16 @@ async def test_a_backup_is_only_read(copy: Path, target: Path) -> None:
 
 
 async def test_a_database_open_in_this_process_is_not_replaced(copy: Path, target: Path) -> None:
-    """Refused while a Holdfast has it open; what that one acknowledges before and after stays."""
-    async with holdfast.open(url(target)) as hf:
-        session = await hf.get(KEY, actor="x")
+    """Refused while a Limpet has it open; what that one acknowledges before and after stays."""
+    async with limpet.open(url(target)) as lp:
+        session = await lp.get(KEY, actor="x")
         await session.append("a.b", inc={"n": 1})
         with pytest.raises(BackupRefused):
-            holdfast.restore(copy, url(target), replace=True)
+            limpet.restore(copy, url(target), replace=True)
         await session.append("a.b", inc={"n": 1})
     assert leftovers(target) == []
     assert await version(target) == 11
-    holdfast.restore(copy, url(target), replace=True)
+    limpet.restore(copy, url(target), replace=True)
     assert await version(target) == 50
 
 
@@ -154,13 +154,13 @@ async def test_a_database_open_in_another_process_is_not_replaced(copy: Path, ta
     with Child("tests.support.worker", "incrementer", target, "w", 5) as child:
         child.expect("ready")
         with pytest.raises(BackupRefused):
-            holdfast.restore(copy, url(target), replace=True)
+            limpet.restore(copy, url(target), replace=True)
         child.tell("go")
         child.expect("done w")
         child.end()
     assert leftovers(target) == []
     assert await version(target) == 14
-    holdfast.restore(copy, url(target), replace=True)
+    limpet.restore(copy, url(target), replace=True)
     assert await version(target) == 50
 
 
@@ -185,11 +185,11 @@ async def test_a_restore_that_fails_at_the_rename_leaves_what_was(
         assert target.with_name("a.db-wal").stat().st_size
     monkeypatch.setattr(backups.os, "replace", refuse)
     with pytest.raises(BackupRefused):
-        holdfast.restore(copy, url(target), replace=True)
+        limpet.restore(copy, url(target), replace=True)
     monkeypatch.undo()
     assert leftovers(target) == []
     assert await version(target) in (last, last + 2)  # the last one may have been cut short
-    holdfast.restore(copy, url(target), replace=True)
+    limpet.restore(copy, url(target), replace=True)
     assert await version(target) == 50
 
 
@@ -199,7 +199,7 @@ async def test_a_target_too_damaged_to_open_is_moved_aside(copy: Path, target: P
     target.write_bytes(broken)
     wal = target.with_name("a.db-wal")
     wal.write_bytes(b"its log")
-    done = holdfast.restore(copy, url(target), replace=True)
+    done = limpet.restore(copy, url(target), replace=True)
     assert await version(target) == 50
     assert done.aside is not None
     assert done.aside.read_bytes() == broken
@@ -218,7 +218,7 @@ async def test_what_is_not_ours_is_not_replaced(copy: Path, target: Path, kind: 
         target.write_bytes(b"dear diary" if kind == "text" else bytes(100) + content[100:])
     before = folder(target.parent)
     with pytest.raises(StoreForeign, match="Nothing was replaced"):
-        holdfast.restore(copy, url(target), replace=True)
+        limpet.restore(copy, url(target), replace=True)
     assert folder(target.parent) == before
 
 
@@ -228,15 +228,15 @@ async def test_a_log_that_is_left_is_not_taken_for_that_of_the_backup(
 ) -> None:
     """A -wal without its file is set aside, and what is restored is the backup alone."""
     await grow(target, 9)
-    async with holdfast.open(url(target)) as hf:
-        await hf.session(KEY, actor="x").append("a.b", inc={"n": 1})
+    async with limpet.open(url(target)) as lp:
+        await lp.session(KEY, actor="x").append("a.b", inc={"n": 1})
         log = target.with_name("a.db-wal").read_bytes()
         assert log
     target.unlink()
     if left == "an empty file":
         target.touch()
     target.with_name("a.db-wal").write_bytes(log)
-    done = holdfast.restore(copy, url(target), replace=True)
+    done = limpet.restore(copy, url(target), replace=True)
     assert done.aside is not None
     assert done.aside.read_bytes() == log
     assert await version(target) == 50
@@ -247,10 +247,10 @@ async def test_a_database_that_was_never_closed_is_known_as_ours(
 ) -> None:
     """What makes it ours may be in its log alone, as after a process that died at once."""
     fresh, killed = tmp_path / "fresh.db", tmp_path / "killed.db"
-    async with holdfast.open(url(fresh)):
+    async with limpet.open(url(fresh)):
         for suffix in ("", "-wal"):
             shutil.copy(f"{fresh}{suffix}", f"{killed}{suffix}")
-    assert holdfast.restore(copy, url(killed), replace=True).aside is None
+    assert limpet.restore(copy, url(killed), replace=True).aside is None
     assert await version(killed) == 50
 
 
@@ -264,9 +264,9 @@ async def test_backups_to_one_directory_at_once_do_not_meet(
     monkeypatch.setattr(backups, "_PAGES_PER_STEP", 2)
     await grow(tmp_path / "a.db", 200)
     names = ("1.bak", "2.bak", "same.bak", "same.bak", "same.bak")
-    async with holdfast.open(url(tmp_path / "a.db")) as hf:
+    async with limpet.open(url(tmp_path / "a.db")) as lp:
         answers = await asyncio.gather(
-            *(hf.backup(tmp_path / name) for name in names), return_exceptions=True
+            *(lp.backup(tmp_path / name) for name in names), return_exceptions=True
         )
     assert answers[:2] == [None, None]
     assert None in answers[2:]
@@ -280,7 +280,7 @@ async def test_restores_of_several_at_once_leave_one_whole(copy: Path, tmp_path:
     """Whoever comes last, the place holds a whole database."""
     target = tmp_path / "new.db"
     await asyncio.gather(
-        *(asyncio.to_thread(holdfast.restore, copy, url(target), replace=True) for _ in range(4)),
+        *(asyncio.to_thread(limpet.restore, copy, url(target), replace=True) for _ in range(4)),
         return_exceptions=True,
     )
     assert await version(target) == 50

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 
-from holdfast import envelope
-from holdfast.store.sqlite.connect import SCHEMA
+from limpet import envelope
+from limpet.store.sqlite.connect import SCHEMA
 from tests.golden import stores
 from tests.golden.test_golden import FIELDS, FILES, HEADER, HERE
 

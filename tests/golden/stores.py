@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 import apsw
 import msgspec
 
-import holdfast
-from holdfast import Draft, Key, ops
-from holdfast.model.events import Commit, prepare
-from holdfast.store.clock import Clock
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import Draft, Key, ops
+from limpet.model.events import Commit, prepare
+from limpet.store.clock import Clock
+from limpet.store.sqlite.store import SQLiteStore
 
 BEGAN_US: Final = 1_767_225_600_000_001  # the first commit; each later one a second after it
 WAKE_US: Final = 1_893_456_000_000_000
@@ -281,8 +281,8 @@ async def write(path: Path, schema: int) -> None:
     store = await writer.open()
     await writer.record(store, LONG, [_AFTER])
     if schema >= 2:
-        async with holdfast.Holdfast("sqlite:", store=store) as hf:
-            await hf.claim("worker-1", lease_seconds=LEASE_SECONDS, app="shop")
+        async with limpet.Limpet("sqlite:", store=store) as lp:
+            await lp.claim("worker-1", lease_seconds=LEASE_SECONDS, app="shop")
     await store.close()
     _pack(path, schema)
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast import envelope
+from limpet import envelope
 from tests.support import envelopes
 
 HERE: Final = Path(__file__).parent

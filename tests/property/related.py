@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from holdfast.model.values import thaw
+from limpet.model.values import thaw
 
 TOP_NAMES: Final = ("a", "b", "plan", "app:n", "user:x", "temp:t", "é", "日本", "a.b", "x[0]", "0")
 INNER_NAMES: Final = (*TOP_NAMES, "", " ", "\n", "'", "…", "\x7f")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from holdfast import ops
+from limpet import ops
 
 SESSION_NAMES: Final = ("a", "b", "list", "dict", "n")
 SCOPED_NAMES: Final = ("app:n", "app:list", "app:dict", "user:n", "user:list")

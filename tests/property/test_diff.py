@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Diff, DiffMismatch, HoldfastError, IntegrityViolation, InvalidDiff, Kind, diff
-from holdfast.model import ops
-from holdfast.model.canon import canonical, same
-from holdfast.model.diff import FORMAT
-from holdfast.model.values import FrozenDict, FrozenList, freeze, thaw
+from limpet import Diff, DiffMismatch, IntegrityViolation, InvalidDiff, Kind, LimpetError, diff
+from limpet.model import ops
+from limpet.model.canon import canonical, same
+from limpet.model.diff import FORMAT
+from limpet.model.values import FrozenDict, FrozenList, freeze, thaw
 from tests.property.related import edited, values, versions
 from tests.unit.model.test_inverse import fitting
 
@@ -171,7 +171,7 @@ def test_forged_changes_are_a_diff_or_are_refused(forged: Any, value: Any) -> No
     """A checksum is no signature: whatever somebody made up raises errors of ours only."""
     body = canonical({"changes": forged, "format": FORMAT})
     digest = hashlib.sha256(body).hexdigest().encode()
-    with suppress(HoldfastError):
+    with suppress(LimpetError):
         found = Diff.from_bytes(body[:-1] + b',"sha256":"' + digest + b'"}')
         assert str(found).count("\n") == max(len(forged) - 1, 0)
         assert found.cost() >= 0

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, envelope
-from holdfast.model.msgpack import check_names
+from limpet import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, envelope
+from limpet.model.msgpack import check_names
 from tests.property.strategies import values
 from tests.support import envelopes
 from tests.support.envelopes import FORMATS

@@ -17,14 +17,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import Draft, HoldfastError, InvalidInput, InvalidValue, Key
-from holdfast.model.events import decode_body, prepare
-from holdfast.model.fold import Fold, record, replay
-from holdfast.model.head import blank
-from holdfast.model.limits import VALUE_DEPTH_MAX
-from holdfast.model.values import thaw
-from holdfast.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
-from holdfast.store.protocol import Place
+from limpet import Draft, InvalidInput, InvalidValue, Key, LimpetError
+from limpet.model.events import decode_body, prepare
+from limpet.model.fold import Fold, record, replay
+from limpet.model.head import blank
+from limpet.model.limits import VALUE_DEPTH_MAX
+from limpet.model.values import thaw
+from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
+from limpet.store.protocol import Place
 from tests.property.strategies import drafts
 
 KEY = Key("shop", "ada", "1")
@@ -47,7 +47,7 @@ def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]
         try:
             made = prepare(Draft(**draft), id=f"auto-{number}", actor=ACTOR)
             now, kept = record(now, made, at_us, b"salt" * 4)
-        except HoldfastError:
+        except LimpetError:
             continue
         body = decode_body(kept.raw)
         event = msgspec.structs.replace(kept.event, data=body.data, ops=body.ops)
@@ -73,7 +73,7 @@ def test_folding_changes_nothing_that_was_there(steps: list[dict[str, Any]]) -> 
         try:
             made = prepare(Draft(**draft), id=f"auto-{number}", actor=ACTOR)
             now, _ = record(now, made, 100, b"salt" * 4)
-        except HoldfastError:
+        except LimpetError:
             continue
     for fold, fields in earlier:
         assert fold.fields == fields
@@ -249,7 +249,7 @@ def test_what_was_admitted_is_not_the_callers_object(value: Any) -> None:
     data = {"v": value}
     try:
         made = prepare(Draft(type="x.y", data=data, set=data), id="i", actor=ACTOR)
-    except HoldfastError:
+    except LimpetError:
         return
     kept = copy.deepcopy(made.data)
     _spoil(value)

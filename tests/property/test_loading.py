@@ -10,15 +10,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-import holdfast
-from holdfast import MigrationRegistry, Record, State, reducers
-from holdfast.model import ops
-from holdfast.model.canon import canonical
-from holdfast.model.state import decode_fields
-from holdfast.model.values import freeze
+import limpet
+from limpet import MigrationRegistry, Record, State, reducers
+from limpet.model import ops
+from limpet.model.canon import canonical
+from limpet.model.state import decode_fields
+from limpet.model.values import freeze
 from tests.property.strategies import values
 
-KEY: Final = holdfast.Key("shop", "ada", "a")
+KEY: Final = limpet.Key("shop", "ada", "a")
 
 
 class Role(Enum):
@@ -101,10 +101,10 @@ others = st.dictionaries(
 
 
 async def lived(
-    hf: holdfast.Holdfast, state: First, more: list[Message], other: dict[str, Any]
+    lp: limpet.Limpet, state: First, more: list[Message], other: dict[str, Any]
 ) -> dict[str, Any]:
     """A session with a past; its own fields as they are stored."""
-    session = await hf.create(KEY.app, KEY.user, id=KEY.id, state=state, actor="agent:a")
+    session = await lp.create(KEY.app, KEY.user, id=KEY.id, state=state, actor="agent:a")
     for message in more:
         await session.apply({"messages": [message]})
     if other:
@@ -127,10 +127,10 @@ def test_loading_gives_what_the_registry_makes_of_the_fields(
     """Exactly that, told by one event; names of others and of other scopes are as they were."""
 
     async def law() -> None:
-        async with holdfast.open("memory://") as hf:
-            before = await lived(hf, state, more, other)
+        async with limpet.open("memory://") as lp:
+            before = await lived(lp, state, more, other)
             wanted = migrations.migrate(before, "1.0.0", code.schema_version)
-            session = await hf.get(KEY, state_type=code, migrations=migrations)
+            session = await lp.get(KEY, state_type=code, migrations=migrations)
             assert canonical(by_scope(session.values, own=True)) == canonical(wanted.fields)
             assert by_scope(session.values, own=False) == by_scope(other, own=False)
             assert session.state == decode_fields(code, wanted.fields)
@@ -143,9 +143,9 @@ def test_loading_gives_what_the_registry_makes_of_the_fields(
                 "checksum_after": wanted.checksum_after,
             }
             assert canonical(ops.apply(freeze(before), event.ops)) == canonical(wanted.fields)
-            again = await hf.get(KEY, state_type=code, migrations=migrations)
+            again = await lp.get(KEY, state_type=code, migrations=migrations)
             assert (again.version, again.values) == (session.version, session.values)
-            assert (await hf.verify()).ok
+            assert (await lp.verify()).ok
 
     asyncio.run(law())
 
@@ -158,10 +158,10 @@ def test_one_load_or_two_end_in_the_same_state(
     """Through the edition between, which may add nothing but its own defaults, or past it."""
 
     async def ends(*codes: type[State]) -> bytes:
-        async with holdfast.open("memory://") as hf:
-            await lived(hf, state, more, other)
+        async with limpet.open("memory://") as lp:
+            await lived(lp, state, more, other)
             for code in codes:
-                session = await hf.get(KEY, state_type=code, migrations=migrations)
+                session = await lp.get(KEY, state_type=code, migrations=migrations)
             return canonical(dict(session.values))
 
     async def law() -> None:

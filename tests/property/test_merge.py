@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from holdfast import LastWriter, MergeConflict, Merged, Priority, diff, merge
-from holdfast.model import ops
-from holdfast.model.canon import canonical, same
-from holdfast.model.ops import Path
-from holdfast.model.values import ABSENT, freeze, thaw
+from limpet import LastWriter, MergeConflict, Merged, Priority, diff, merge
+from limpet.model import ops
+from limpet.model.canon import canonical, same
+from limpet.model.ops import Path
+from limpet.model.values import ABSENT, freeze, thaw
 from tests.property.related import sides, versions
 
 

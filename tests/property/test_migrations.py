@@ -13,15 +13,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import (
+from limpet import (
     MigrationAmbiguous,
     MigrationFailed,
     MigrationMissing,
     MigrationRegistry,
     SchemaIncompatible,
 )
-from holdfast.model.canon import checksum
-from holdfast.model.values import thaw
+from limpet.model.canon import checksum
+from limpet.model.values import thaw
 from tests.property.strategies import values
 
 Line: TypeAlias = tuple[int, int]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import SchemaViolation, ops, reducers
-from holdfast.model.canon import canonical
-from holdfast.model.reducers import MISSING, Reducer
-from holdfast.model.values import freeze
+from limpet import SchemaViolation, ops, reducers
+from limpet.model.canon import canonical
+from limpet.model.reducers import MISSING, Reducer
+from limpet.model.values import freeze
 from tests.property.strategies import values
 
 # Few keys and few values, so that updates meet what is there; sometimes no key, or an odd one.

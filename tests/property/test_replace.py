@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Replace, SchemaViolation, ops
-from holdfast.model.canon import canonical
-from holdfast.model.state import decode_fields, encode_fields
-from holdfast.model.update import plan_update
-from holdfast.model.values import freeze
+from limpet import Replace, SchemaViolation, ops
+from limpet.model.canon import canonical
+from limpet.model.state import decode_fields, encode_fields
+from limpet.model.update import plan_update
+from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.declared import Message, Reduced, Role
 

@@ -16,13 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import create_model
 
-from holdfast import TTL, InvalidSchema, Record, Ref, SchemaViolation, State
-from holdfast.model import ops
-from holdfast.model.canon import canonical
-from holdfast.model.forms import duration_text
-from holdfast.model.state import decode_fields, encode_fields
-from holdfast.model.update import plan_update
-from holdfast.model.values import freeze
+from limpet import TTL, InvalidSchema, Record, Ref, SchemaViolation, State
+from limpet.model import ops
+from limpet.model.canon import canonical
+from limpet.model.forms import duration_text
+from limpet.model.state import decode_fields, encode_fields
+from limpet.model.update import plan_update
+from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.declared import (
     Boxed,

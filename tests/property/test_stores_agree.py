@@ -26,24 +26,24 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast import (
+from limpet import (
     Draft,
     Erasure,
     Event,
     Head,
-    Holdfast,
-    HoldfastError,
     Key,
     Lease,
+    Limpet,
+    LimpetError,
     Page,
     Session,
 )
-from holdfast.model.events import to_time
-from holdfast.store.memory import MemoryStore
-from holdfast.store.protocol import Loaded
-from holdfast.store.sqlite import batch, writer
-from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.testing.clock import FakeClock
+from limpet.model.events import to_time
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Loaded
+from limpet.store.sqlite import batch, writer
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.clock import FakeClock
 from tests.property.strategies import GIVEN_IDS, TYPES, drafts, values
 from tests.support.inside import on_writer
 
@@ -69,15 +69,15 @@ type_lists = st.none() | st.lists(
 class Side:
     """One store with its two doors and the live objects of its sessions."""
 
-    def __init__(self, one: Holdfast, other: Holdfast) -> None:
+    def __init__(self, one: Limpet, other: Limpet) -> None:
         self.one, self.other = one, other
         self.objects: dict[Key, Session] = {}
 
     def at(self, door: str, key: Key) -> Session:
         if door == "object" and key in self.objects:
             return self.objects[key]
-        hf = self.other if door == "other" else self.one
-        return hf.session(key, actor=ACTOR)
+        lp = self.other if door == "other" else self.one
+        return lp.session(key, actor=ACTOR)
 
 
 # --- what is compared ----------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def plain(answer: Any) -> Any:
             return ("page", plain(answer.items), answer.cursor is None)
         case Erasure():
             return ("erasure", answer.version, answer.erased_us)
-        case HoldfastError():
+        case LimpetError():
             return ("error", answer.code, str(answer))
         case tuple() | list():
             return [plain(item) for item in answer]
@@ -148,8 +148,8 @@ class StoresAgree(RuleBasedStateMachine):
         path = Path(self.directory.name) / "agree.db"
         return await SQLiteStore.open(path, sync="off", clock=self.clock.clock())
 
-    async def _door(self, store: Any) -> Holdfast:
-        return await Holdfast("test://", store=store).__aenter__()
+    async def _door(self, store: Any) -> Limpet:
+        return await Limpet("test://", store=store).__aenter__()
 
     def teardown(self) -> None:
         try:
@@ -175,7 +175,7 @@ class StoresAgree(RuleBasedStateMachine):
         for side in self.sides:
             try:
                 answers.append(await ask(side))
-            except HoldfastError as error:
+            except LimpetError as error:
                 answers.append(error)
         memory, sqlite = answers
         assert plain(sqlite) == plain(memory)
@@ -227,8 +227,8 @@ class StoresAgree(RuleBasedStateMachine):
     @rule()
     def evict(self) -> None:
         """The SQLite store forgets everything that it had in memory."""
-        for hf in (self.sides[1].one, self.sides[1].other):
-            store: Any = hf._store
+        for lp in (self.sides[1].one, self.sides[1].other):
+            store: Any = lp._store
             self.runner.run(on_writer(store, lambda writer: writer.cache.clear()))
 
     # --- sessions ------------------------------------------------------------------------------
@@ -243,10 +243,10 @@ class StoresAgree(RuleBasedStateMachine):
     )
     def create(self, key: Key, state: dict[str, Any], labels: dict[str, str], door: str) -> None:
         async def ask(side: Side) -> Any:
-            hf = side.other if door == "other" else side.one
-            made = await hf.create(key.app, key.user, id=key.id, state=state, labels=labels)
+            lp = side.other if door == "other" else side.one
+            made = await lp.create(key.app, key.user, id=key.id, state=state, labels=labels)
             made.actor = ACTOR
-            if hf is side.one:
+            if lp is side.one:
                 side.objects[key] = made
             return made
 
@@ -314,8 +314,8 @@ class StoresAgree(RuleBasedStateMachine):
         versions = [self.expected(key, expect) for key, _, expect in parts]
 
         async def ask(side: Side) -> Any:
-            hf = side.other if door == "other" else side.one
-            async with hf.commit() as commit:
+            lp = side.other if door == "other" else side.one
+            async with lp.commit() as commit:
                 for (key, draft, _), version in zip(parts, versions, strict=True):
                     target = side.at(door, key)
                     commit.append(target, **draft, actor=ACTOR, expect=version)
@@ -337,7 +337,7 @@ class StoresAgree(RuleBasedStateMachine):
             ]
             results = await asyncio.gather(*tasks, return_exceptions=True)
             for result in results:
-                if isinstance(result, BaseException) and not isinstance(result, HoldfastError):
+                if isinstance(result, BaseException) and not isinstance(result, LimpetError):
                     raise result
             return results
 
@@ -416,9 +416,9 @@ class StoresAgree(RuleBasedStateMachine):
     )
     def claim(self, worker: str, limit: int, hours: int, app: str | None, other: bool) -> None:
         async def ask(side: Side) -> Any:
-            hf = side.other if other else side.one
+            lp = side.other if other else side.one
             seconds = 3_600 * hours
-            leases = await hf.claim(worker, limit=limit, lease_seconds=seconds, app=app)
+            leases = await lp.claim(worker, limit=limit, lease_seconds=seconds, app=app)
             self.leases = [*leases, *self.leases][:12]
             return leases
 
@@ -427,8 +427,8 @@ class StoresAgree(RuleBasedStateMachine):
     @rule(key=keys, owner=workers, hours=st.integers(1, 3), other=st.booleans())
     def lock(self, key: Key, owner: str, hours: int, other: bool) -> None:
         async def ask(side: Side) -> Any:
-            hf = side.other if other else side.one
-            lease = await hf.acquire_lock(key, owner, lease_seconds=3_600 * hours)
+            lp = side.other if other else side.one
+            lease = await lp.acquire_lock(key, owner, lease_seconds=3_600 * hours)
             self.leases = [lease, *self.leases][:12]
             return lease
 
@@ -444,14 +444,14 @@ class StoresAgree(RuleBasedStateMachine):
         lease = data.draw(st.sampled_from(self.leases))
 
         async def ask(side: Side) -> Any:
-            hf = side.other if other else side.one
+            lp = side.other if other else side.one
             if how == "renew":
-                return await hf.renew(lease, lease_seconds=3_600)
+                return await lp.renew(lease, lease_seconds=3_600)
             if how == "release":
-                return await hf.release(lease)
+                return await lp.release(lease)
             if how == "hold back":
-                return await hf.release(lease, retry_seconds=3_600)
-            session = hf.session(lease.key, actor=ACTOR, lease=lease)
+                return await lp.release(lease, retry_seconds=3_600)
+            session = lp.session(lease.key, actor=ACTOR, lease=lease)
             await session.append("agent.said", inc={"n": 1})
             return session.head
 
@@ -527,7 +527,7 @@ class StoresAgree(RuleBasedStateMachine):
             return (report.sessions, report.events, report.findings)
 
         report = self.both(ask)
-        assert isinstance(report, HoldfastError) or report[2] == ()
+        assert isinstance(report, LimpetError) or report[2] == ()
 
     # --- always --------------------------------------------------------------------------------
 

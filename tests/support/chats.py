@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
-import holdfast
-from holdfast import State
+import limpet
+from limpet import State
 
 # What stands in the user's own module, `chats.py`, in the directory the command is run in.
 MODULE = '''
 from typing import Any, ClassVar
 
-from holdfast import MigrationRegistry, State
+from limpet import MigrationRegistry, State
 
 MIGRATIONS = MigrationRegistry("chats")
 TANGLED = MigrationRegistry("two ways to one place")
@@ -47,11 +47,11 @@ OTHERS = {
     "needy.py": "import no_such_package\n",
     "leaving.py": "raise SystemExit(0)\n",
     "twice.py": (
-        "from holdfast import MigrationRegistry\n\nTWICE = MigrationRegistry()\n"
+        "from limpet import MigrationRegistry\n\nTWICE = MigrationRegistry()\n"
         "TWICE.register('1.0.0', '2.0.0', dict)\nTWICE.register('1.0.0', '2.0.0', dict)\n"
     ),
     "exiting.py": (
-        "import sys\nfrom holdfast import MigrationRegistry\n\nEXITING = MigrationRegistry()\n"
+        "import sys\nfrom limpet import MigrationRegistry\n\nEXITING = MigrationRegistry()\n"
         "EXITING.register('1.0.0', '2.0.0', lambda fields: sys.exit(0))\n"
     ),
     "loud.py": "from chats import *\n\nprint('loud')\n",
@@ -105,13 +105,13 @@ def write_modules(path: Path) -> None:
 
 async def fill(url: str, *ids: str) -> None:
     """Create the sessions of these ids, or all."""
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         for id in ids or SESSIONS:
-            await hf.create("support", "ada", id=id, state=SESSIONS[id])
+            await lp.create("support", "ada", id=id, state=SESSIONS[id])
 
 
 async def versions(url: str) -> dict[str, tuple[int, str | None]]:
     """Of every session, how many events it has and which schema version."""
-    async with holdfast.open(url) as hf:
-        heads = (await hf.list(limit=1_000)).items
+    async with limpet.open(url) as lp:
+        heads = (await lp.list(limit=1_000)).items
     return {head.key.id: (head.version, head.schema_version) for head in heads}

@@ -1,4 +1,4 @@
-"""The command `holdfast`, run in three ways: in this process, in a pipe, on a terminal."""
+"""The command `limpet`, run in three ways: in this process, in a pipe, on a terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from typer.testing import CliRunner
 
-from holdfast.cli.app import app
+from limpet.cli.app import app
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -27,7 +27,7 @@ class Done(NamedTuple):
 def run(here: Path, *args: str) -> Done:
     """The command in this process, which saves the second that a new one takes."""
     with contextlib.chdir(here):
-        result = CliRunner().invoke(app, args, prog_name="holdfast")
+        result = CliRunner().invoke(app, args, prog_name="limpet")
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Done(result.exit_code, result.stdout, result.stderr)
@@ -36,7 +36,7 @@ def run(here: Path, *args: str) -> Done:
 def run_process(here: Path, *args: str) -> Done:
     """The command as a process of its own, in a pipe."""
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *args],
+        [sys.executable, "-m", "limpet.cli", *args],
         cwd=here,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path)), "COLUMNS": "80"},
         stdin=subprocess.DEVNULL,
@@ -52,7 +52,7 @@ def run_terminal(here: Path, *args: str) -> tuple[int, str]:
     """The command as a process of its own, on a terminal: its exit code and all that is shown."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", *args],
+        [sys.executable, "-m", "limpet.cli", *args],
         cwd=here,
         env={
             **os.environ,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import holdfast
-from holdfast.store.sqlite import backup
+import limpet
+from limpet.store.sqlite import backup
 
 
 def wait(done: int, total: int) -> None:
@@ -16,8 +16,8 @@ def wait(done: int, total: int) -> None:
 
 async def main(path: str, target: str) -> None:
     backup._PAGES_PER_STEP = 3  # type: ignore[misc]  # so that there is a middle
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.backup(target, progress=wait)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.backup(target, progress=wait)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ import random
 import resource
 import sys
 
-import holdfast
-from holdfast import HoldfastError, Session
+import limpet
+from limpet import LimpetError, Session
 
 TRIES = 50
 
@@ -20,8 +20,8 @@ async def say(session: Session, id: str) -> None:
 
 
 async def main(path: str) -> None:
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        session = await hf.create("a", "b", id="c", state={"n": 0})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        session = await lp.create("a", "b", id="c", state={"n": 0})
         await say(session, "first")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, hard))
@@ -30,7 +30,7 @@ async def main(path: str) -> None:
             before = (session.version, session.state["n"])
             try:
                 await say(session, f"tight-{number}")
-            except HoldfastError as error:
+            except LimpetError as error:
                 assert (session.version, session.state["n"]) == before
                 refused = (f"tight-{number}", error)
                 break
@@ -41,7 +41,7 @@ async def main(path: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         await say(session, id)
         await say(session, "last")
-        assert (await hf.verify()).ok
+        assert (await lp.verify()).ok
     print("fine", flush=True)
 
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 
 from pydantic import JsonValue
 
-from holdfast import TTL, Record, Ref, State
-from holdfast.model.reducers import (
+from limpet import TTL, Record, Ref, State
+from limpet.model.reducers import (
     append,
     bounded_append,
     concat_flatten,

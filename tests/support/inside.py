@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.store.sqlite.writer import Job, Writer
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.sqlite.writer import Job, Writer
 
 
 async def on_writer(store: SQLiteStore, work: Callable[[Writer], Any]) -> Any:

@@ -2,7 +2,7 @@
 
     python -m tests.support.interrupted ROLE URL
 
-Says "waiting" once the main thread waits for Holdfast, then what came of the interruption.
+Says "waiting" once the main thread waits for Limpet, then what came of the interruption.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import holdfast
+import limpet
 
 
 def say(*words: object) -> None:
@@ -33,22 +33,22 @@ def tell_when(happened: Callable[[], Any]) -> None:
     threading.Thread(target=look, daemon=True).start()
 
 
-def watcher(hf: Any) -> None:
+def watcher(lp: Any) -> None:
     """A for loop over the feed, interrupted when there is nothing more to come."""
-    s = hf.create("a", "u")
+    s = lp.create("a", "u")
     met = []
     tell_when(lambda: met)
     try:
-        for change in hf.watch():
+        for change in lp.watch():
             met.append(change.event.seq)
     except KeyboardInterrupt:
         say("interrupted after", *met)
     say("recorded", s.append("a.b", actor="x").seq)
 
 
-def follower(hf: Any) -> None:
+def follower(lp: Any) -> None:
     """The same over one session."""
-    s = hf.create("a", "u")
+    s = lp.create("a", "u")
     met = []
     tell_when(lambda: met)
     try:
@@ -59,7 +59,7 @@ def follower(hf: Any) -> None:
     say("recorded", s.append("a.b", actor="x").seq)
 
 
-def caller(hf: Any) -> None:
+def caller(lp: Any) -> None:
     """A call that would never end: afterwards nothing is left of it on the loop."""
     begun = threading.Event()
 
@@ -69,25 +69,25 @@ def caller(hf: Any) -> None:
 
     tell_when(begun.is_set)
     try:
-        hf._loop.call(for_ever)
+        lp._loop.call(for_ever)
     except KeyboardInterrupt:
         say("interrupted")
-    hf.list()
-    say("left", hf._loop.call(lambda: len(asyncio.all_tasks())) - 1)
+    lp.list()
+    say("left", lp._loop.call(lambda: len(asyncio.all_tasks())) - 1)
 
 
-def script(hf: Any) -> None:
+def script(lp: Any) -> None:
     """One that catches nothing: Python itself ends it, as it ends any other script."""
-    hf.create("a", "u")
+    lp.create("a", "u")
     met = []
     tell_when(lambda: met)
-    for change in hf.watch():
+    for change in lp.watch():
         met.append(change)
 
 
 ROLES = {"watcher": watcher, "follower": follower, "caller": caller, "script": script}
 
 if __name__ == "__main__":
-    with holdfast.open_sync(sys.argv[2]) as opened:
+    with limpet.open_sync(sys.argv[2]) as opened:
         ROLES[sys.argv[1]](opened)
     say("closed")

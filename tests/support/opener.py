@@ -6,14 +6,14 @@ import asyncio
 import os
 import sys
 
-import holdfast
+import limpet
 
 
 async def main(url: str) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
-    async with holdfast.open(url) as hf:
-        session = await hf.create("a", "b", id=f"{os.getpid()}")
+    async with limpet.open(url) as lp:
+        session = await lp.create("a", "b", id=f"{os.getpid()}")
         print(session.version, flush=True)
 
 

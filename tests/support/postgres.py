@@ -1,8 +1,8 @@
 """A real PostgreSQL server for tests, from the binaries in a wheel, on a socket of its own.
 
 No root and no system package is needed. PostgreSQL refuses to run as root, so where we are root
-the server runs as an unprivileged user. HOLDFAST_TEST_POSTGRES names another server instead: its
-schema `holdfast` is emptied by every test, and tests that stop the server are left out.
+the server runs as an unprivileged user. LIMPET_TEST_POSTGRES names another server instead: its
+schema `limpet` is emptied by every test, and tests that stop the server are left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import asyncpg
 
-ENVIRONMENT = "HOLDFAST_TEST_POSTGRES"
+ENVIRONMENT = "LIMPET_TEST_POSTGRES"
 START_SECONDS_MAX = 60.0
 WAIT_SECONDS_MAX = 20.0
 
@@ -64,14 +64,14 @@ class Server:
     """
 
     def __init__(self, **settings: object) -> None:
-        self._home = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
+        self._home = Path(tempfile.mkdtemp(prefix="limpet-pg-"))
         self.data = self._home / "data"
         self.settings = settings
         self._as = unprivileged()
         if self._as:
             os.chown(self._home, self._as["user"], self._as["group"])
         self._process: subprocess.Popen[bytes] | None = None
-        self._run("initdb", "-D", self.data, "-U", "holdfast", "-A", "trust", "-E", "UTF8", "-N")
+        self._run("initdb", "-D", self.data, "-U", "limpet", "-A", "trust", "-E", "UTF8", "-N")
 
     @property
     def folder(self) -> Path:
@@ -81,7 +81,7 @@ class Server:
     @property
     def url(self) -> str:
         """Where the server listens: a socket in its own directory, no network."""
-        return self.url_as("holdfast")
+        return self.url_as("limpet")
 
     def url_as(self, role: str, *, database: str = "postgres", folder: Path | None = None) -> str:
         """The same for another role, another database, or a socket in between."""
@@ -143,7 +143,7 @@ class Server:
         self.start(restore_command="false", hot_standby="on" if promoted else "off")
         if promoted:
             self._run(
-                "psql", "-h", self._home, "-U", "holdfast", "-c", "SELECT pg_promote()", "postgres"
+                "psql", "-h", self._home, "-U", "limpet", "-c", "SELECT pg_promote()", "postgres"
             )
 
     def log(self) -> str:
@@ -191,7 +191,7 @@ async def empty(url: str) -> None:
     conn = await asyncpg.connect(url)
     try:
         await conn.execute("SET lock_timeout = '10s'")
-        await conn.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
+        await conn.execute("DROP SCHEMA IF EXISTS limpet CASCADE")
     finally:
         await conn.close()
 
@@ -201,8 +201,8 @@ async def functions(url: str, put: bytes | None = None) -> bytes:
     conn = await asyncpg.connect(url)
     try:
         if put is not None:
-            await conn.execute("UPDATE holdfast.meta SET value = $1 WHERE name = 'functions'", put)
-        found = await conn.fetchval("SELECT value FROM holdfast.meta WHERE name = 'functions'")
+            await conn.execute("UPDATE limpet.meta SET value = $1 WHERE name = 'functions'", put)
+        found = await conn.fetchval("SELECT value FROM limpet.meta WHERE name = 'functions'")
         return bytes(found)
     finally:
         await conn.close()
@@ -211,7 +211,7 @@ async def functions(url: str, put: bytes | None = None) -> bytes:
 BACKENDS = "datname = current_database() AND pid <> pg_backend_pid() AND application_name = $1"
 
 
-async def backends(conn: Any, *, waiting: bool = False, name: str = "holdfast") -> list[int]:
+async def backends(conn: Any, *, waiting: bool = False, name: str = "limpet") -> list[int]:
     """The process ids of the stores' backends; those that wait for a lock, if asked for."""
     lock = " AND wait_event_type = 'Lock'" if waiting else ""
     await conn.execute("SELECT pg_stat_clear_snapshot()")  # kept for a transaction otherwise
@@ -231,6 +231,6 @@ async def waiting_backend(conn: Any) -> int:
 async def terminate_backends(conn: Any) -> int:
     """End every backend of the stores, as an administrator does; how many there were."""
     rows = await conn.fetch(
-        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {BACKENDS}", "holdfast"
+        f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {BACKENDS}", "limpet"
     )
     return len(rows)

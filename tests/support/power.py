@@ -145,7 +145,7 @@ class _File(apsw.VFSFile):
 @contextmanager
 def powered(power: Power) -> Iterator[str]:
     """The name of a registered file system on this disk."""
-    name = f"holdfast-power-{next(_numbers)}"
+    name = f"limpet-power-{next(_numbers)}"
     disk = _Disk(name, power)
     try:
         yield name

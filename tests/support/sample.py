@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-import holdfast
-from holdfast import Draft, Holdfast, HoldfastError, Key, ops
-from holdfast.store.sqlite.store import SQLiteStore
+import limpet
+from limpet import Draft, Key, Limpet, LimpetError, ops
+from limpet.store.sqlite.store import SQLiteStore
 
 APP: Final = "rot"
 ADA, BOB = (Key(APP, user, "main") for user in ("ada", "bob"))
@@ -28,26 +28,26 @@ WHEN: Final = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 
 async def build(path: Path) -> None:
     """Write the sample and close it cleanly."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await _ada(hf)
-        bob = await hf.create(APP, "bob", id="main", labels={"plan": "free"})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await _ada(lp)
+        bob = await lp.create(APP, "bob", id="main", labels={"plan": "free"})
         bob.actor = "agent:bob"
         await bob.append("user.said", {"text": "hello"}, set={"app:title": "A", "app:gone": 1})
         await bob.append("agent.said", set={"app:title": "B"}, delete=["app:gone"])
-        await _long(hf)
+        await _long(lp)
         for key in (DELETED, ERASED):
-            brief = await hf.create(
+            brief = await lp.create(
                 key.app, key.user, id=key.id, labels={"plan": "gold"}, state={"x": 1}
             )
             for number in range(20):
                 text = f"{key.id} {number} " * 90
                 await brief.append("user.said", {"text": text, "n": number}, actor="user:eve")
-        await hf.delete(DELETED)
-        await hf.erase(ERASED)
+        await lp.delete(DELETED)
+        await lp.erase(ERASED)
 
 
-async def _ada(hf: Holdfast) -> None:
-    ada = await hf.create(
+async def _ada(lp: Limpet) -> None:
+    ada = await lp.create(
         APP,
         "ada",
         id="main",
@@ -72,9 +72,9 @@ async def _ada(hf: Holdfast) -> None:
     )
 
 
-async def _long(hf: Holdfast) -> None:
+async def _long(lp: Limpet) -> None:
     """Long enough for a snapshot at the close, and events after it by another process's hand."""
-    long = await hf.create(APP, "ada", id="long", state={"list": []})
+    long = await lp.create(APP, "ada", id="long", state={"list": []})
     for number in range(12):
         text = f"message {number} " * 60
         await long.append(
@@ -88,31 +88,31 @@ async def _long(hf: Holdfast) -> None:
 # --- everything that can be seen -----------------------------------------------------------------
 
 
-async def everything(hf: Holdfast) -> dict[str, Any]:
+async def everything(lp: Limpet) -> dict[str, Any]:
     """All answers of all reading verbs, comparable; a refusal is an answer too."""
     seen: dict[str, Any] = {}
     for key in ALL:
-        seen[f"get {key}"] = await _answer(_session(hf, key))
-        seen[f"read {key}"] = await _answer(_reads(hf, key))
-    seen["list"] = await _answer(_lists(hf))
-    seen["certificate"] = await _answer(hf.erase(ERASED))
+        seen[f"get {key}"] = await _answer(_session(lp, key))
+        seen[f"read {key}"] = await _answer(_reads(lp, key))
+    seen["list"] = await _answer(_lists(lp))
+    seen["certificate"] = await _answer(lp.erase(ERASED))
     return seen
 
 
 async def _answer(question: Any) -> Any:
     try:
         return await question
-    except HoldfastError as error:
+    except LimpetError as error:
         return error.code
 
 
-async def _session(hf: Holdfast, key: Key) -> tuple[Any, ...]:
-    session = await hf.get(key, tail=1_000)
+async def _session(lp: Limpet, key: Key) -> tuple[Any, ...]:
+    session = await lp.get(key, tail=1_000)
     return session.head, dict(session.state), session.events, session.damaged
 
 
-async def _reads(hf: Holdfast, key: Key) -> list[Any]:
-    session = hf.session(key, actor="test:rot")
+async def _reads(lp: Limpet, key: Key) -> list[Any]:
+    session = lp.session(key, actor="test:rot")
     return [
         await session.read(),
         await session.read(reverse=True, limit=5),
@@ -121,9 +121,9 @@ async def _reads(hf: Holdfast, key: Key) -> list[Any]:
     ]
 
 
-async def _lists(hf: Holdfast) -> list[Any]:
+async def _lists(lp: Limpet) -> list[Any]:
     return [
-        (await hf.list(**query)).items
+        (await lp.list(**query)).items
         for query in (
             {},
             {"app": APP, "reverse": False},
@@ -135,7 +135,7 @@ async def _lists(hf: Holdfast) -> list[Any]:
     ]
 
 
-async def opened(path: Path) -> Holdfast:
+async def opened(path: Path) -> Limpet:
     """The sample without real syncs: these tests flip many bytes and cut no power."""
     store = await SQLiteStore.open(path, sync="off", busy_seconds=0.2)
-    return await Holdfast("sqlite:///sample", store=store).__aenter__()
+    return await Limpet("sqlite:///sample", store=store).__aenter__()

@@ -7,7 +7,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from holdfast.store.protocol import Place
+from limpet.store.protocol import Place
 
 _NONCE_BYTES: Final = 12
 KEY: Final = bytes(range(32))

@@ -1,7 +1,7 @@
 """Seeds: every random choice of a test comes from one number, printed so that it can be replayed.
 
 A run of the suite makes the choices of the last run: what passed once fails only when something
-changed. HOLDFAST_SEED=fresh makes new ones, as `make torture` does; HOLDFAST_SEED=123 makes every
+changed. LIMPET_SEED=fresh makes new ones, as `make torture` does; LIMPET_SEED=123 makes every
 test that asks for a seed use this one.
 """
 
@@ -12,7 +12,7 @@ import random
 from typing import Final
 from zlib import crc32
 
-VARIABLE: Final = "HOLDFAST_SEED"
+VARIABLE: Final = "LIMPET_SEED"
 FRESH: Final = "fresh"
 
 

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from holdfast.model.events import Event
-from holdfast.model.keys import Key
-from holdfast.store.protocol import Store
-from holdfast.testing.commits import add, draft, load
+from limpet.model.events import Event
+from limpet.model.keys import Key
+from limpet.store.protocol import Store
+from limpet.testing.commits import add, draft, load
 
 PATIENCE_SECONDS = 60.0
 

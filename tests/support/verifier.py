@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 
-import holdfast
+import limpet
 
 
 async def verdict(path: str) -> str:
     try:
-        async with holdfast.open(f"sqlite:///{path}") as hf:
-            report = await hf.verify()
-    except holdfast.StoreCorrupt:
+        async with limpet.open(f"sqlite:///{path}") as lp:
+            report = await lp.verify()
+    except limpet.StoreCorrupt:
         return "found"
     return "clean" if report.ok else "found"
 

@@ -132,7 +132,7 @@ class FaultyFile(apsw.VFSFile):
 @contextmanager
 def faulty(faults: Faults) -> Iterator[str]:
     """The name of a registered file system that fails as told."""
-    name = f"holdfast-faulty-{next(_numbers)}"
+    name = f"limpet-faulty-{next(_numbers)}"
     disk = Faulty(name, faults)
     try:
         yield name

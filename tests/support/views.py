@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import holdfast
+import limpet
 
 
-def shown(session: holdfast.Session) -> dict[str, Any]:
+def shown(session: limpet.Session) -> dict[str, Any]:
     """Everything a session object tells of itself."""
     return {
         "key": session.key,
@@ -20,7 +20,7 @@ def shown(session: holdfast.Session) -> dict[str, Any]:
     }
 
 
-async def stored(hf: holdfast.Holdfast) -> list[dict[str, Any]]:
+async def stored(lp: limpet.Limpet) -> list[dict[str, Any]]:
     """Everything that can be read of every living session."""
-    page = await hf.list(limit=1_000)
-    return [shown(await hf.get(head.key, tail=1_000)) for head in page.items]
+    page = await lp.list(limit=1_000)
+    return [shown(await lp.get(head.key, tail=1_000)) for head in page.items]

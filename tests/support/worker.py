@@ -13,8 +13,8 @@ import signal
 import sys
 from typing import Any, Final
 
-import holdfast
-from holdfast import Draft, Holdfast, Key, Session
+import limpet
+from limpet import Draft, Key, Limpet, Session
 
 KEY: Final = Key("share", "ada", "main")
 
@@ -28,14 +28,14 @@ async def told() -> None:
     await asyncio.to_thread(sys.stdin.readline)
 
 
-async def incrementer(hf: Holdfast, name: str, count: int) -> None:
+async def incrementer(lp: Limpet, name: str, count: int) -> None:
     """Appends that add: to the session's state, to app: and to user:."""
-    session = hf.session(KEY, actor=f"worker:{name}")
+    session = lp.session(KEY, actor=f"worker:{name}")
     for number in range(count):
         id = f"{name}.{number}"
         if number % 10 == 9:
-            async with hf.commit() as commit:
-                own = hf.session(Key(KEY.app, KEY.user, name), actor=f"worker:{name}")
+            async with lp.commit() as commit:
+                own = lp.session(Key(KEY.app, KEY.user, name), actor=f"worker:{name}")
                 for target in (session, own):
                     commit.append(target, "x.y", id=id, inc={"n": 1, "app:n": 1})
         else:
@@ -45,9 +45,9 @@ async def incrementer(hf: Holdfast, name: str, count: int) -> None:
     say("done", name)
 
 
-async def updater(hf: Holdfast, name: str, count: int) -> None:
+async def updater(lp: Limpet, name: str, count: int) -> None:
     """Read, compute, commit: on a field of the session and on an app: name."""
-    session = await hf.get(KEY)
+    session = await lp.get(KEY)
     session.actor = f"worker:{name}"
     for _ in range(count):
         await session.update(lambda state: {"u": state.get("u", 0) + 1})
@@ -55,9 +55,9 @@ async def updater(hf: Holdfast, name: str, count: int) -> None:
     say("done", name)
 
 
-async def follower(hf: Holdfast, name: str, count: int) -> None:
+async def follower(lp: Limpet, name: str, count: int) -> None:
     """The seqs as they come, until as many have come."""
-    session = hf.session(KEY)
+    session = lp.session(KEY)
     seen: list[int] = []
     say("following")
     async for event in session.follow(after=1):
@@ -67,31 +67,31 @@ async def follower(hf: Holdfast, name: str, count: int) -> None:
     say(*seen)
 
 
-async def appender(hf: Holdfast, name: str, count: int) -> None:
+async def appender(lp: Limpet, name: str, count: int) -> None:
     """Appends until the session is gone; every acknowledged id is said."""
-    session = hf.session(KEY, actor=f"worker:{name}")
+    session = lp.session(KEY, actor=f"worker:{name}")
     for number in range(sys.maxsize):
         drafts = [
             Draft(type="user.said", id=f"{name}.{number}.{part}", inc={"n": 1}) for part in "ab"
         ]
         try:
             await session.append_many(drafts)
-        except holdfast.SessionDeleted:
+        except limpet.SessionDeleted:
             say("deleted")
             return
         say("did", number)
 
 
-async def creator(hf: Holdfast, name: str, count: int) -> None:
+async def creator(lp: Limpet, name: str, count: int) -> None:
     """Whoever comes first creates; all write."""
-    session: Session = await hf.get_or_create(KEY.app, KEY.user, id=KEY.id, state={"n": 0})
+    session: Session = await lp.get_or_create(KEY.app, KEY.user, id=KEY.id, state={"n": 0})
     await session.append("x.y", actor=f"worker:{name}", inc={"n": 1, "app:n": 1})
     say("done", name)
 
 
-async def dier(hf: Holdfast, name: str, count: int) -> None:
+async def dier(lp: Limpet, name: str, count: int) -> None:
     """Takes the write lock, writes something, and dies without letting go."""
-    store: Any = hf._store
+    store: Any = lp._store
     conn = store._database.connect()
     conn.execute("BEGIN IMMEDIATE")
     conn.execute("UPDATE sessions SET version = version + 1000")
@@ -109,13 +109,13 @@ async def main(role: str, path: str, name: str, count: int) -> None:
     if role == "creator":  # the opening itself is the race
         say("ready")
         await told()
-        async with holdfast.open(url) as hf:
-            await creator(hf, name, count)
+        async with limpet.open(url) as lp:
+            await creator(lp, name, count)
         return
-    async with holdfast.open(url) as hf:
+    async with limpet.open(url) as lp:
         say("ready")
         await told()
-        await ROLES[role](hf, name, count)
+        await ROLES[role](lp, name, count)
 
 
 if __name__ == "__main__":

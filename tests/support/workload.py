@@ -13,10 +13,10 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final
 
-import holdfast
-from holdfast import Draft, Event, Holdfast, HoldfastError, Key, Session
-from holdfast.model.fold import Fold, replay
-from holdfast.model.head import blank
+import limpet
+from limpet import Draft, Event, Key, Limpet, LimpetError, Session
+from limpet.model.fold import Fold, replay
+from limpet.model.head import blank
 
 APP: Final = "disk"
 USER: Final = "ada"
@@ -52,15 +52,15 @@ class Step:
 
 
 class Run:
-    """The workload on one open Holdfast. A successor after a crash makes a new one."""
+    """The workload on one open Limpet. A successor after a crash makes a new one."""
 
-    def __init__(self, hf: Holdfast, ledger: Ledger) -> None:
-        self.hf, self.ledger = hf, ledger
+    def __init__(self, lp: Limpet, ledger: Ledger) -> None:
+        self.lp, self.ledger = lp, ledger
         self.sessions: dict[Key, Session] = {
-            key: hf.session(key, actor=ACTOR) for key in (A, B, C, D)
+            key: lp.session(key, actor=ACTOR) for key in (A, B, C, D)
         }
 
-    async def take(self, step: Step) -> HoldfastError | None:
+    async def take(self, step: Step) -> LimpetError | None:
         """Do one step; the error if it was refused. Any other exception is the test's failure."""
         before = {key: shown(session) for key, session in self.sessions.items()}
         self.ledger.asked += [event for event in step.events if event not in self.ledger.asked]
@@ -68,7 +68,7 @@ class Run:
             self.ledger.going.add(step.ends)
         try:
             await step.call(self)
-        except HoldfastError as error:
+        except LimpetError as error:
             after = {key: shown(session) for key, session in self.sessions.items()}
             assert after == before, f"{step.name} failed and changed what is shown"
             return error
@@ -102,11 +102,11 @@ def script() -> Iterator[Step]:
     yield _append(C, "c0", large=30_000)
     yield _append(D, "d0", large=3_000)
     yield Step("label", lambda run: run.sessions[B].label({"plan": "gold"}))
-    yield Step("delete c", lambda run: run.hf.delete(C), ends=C)
+    yield Step("delete c", lambda run: run.lp.delete(C), ends=C)
     yield _append(B, "b0", large=70_000)  # past the floor of snapshots
     yield _append(B, "b1")
-    yield Step("erase d", lambda run: run.hf.erase(D), ends=D)
-    yield Step("list", lambda run: run.hf.list(app=APP, label={"plan": "gold"}))
+    yield Step("erase d", lambda run: run.lp.erase(D), ends=D)
+    yield Step("list", lambda run: run.lp.list(app=APP, label={"plan": "gold"}))
     for number in range(3, 5):
         yield _append(A, f"a{number}")
 
@@ -114,7 +114,7 @@ def script() -> Iterator[Step]:
 def _create(key: Key) -> Callable[[Run], Awaitable[object]]:
     async def call(run: Run) -> None:
         # A retry may find that the first try was recorded after all.
-        run.sessions[key] = made = await run.hf.get_or_create(APP, USER, id=key.id, state=STARTED)
+        run.sessions[key] = made = await run.lp.get_or_create(APP, USER, id=key.id, state=STARTED)
         made.actor = ACTOR
 
     return call
@@ -135,14 +135,14 @@ async def _many(run: Run) -> None:
 
 
 async def _both(run: Run) -> None:
-    async with run.hf.commit() as commit:
+    async with run.lp.commit() as commit:
         commit.append(run.sessions[A], "agent.did", **changes("x.a"))
         commit.append(run.sessions[B], "agent.did", **changes("x.b"))
 
 
 async def _read(run: Run) -> None:
-    await run.hf.get(A, tail=3)
-    await run.hf.session(B).read()
+    await run.lp.get(A, tail=3)
+    await run.lp.session(B).read()
 
 
 # --- the check -----------------------------------------------------------------------------------
@@ -150,24 +150,24 @@ async def _read(run: Run) -> None:
 
 async def check(path: Path, ledger: Ledger) -> None:
     """Hold what is in the file against the ledger."""
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await check_open(hf, ledger)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await check_open(lp, ledger)
 
 
-async def check_open(hf: Holdfast, ledger: Ledger) -> None:
-    report = await hf.verify()
+async def check_open(lp: Limpet, ledger: Ledger) -> None:
+    report = await lp.verify()
     assert report.findings == ()
     counted = 0
     recorded: set[tuple[Key, str]] = set()
     for key in (A, B):
-        session = await hf.find(key, tail=0)
+        session = await lp.find(key, tail=0)
         assert session is not None or key not in ledger.created, f"{key} is lost"
         if session is not None:
             events = await session.read(limit=1_000)
             counted += check_log(session, events)
             recorded |= {(key, event.id) for event in events}
     for key in (C, D):
-        found = await hf.find(key)
+        found = await lp.find(key)
         assert found is None or key not in ledger.gone, f"{key} came back"
         if found is None:
             assert key in ledger.going or key not in ledger.created, f"{key} is lost"
@@ -176,7 +176,7 @@ async def check_open(hf: Holdfast, ledger: Ledger) -> None:
             check_log(found, events)
             recorded |= {(key, event.id) for event in events}
     check_ledger(ledger, recorded)
-    await check_total(hf, ledger, counted)
+    await check_total(lp, ledger, counted)
 
 
 def check_log(session: Session, events: tuple[Event, ...]) -> int:
@@ -202,9 +202,9 @@ def check_ledger(ledger: Ledger, recorded: set[tuple[Key, str]]) -> None:
         assert group <= recorded or not group & recorded, f"torn: {group & recorded}"
 
 
-async def check_total(hf: Holdfast, ledger: Ledger, counted: int) -> None:
+async def check_total(lp: Limpet, ledger: Ledger, counted: int) -> None:
     """The app's counter has every recorded event once; C and D, when gone, counted before."""
-    some = await hf.find(A) or await hf.find(B)
+    some = await lp.find(A) or await lp.find(B)
     total = 0 if some is None else some.state.get("app:total", 0)
     brief = [event for event in ledger.asked if event[0] in (C, D)]
     sure = [event for event in brief if event in ledger.acknowledged]

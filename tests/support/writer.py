@@ -16,8 +16,8 @@ import sys
 from dataclasses import dataclass
 from typing import Final
 
-import holdfast
-from holdfast import Draft, Holdfast, Key, Session
+import limpet
+from limpet import Draft, Key, Limpet, Session
 
 APP: Final = "kill"
 USER: Final = "ada"
@@ -51,23 +51,23 @@ def changes(event: str) -> dict[str, object]:
     return {"inc": {"n": 1, "app:total": 1}, "add": {"log": [event]}, "set": {"user:last": event}}
 
 
-async def lane(hf: Holdfast, seed: int, number: int, start: int) -> None:
-    own = hf.session(Key(APP, USER, f"lane-{number}"), actor=f"lane:{number}")
-    shared = hf.session(Key(APP, USER, SHARED), actor=f"lane:{number}")
+async def lane(lp: Limpet, seed: int, number: int, start: int) -> None:
+    own = lp.session(Key(APP, USER, f"lane-{number}"), actor=f"lane:{number}")
+    shared = lp.session(Key(APP, USER, SHARED), actor=f"lane:{number}")
     for at in range(start, sys.maxsize):
-        await take(hf, own, shared, step(seed, number, at), f"{number}.{at}")
+        await take(lp, own, shared, step(seed, number, at), f"{number}.{at}")
         sys.stdout.write(f"{number} {at}\n")
         sys.stdout.flush()
 
 
-async def take(hf: Holdfast, own: Session, shared: Session, todo: Step, mark: str) -> None:
+async def take(lp: Limpet, own: Session, shared: Session, todo: Step, mark: str) -> None:
     noise = random.Random(mark)
     match todo.kind:
         case "many":
             drafts = [Draft(type="agent.did", id=id, **changes(id)) for _, id in todo.events]
             await own.append_many(drafts)
         case "both":
-            async with hf.commit() as commit:
+            async with lp.commit() as commit:
                 for session, id in todo.events:
                     target = shared if session == SHARED else own
                     commit.append(target, "agent.did", {"in": session}, id=id, **changes(id))
@@ -85,21 +85,21 @@ async def take(hf: Holdfast, own: Session, shared: Session, todo: Step, mark: st
             await own.append("agent.did", id=mark, **changes(mark))
             brief = f"brief-{mark}"
             try:
-                await hf.get_or_create(APP, USER, id=brief, state={"x": 1})
-            except holdfast.SessionDeleted:  # the predecessor came this far
+                await lp.get_or_create(APP, USER, id=brief, state={"x": 1})
+            except limpet.SessionDeleted:  # the predecessor came this far
                 return
-            await hf.delete(Key(APP, USER, brief))
+            await lp.delete(Key(APP, USER, brief))
         case _:
             await own.append("user.said", {"text": mark}, id=mark, **changes(mark))
 
 
 async def main(path: str, seed: int, starts: list[int]) -> None:
-    async with holdfast.open(f"sqlite:///{path}") as hf:
+    async with limpet.open(f"sqlite:///{path}") as lp:
         for name in (SHARED, *(f"lane-{number}" for number in range(len(starts)))):
-            await hf.get_or_create(APP, USER, id=name, state={"n": 0, "log": []})
+            await lp.get_or_create(APP, USER, id=name, state={"n": 0, "log": []})
         async with asyncio.TaskGroup() as group:
             for number, start in enumerate(starts):
-                group.create_task(lane(hf, seed, number, start))
+                group.create_task(lane(lp, seed, number, start))
 
 
 if __name__ == "__main__":

@@ -10,17 +10,17 @@ from typing import Annotated, Any
 
 import pytest
 
-import holdfast
-from holdfast import errors, reducers
+import limpet
+from limpet import errors, reducers
 
 DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
 CLASSES = {
     name: found
     for name, found in vars(errors).items()
-    if inspect.isclass(found) and issubclass(found, errors.HoldfastError)
+    if inspect.isclass(found) and issubclass(found, errors.LimpetError)
 }
 BRANCHES = {
-    "HoldfastError",
+    "LimpetError",
     "InvalidInput",
     "MigrationError",
     "SessionError",
@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, Any] = {
     "computed": "a dict",
     "actual": "a number",
     "seq": 3,
-    "key": holdfast.Key("shop", "ada", "1"),
+    "key": limpet.Key("shop", "ada", "1"),
     "fence": 1,
     "worker": "w1",
     "until": datetime(2030, 1, 1, tzinfo=UTC),
@@ -78,7 +78,7 @@ ARGUMENTS: dict[str, Any] = {
 }
 
 
-def build(kind: type[errors.HoldfastError]) -> errors.HoldfastError:
+def build(kind: type[errors.LimpetError]) -> errors.LimpetError:
     if not inspect.isfunction(kind.__init__):  # none of ours: the message itself
         return kind("something is wrong. Do something else.")
     return kind(*(ARGUMENTS[name] for name in list(inspect.signature(kind).parameters)))
@@ -132,8 +132,8 @@ def test_the_tree_in_the_docstring_is_complete() -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_is_reachable_by_name(name: str) -> None:
-    """holdfast.<Name> is the class, and it is under the root."""
-    assert getattr(holdfast, name) is CLASSES[name]
+    """limpet.<Name> is the class, and it is under the root."""
+    assert getattr(limpet, name) is CLASSES[name]
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -163,27 +163,27 @@ def test_branches_are_for_except() -> None:
     assert issubclass(errors.SessionNotFound, LookupError)
     for name, kind in CLASSES.items():
         if name not in BRANCHES:
-            assert issubclass(kind, tuple(CLASSES[b] for b in BRANCHES - {"HoldfastError"}))
+            assert issubclass(kind, tuple(CLASSES[b] for b in BRANCHES - {"LimpetError"}))
 
 
 def test_the_advice_of_a_schema_is_about_what_is_wrong_with_it() -> None:
     """A reducer that does not fit is not mended by another version."""
     with pytest.raises(errors.InvalidSchema) as info:
-        type("Plan", (holdfast.State,), {"__annotations__": {"n": Annotated[int, reducers.append]}})
+        type("Plan", (limpet.State,), {"__annotations__": {"n": Annotated[int, reducers.append]}})
     assert "append needs a list" in info.value.reason
     assert "MAJOR.MINOR.PATCH" not in str(info.value)
     with pytest.raises(errors.InvalidSchema) as info:
-        holdfast.SchemaVersion.parse("1.2")
+        limpet.SchemaVersion.parse("1.2")
     assert "as in '1.2.0'" in info.value.advice
     with pytest.raises(errors.InvalidSchema) as info:
-        holdfast.MigrationRegistry().register("1.0.0", "1.0.1", dict)
+        limpet.MigrationRegistry().register("1.0.0", "1.0.1", dict)
     assert "MAJOR or MINOR" in info.value.advice
     with pytest.raises(errors.InvalidSchema) as info:
         reducers.bounded_append(0)
     assert "argument" in info.value.advice
 
 
-class Message(holdfast.Record):
+class Message(limpet.Record):
     text: str
 
 
@@ -191,15 +191,15 @@ class Message(holdfast.Record):
     ("given", "words"),
     [
         (Message, "the class Message is no State but a Record"),
-        (int, "the class int is no State. Derive it from holdfast.State"),
-        (holdfast.State(), "Pass the class"),
+        (int, "the class int is no State. Derive it from limpet.State"),
+        (limpet.State(), "Pass the class"),
         (5, "int 5 is no State class"),
     ],
 )
 async def test_what_is_no_state_is_told_by_what_it_is(given: Any, words: str) -> None:
     """Nobody has to know what a metaclass is called."""
-    async with holdfast.open("memory://") as hf:
+    async with limpet.open("memory://") as lp:
         with pytest.raises(errors.InvalidInput) as info:
-            hf.session(("shop", "ada", "1"), state_type=given)
+            lp.session(("shop", "ada", "1"), state_type=given)
     assert words in str(info.value)
     assert "ModelMetaclass" not in str(info.value)

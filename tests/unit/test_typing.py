@@ -11,16 +11,16 @@ from mypy import api
 PROGRAM = """
 from typing import Annotated
 
-import holdfast
-from holdfast import TTL, Ref, reducers
+import limpet
+from limpet import TTL, Ref, reducers
 
 
-class Message(holdfast.Record):
+class Message(limpet.Record):
     text: str
     tokens: int = 0
 
 
-class Chat(holdfast.State):
+class Chat(limpet.State):
     messages: Annotated[list[Message], reducers.append] = []
     ttl: TTL = TTL(hours=1)
     log: Ref[bytes] | None = None
@@ -41,81 +41,81 @@ chat.title  # wrong
 WORKER = """
 from contextlib import aclosing
 
-import holdfast
+import limpet
 
 
-async def work(hf: holdfast.Holdfast, s: holdfast.Session[object]) -> None:
-    async for entry in hf.watch():
-        typed: holdfast.FeedEntry = entry
+async def work(lp: limpet.Limpet, s: limpet.Session[object]) -> None:
+    async for entry in lp.watch():
+        typed: limpet.FeedEntry = entry
         reveal_type(typed.position)
-        diffed: holdfast.Change = entry  # wrong
-    async with aclosing(hf.watch(after=await hf.position())) as feed:
+        diffed: limpet.Change = entry  # wrong
+    async with aclosing(lp.watch(after=await lp.position())) as feed:
         reveal_type(await anext(feed))
     async with aclosing(s.follow()) as events:
         reveal_type(await anext(events))
     reveal_type(await s.pending())
-    (lease,) = await hf.claim("w", lease_seconds=60)
-    again: holdfast.Lease = await hf.renew(lease)
+    (lease,) = await lp.claim("w", lease_seconds=60)
+    again: limpet.Lease = await lp.renew(lease)
 """
 
 
 SYNC = """
-import holdfast
+import limpet
 
 
-class Chat(holdfast.State):
+class Chat(limpet.State):
     title: str = ""
 
 
-hf: holdfast.SyncHoldfast = holdfast.open_sync("memory://")
-with holdfast.open_sync("memory://") as opened:
+lp: limpet.SyncLimpet = limpet.open_sync("memory://")
+with limpet.open_sync("memory://") as opened:
     reveal_type(opened)
-s = hf.create("a", "u", state=Chat())
+s = lp.create("a", "u", state=Chat())
 reveal_type(s.state.title)
-reveal_type(hf.get(s.key).state)
-reveal_type(hf.find(s.key, state_type=Chat))
-reveal_type([change.event.seq for change in hf.watch()])
+reveal_type(lp.get(s.key).state)
+reveal_type(lp.find(s.key, state_type=Chat))
+reveal_type([change.event.seq for change in lp.watch()])
 s.update(lambda state: {"title": state.title + "!"}, actor="x")
 s.append("a.b", {"text": "hi"}, actor="x").seq + 1
-with hf.commit() as c:
+with lp.commit() as c:
     c.append(s, "a.b", actor="x")
     c.label(s, {"plan": 1})  # wrong
-session: holdfast.SyncSession[Chat] = s.refresh()
-hf.nonsense()  # wrong
+session: limpet.SyncSession[Chat] = s.refresh()
+lp.nonsense()  # wrong
 s.apend("a.b")  # wrong
 s.state.titel  # wrong
 s.append("a.b", wrong=1)  # wrong
-await_it = hf.get(s.key).__await__()  # wrong
-hf.create("a", "u", state=5)  # wrong
+await_it = lp.get(s.key).__await__()  # wrong
+lp.create("a", "u", state=5)  # wrong
 """
 
 
 DAILY = """
-import holdfast
-from holdfast import Diff, Replace, ops
+import limpet
+from limpet import Diff, Replace, ops
 
 
-class Chat(holdfast.State):
+class Chat(limpet.State):
     title: str = ""
 
 
-async def main(hf: holdfast.Holdfast, raw: bytes) -> None:
-    s = await hf.create("a", "u", state=holdfast.envelope.decode(raw))
+async def main(lp: limpet.Limpet, raw: bytes) -> None:
+    s = await lp.create("a", "u", state=limpet.envelope.decode(raw))
     event = await s.append("user.message", {"text": "hi"}, ops=[ops.Inc("count", 2)])
     print(event.data["text"], [e.data.get("text") for e in s.events])
     if event.data is None:
         print(event.damage)
     Diff.of({}, [ops.Set("a", 1), ops.Add(("a", "b"), (1, 2)), ops.Delete("c")])
     reveal_type(ops.Inc("count", 2).path)
-    reveal_type(holdfast.envelope.decode(raw).state(Chat))
-    reveal_type(holdfast.decode_fields(Chat, {}, schema_version="1.0.0"))
-    typed = await hf.get(s.key, state_type=Chat)
+    reveal_type(limpet.envelope.decode(raw).state(Chat))
+    reveal_type(limpet.decode_fields(Chat, {}, schema_version="1.0.0"))
+    typed = await lp.get(s.key, state_type=Chat)
     await typed.update(lambda state: {"title": Replace(state.title)})
     event.data.text  # wrong
     ops.Inc(7, 2)  # wrong
     ops.Add("a", "text")  # wrong
-    holdfast.envelope.decode(raw).state(dict)  # wrong
-    await hf.create("a", "u", state=raw)  # wrong
+    limpet.envelope.decode(raw).state(dict)  # wrong
+    await lp.create("a", "u", state=raw)  # wrong
 """
 
 ROOT = Path(__file__).parents[2]
@@ -154,8 +154,8 @@ def test_fields_of_a_state_are_typed(at: Path) -> None:
     revealed = checked(PROGRAM, at)
     assert revealed == [
         "str",
-        "holdfast.model.types.TTL",
-        "holdfast.model.types.Ref[bytes] | None",
+        "limpet.model.types.TTL",
+        "limpet.model.types.Ref[bytes] | None",
         "str",
     ]
 
@@ -164,10 +164,10 @@ def test_the_synchronous_face_is_typed(at: Path) -> None:
     """A wrong verb is refused, and state is of its class, as with await."""
     revealed = checked(SYNC, at)
     assert revealed == [
-        "holdfast.session.sync.SyncHoldfast",
+        "limpet.session.sync.SyncLimpet",
         "str",
         "typing.Mapping[str, Any]",
-        "holdfast.session.sync.SyncSession[program.Chat] | None",
+        "limpet.session.sync.SyncSession[program.Chat] | None",
         "list[int]",
     ]
 
@@ -202,7 +202,7 @@ def test_what_work_and_watching_give_is_typed(at: Path) -> None:
     """By names that the package exports; an entry of the feed is no change of a diff."""
     assert checked(WORKER, at) == [
         "str",
-        "holdfast.store.protocol.FeedEntry",
-        "holdfast.model.events.Event",
-        "tuple[holdfast.model.events.Event, ...]",
+        "limpet.store.protocol.FeedEntry",
+        "limpet.model.events.Event",
+        "tuple[limpet.model.events.Event, ...]",
     ]

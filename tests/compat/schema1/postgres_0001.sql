@@ -1,7 +1,7 @@
 -- Schema 1. Times are microseconds since 1970 in UTC, by the server's clock. Names compare by
 -- code point (COLLATE "C"), as in every other store.
 
-CREATE TABLE holdfast.meta (
+CREATE TABLE limpet.meta (
     name  text PRIMARY KEY,
     value bytea NOT NULL
 );
@@ -10,7 +10,7 @@ CREATE TABLE holdfast.meta (
 -- `owner` is the key's user. For readers of F186: state_version is version, state_blob and
 -- checksum are in snapshots, metadata is labels, last_active_at is updated_us, expires_at is
 -- deadline_us.
-CREATE TABLE holdfast.sessions (
+CREATE TABLE limpet.sessions (
     sid            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app            text COLLATE "C" NOT NULL,
     owner          text COLLATE "C" NOT NULL,
@@ -32,17 +32,17 @@ CREATE TABLE holdfast.sessions (
     UNIQUE (app, owner, id)
 );
 
-CREATE INDEX sessions_by_created ON holdfast.sessions (created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_app_created ON holdfast.sessions (app, created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_owner_created ON holdfast.sessions (app, owner, created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_app_updated ON holdfast.sessions (app, updated_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_owner_updated ON holdfast.sessions (app, owner, updated_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_runnable ON holdfast.sessions (runnable_us) WHERE runnable_us IS NOT NULL;
-CREATE INDEX sessions_deadline ON holdfast.sessions (deadline_us) WHERE deadline_us IS NOT NULL;
-CREATE INDEX sessions_labels ON holdfast.sessions USING gin (labels jsonb_path_ops) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_by_created ON limpet.sessions (created_us, sid) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_by_app_created ON limpet.sessions (app, created_us, sid) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_by_owner_created ON limpet.sessions (app, owner, created_us, sid) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_by_app_updated ON limpet.sessions (app, updated_us, sid) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_by_owner_updated ON limpet.sessions (app, owner, updated_us, sid) WHERE deleted_us IS NULL;
+CREATE INDEX sessions_runnable ON limpet.sessions (runnable_us) WHERE runnable_us IS NOT NULL;
+CREATE INDEX sessions_deadline ON limpet.sessions (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE INDEX sessions_labels ON limpet.sessions USING gin (labels jsonb_path_ops) WHERE deleted_us IS NULL;
 
 -- One row for each label of a living session: a page by label, in order, is an index range.
-CREATE TABLE holdfast.labels (
+CREATE TABLE limpet.labels (
     app        text COLLATE "C" NOT NULL,
     name       text COLLATE "C" NOT NULL,
     value      text COLLATE "C" NOT NULL,
@@ -51,11 +51,11 @@ CREATE TABLE holdfast.labels (
     owner      text COLLATE "C" NOT NULL,
     PRIMARY KEY (app, name, value, created_us, sid)
 );
-CREATE INDEX labels_by_owner ON holdfast.labels (app, owner, name, value, created_us, sid);
-CREATE INDEX labels_by_session ON holdfast.labels (sid);
+CREATE INDEX labels_by_owner ON limpet.labels (app, owner, name, value, created_us, sid);
+CREATE INDEX labels_by_session ON limpet.labels (sid);
 
 -- The log. (xid, pos) is the feed's order: what lies below the snapshot horizon is complete.
-CREATE TABLE holdfast.events (
+CREATE TABLE limpet.events (
     pos            bigint GENERATED ALWAYS AS IDENTITY,
     xid            xid8 NOT NULL DEFAULT pg_current_xact_id(),
     sid            bigint NOT NULL,
@@ -76,11 +76,11 @@ CREATE TABLE holdfast.events (
     link           bytea NOT NULL,
     processed_us   bigint
 );
-CREATE UNIQUE INDEX events_by_seq ON holdfast.events (sid, seq) INCLUDE (type);
-CREATE UNIQUE INDEX events_by_id ON holdfast.events (id, sid);
-CREATE INDEX events_feed ON holdfast.events (xid, pos);
+CREATE UNIQUE INDEX events_by_seq ON limpet.events (sid, seq) INCLUDE (type);
+CREATE UNIQUE INDEX events_by_id ON limpet.events (id, sid);
+CREATE INDEX events_feed ON limpet.events (xid, pos);
 
-CREATE TABLE holdfast.snapshots (
+CREATE TABLE limpet.snapshots (
     sid      bigint PRIMARY KEY,
     seq      bigint NOT NULL,
     flags    integer NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE holdfast.snapshots (
     crc      bigint NOT NULL
 );
 
-CREATE TABLE holdfast.scopes (
+CREATE TABLE limpet.scopes (
     app     text COLLATE "C" NOT NULL,
     owner   text COLLATE "C" NOT NULL,
     name    text COLLATE "C" NOT NULL,
@@ -103,7 +103,7 @@ CREATE TABLE holdfast.scopes (
     PRIMARY KEY (app, owner, name, version)
 );
 
-CREATE TABLE holdfast.erased (
+CREATE TABLE limpet.erased (
     key_hash  bytea PRIMARY KEY,
     version   bigint NOT NULL,
     link      bytea NOT NULL,

@@ -1,11 +1,11 @@
 -- The functions of the store. Replaced as a whole whenever the schema is brought forward.
 
-CREATE OR REPLACE FUNCTION holdfast.now_us() RETURNS bigint
+CREATE OR REPLACE FUNCTION limpet.now_us() RETURNS bigint
 LANGUAGE sql VOLATILE AS $$ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint $$;
 
 -- Lock scope names, in one order for everybody, until the transaction ends. A name that is not
 -- there yet has no row to lock, so the lock is on the name's hash.
-CREATE OR REPLACE FUNCTION holdfast.lock_names(n_app text[], n_owner text[], n_name text[])
+CREATE OR REPLACE FUNCTION limpet.lock_names(n_app text[], n_owner text[], n_name text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     mark bigint;
@@ -31,7 +31,7 @@ END $$;
 --   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names
 --
 -- v_pending_event: the event (by its place) since which inputs are pending; 0 as before, -1 none.
-CREATE OR REPLACE FUNCTION holdfast.commit(
+CREATE OR REPLACE FUNCTION limpet.commit(
     h_sid bigint[], h_app text[], h_owner text[], h_id text[], h_uid text[], h_base bigint[], h_link bytea[],
     n_app text[], n_owner text[], n_name text[], n_base bigint[],
     units integer,
@@ -71,7 +71,7 @@ BEGIN
         FOR r IN SELECT * FROM unnest(h_sid, h_app, h_owner, h_id, h_uid, h_link)
                  WITH ORDINALITY AS h (sid, app, owner, id, uid, link, i) WHERE h.sid IS NULL ORDER BY h.i
         LOOP
-            INSERT INTO holdfast.sessions (app, owner, id, uid, version, link, created_us, updated_us)
+            INSERT INTO limpet.sessions (app, owner, id, uid, version, link, created_us, updated_us)
             VALUES (r.app, r.owner, r.id, r.uid, 0, r.link, 0, 0)
             ON CONFLICT (app, owner, id) DO NOTHING RETURNING sid INTO new_sid;
             IF FOUND THEN
@@ -84,7 +84,7 @@ BEGIN
 
     FOR r IN SELECT h.i, h.base, s.version, s.link, s.updated_us, s.fence, s.deleted_us
              FROM unnest(h_sid, h_base) WITH ORDINALITY AS h (sid, base, i)
-             JOIN holdfast.sessions s ON s.sid = h.sid
+             JOIN limpet.sessions s ON s.sid = h.sid
              ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
     LOOP
         stale[r.i] := r.version <> r.base OR r.deleted_us IS NOT NULL;
@@ -95,9 +95,9 @@ BEGIN
     doubt := true = ANY (stale);
 
     IF cardinality(n_name) > 0 THEN
-        PERFORM holdfast.lock_names(n_app, n_owner, n_name);
+        PERFORM limpet.lock_names(n_app, n_owner, n_name);
         FOR r IN SELECT n.i, n.base, coalesce((
-                     SELECT max(s.version) FROM holdfast.scopes s
+                     SELECT max(s.version) FROM limpet.scopes s
                      WHERE s.app = n.app AND s.owner = n.owner AND s.name = n.name), 0) AS newest
                  FROM unnest(n_app, n_owner, n_name, n_base) WITH ORDINALITY AS n (app, owner, name, base, i)
         LOOP
@@ -110,7 +110,7 @@ BEGIN
     IF true = ANY (e_given) THEN
         FOR r IN SELECT DISTINCT e.unit
                  FROM unnest(e_unit, e_head, e_id, e_given) AS e (unit, head, id, given)
-                 JOIN holdfast.events x ON x.id = e.id AND x.sid = sids[e.head]
+                 JOIN limpet.events x ON x.id = e.id AND x.sid = sids[e.head]
                  WHERE e.given
         LOOP
             refused[r.unit] := 'repeat';
@@ -144,7 +144,7 @@ BEGIN
         END LOOP;
     END IF;
 
-    now_us := holdfast.now_us();
+    now_us := limpet.now_us();
     FOR r IN SELECT * FROM unnest(e_unit, e_head, e_header, e_digest) WITH ORDINALITY AS e (unit, head, header, digest, i)
              ORDER BY e.i
     LOOP
@@ -158,7 +158,7 @@ BEGIN
         links[r.i] := at_link[r.head];
     END LOOP;
 
-    INSERT INTO holdfast.events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
+    INSERT INTO limpet.events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
                                  flags, body, crc, salt, digest, link)
     SELECT sids[e.head], e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation, e.correlation, e.wake,
            e.flags, e.body, e.crc, e.salt, e.digest, e.link
@@ -169,13 +169,13 @@ BEGIN
     WHERE e.link IS NOT NULL ORDER BY e.i;
 
     IF cardinality(p_unit) > 0 THEN
-        UPDATE holdfast.events x SET processed_us = ats[p.event]
+        UPDATE limpet.events x SET processed_us = ats[p.event]
         FROM unnest(p_unit, p_head, p_seq, p_event) AS p (unit, head, seq, event)
         WHERE refused[p.unit] IS NULL AND x.sid = sids[p.head] AND x.seq = p.seq;
     END IF;
 
     IF cardinality(s_unit) > 0 THEN
-        INSERT INTO holdfast.scopes (app, owner, name, version, base, form, flags, body, crc, uid, seq)
+        INSERT INTO limpet.scopes (app, owner, name, version, base, form, flags, body, crc, uid, seq)
         SELECT n_app[s.name], n_owner[s.name], n_name[s.name], s.version, s.base, s.form, s.flags, s.body, s.crc,
                h_uid[s.head], s.seq
         FROM unnest(s_unit, s_name, s_version, s_base, s_form, s_flags, s_body, s_crc, s_head, s_seq)
@@ -183,7 +183,7 @@ BEGIN
         WHERE refused[s.unit] IS NULL;
     END IF;
 
-    UPDATE holdfast.sessions s SET
+    UPDATE limpet.sessions s SET
         version = at_seq[v.head], link = at_link[v.head], updated_us = at_time[v.head],
         created_us = CASE WHEN made[v.head] THEN at_time[v.head] ELSE s.created_us END,
         pending = v.pending,
@@ -201,18 +201,18 @@ BEGIN
     WHERE s.sid = sids[v.head];
 
     IF cardinality(array_remove(v_labels, NULL)) > 0 THEN
-        DELETE FROM holdfast.labels l WHERE l.sid IN (
+        DELETE FROM limpet.labels l WHERE l.sid IN (
             SELECT sids[v.head] FROM unnest(v_head, v_labels) AS v (head, labels) WHERE v.labels IS NOT NULL);
-        INSERT INTO holdfast.labels (app, name, value, created_us, sid, owner)
+        INSERT INTO limpet.labels (app, name, value, created_us, sid, owner)
         SELECT s.app, l.key, l.value, s.created_us, s.sid, s.owner
-        FROM holdfast.sessions s, jsonb_each_text(s.labels) l
+        FROM limpet.sessions s, jsonb_each_text(s.labels) l
         WHERE s.deleted_us IS NULL AND s.sid IN (
             SELECT sids[v.head] FROM unnest(v_head, v_labels) AS v (head, labels) WHERE v.labels IS NOT NULL);
     END IF;
 
     -- A head that was made for a unit that did not hold was never there.
     IF true = ANY (made) THEN
-        DELETE FROM holdfast.sessions s WHERE s.version = 0
+        DELETE FROM limpet.sessions s WHERE s.version = 0
             AND s.sid IN (SELECT sids[i] FROM generate_subscripts(sids, 1) i WHERE made[i]);
     END IF;
 
@@ -224,23 +224,23 @@ END $$;
 
 -- The newest value of every name of one owner, as the rows from its base on. Skips from name to
 -- name along the index: the cost does not grow with the number of versions.
-CREATE OR REPLACE FUNCTION holdfast.scopes_of(of_app text, of_owner text)
+CREATE OR REPLACE FUNCTION limpet.scopes_of(of_app text, of_owner text)
 RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
                uid text, seq bigint)
 LANGUAGE sql STABLE AS $$
     WITH RECURSIVE names (name) AS (
-        (SELECT s.name FROM holdfast.scopes s WHERE s.app = of_app AND s.owner = of_owner ORDER BY s.name LIMIT 1)
+        (SELECT s.name FROM limpet.scopes s WHERE s.app = of_app AND s.owner = of_owner ORDER BY s.name LIMIT 1)
         UNION ALL
-        SELECT (SELECT s.name FROM holdfast.scopes s
+        SELECT (SELECT s.name FROM limpet.scopes s
                 WHERE s.app = of_app AND s.owner = of_owner AND s.name > names.name ORDER BY s.name LIMIT 1)
         FROM names WHERE names.name IS NOT NULL
     )
     SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
     FROM names n
-    CROSS JOIN LATERAL (SELECT s.base FROM holdfast.scopes s
+    CROSS JOIN LATERAL (SELECT s.base FROM limpet.scopes s
                         WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name
                         ORDER BY s.version DESC LIMIT 1) b
-    JOIN holdfast.scopes r ON r.app = of_app AND r.owner = of_owner AND r.name = n.name AND r.version >= b.base
+    JOIN limpet.scopes r ON r.app = of_app AND r.owner = of_owner AND r.name = n.name AND r.version >= b.base
     WHERE n.name IS NOT NULL
     ORDER BY r.name, r.version
 $$;

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from holdfast.model.canon import canonical, checksum
-from holdfast.model.values import freeze
+from limpet.model.canon import canonical, checksum
+from limpet.model.values import freeze
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from hashlib import sha256
 
-from holdfast.model import chain
-from holdfast.model.events import Draft, prepare
-from holdfast.model.fold import Fold, record
-from holdfast.model.head import blank
-from holdfast.model.keys import Key
+from limpet.model import chain
+from limpet.model.events import Draft, prepare
+from limpet.model.fold import Fold, record
+from limpet.model.head import blank
+from limpet.model.keys import Key
 
 UID = "01a1e12d-6459-7000-99bb-c2a881cf6b3c"
 NAMES = ("id-1", "user.message", "user:ada", None, "inv", None, "wäke")
@@ -17,7 +17,7 @@ NAMES = ("id-1", "user.message", "user:ada", None, "inv", None, "wäke")
 
 def test_a_chain_begins_with_its_session() -> None:
     """The link before the first event is a hash of the session's uid."""
-    assert chain.genesis(UID) == sha256(b"holdfast\x00" + UID.encode()).digest()
+    assert chain.genesis(UID) == sha256(b"limpet\x00" + UID.encode()).digest()
     assert chain.genesis(UID) != chain.genesis(UID[:-1] + "d")
 
 
@@ -60,7 +60,7 @@ def test_recorded_events_are_linked_as_described() -> None:
         )
         for n in (1, 2)
     ]
-    link = sha256(b"holdfast\x00" + UID.encode()).digest()
+    link = sha256(b"limpet\x00" + UID.encode()).digest()
     for seq, draft in enumerate(drafts, 1):
         salt = bytes([seq]) * 16
         fold, rec = record(fold, draft, 1_000 + seq, salt)

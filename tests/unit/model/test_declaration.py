@@ -28,9 +28,9 @@ from pydantic import (
 )
 from typing_extensions import TypeAliasType
 
-from holdfast import InvalidSchema, Record, State
-from holdfast.model import reducers as r
-from holdfast.model.state import encode_fields
+from limpet import InvalidSchema, Record, State
+from limpet.model import reducers as r
+from limpet.model.state import encode_fields
 from tests.support.declared import Called, Level, Message, Node, Point, Role, Said
 from tests.support.ids import plain
 

@@ -8,9 +8,9 @@ from typing import Any
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Holdfast, InvalidOp, Session, ops
-from holdfast.model.limits import VALUE_DEPTH_MAX
+import limpet
+from limpet import InvalidOp, Limpet, Session, ops
+from limpet.model.limits import VALUE_DEPTH_MAX
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -44,8 +44,8 @@ async def deepest(session: Session, name: str) -> int:
 async def test_a_path_longer_than_a_value_is_deep_is_refused(op: Any) -> None:
     """Whichever operation it belongs to; one step less is about the state, not about the path."""
     arguments = {ops.Set: (1,), ops.Add: ([1],), ops.Inc: (1,), ops.Merge: ({},)}.get(op, ())
-    async with holdfast.open("memory://") as hf:
-        session = await hf.create("a", "u", actor="x", state={"r": {}})
+    async with limpet.open("memory://") as lp:
+        session = await lp.create("a", "u", actor="x", state={"r": {}})
         for name in ("r", "app:r", "user:r", "temp:r"):
             path = (name, *["k"] * VALUE_DEPTH_MAX)
             with pytest.raises(InvalidOp) as info:
@@ -57,25 +57,25 @@ async def test_a_path_longer_than_a_value_is_deep_is_refused(op: Any) -> None:
 async def test_the_deepest_state_is_written_read_and_verified(tmp_path: Path) -> None:
     """In the log, in a snapshot and as a shared name; and no neighbour feels it."""
     url = f"sqlite:///{tmp_path / 'a.db'}?sync=normal"
-    async with holdfast.open(url) as hf:
-        session = await hf.create("a", "u", id="deep", actor="x")
-        other = await hf.create("a", "u", id="other", actor="x")
+    async with limpet.open(url) as lp:
+        session = await lp.create("a", "u", id="deep", actor="x")
+        other = await lp.create("a", "u", id="other", actor="x")
         depths = [await deepest(session, name) for name in ("r", "app:r", "user:r")]
         assert min(depths) > VALUE_DEPTH_MAX
         for _ in range(10):
             await session.append("a.b", {"pad": "y" * 20_000})
         await other.append("a.b", set={"n": 1})
-        await check(hf, depths)
+        await check(lp, depths)
     conn = apsw.Connection(str(tmp_path / "a.db"))
     assert conn.execute("SELECT max(seq) FROM snapshots").get == 17
     conn.close()
-    async with holdfast.open(url) as hf:
-        await check(hf, depths)
+    async with limpet.open(url) as lp:
+        await check(lp, depths)
 
 
-async def check(hf: Holdfast, depths: list[int]) -> None:
-    session = await hf.get(("a", "u", "deep"))
+async def check(lp: Limpet, depths: list[int]) -> None:
+    session = await lp.get(("a", "u", "deep"))
     assert [depth_of(session.state[name]) for name in ("r", "app:r", "user:r")] == depths
     assert session.damaged == ()
-    assert (await hf.get(("a", "u", "other"))).state["n"] == 1
-    assert (await hf.verify()).findings == ()
+    assert (await lp.get(("a", "u", "other"))).state["n"] == 1
+    assert (await lp.verify()).findings == ()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from holdfast import (
+from limpet import (
     Change,
     Diff,
     DiffMismatch,
@@ -22,9 +22,9 @@ from holdfast import (
     diff,
     ops,
 )
-from holdfast.model.canon import canonical, same
-from holdfast.model.limits import VALUE_DEPTH_MAX
-from holdfast.model.values import ABSENT, FrozenDict, FrozenList, freeze
+from limpet.model.canon import canonical, same
+from limpet.model.limits import VALUE_DEPTH_MAX
+from limpet.model.values import ABSENT, FrozenDict, FrozenList, freeze
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "diff-1.json"
 BEFORE = {

@@ -12,20 +12,20 @@ from typing import Any
 import msgspec
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     Envelope,
     EnvelopeNewer,
-    HoldfastError,
     IntegrityViolation,
     InvalidEnvelope,
     InvalidInput,
     InvalidValue,
+    LimpetError,
     envelope,
 )
-from holdfast.model.limits import ENVELOPE_BYTES_MAX, STATE_DEPTH_MAX, VALUE_DEPTH_MAX
-from holdfast.model.msgpack import check_names
-from holdfast.model.values import FrozenDict, freeze
+from limpet.model.limits import ENVELOPE_BYTES_MAX, STATE_DEPTH_MAX, VALUE_DEPTH_MAX
+from limpet.model.msgpack import check_names
+from limpet.model.values import FrozenDict, freeze
 from tests.support import envelopes
 from tests.support.envelopes import FORMATS, seal, varint
 
@@ -115,8 +115,8 @@ def test_the_deepest_state_fits(format: Any, kind: type) -> None:
 
 async def test_the_state_of_a_session_goes_in_as_it_is() -> None:
     """State, version and time of a session are what an envelope asks for."""
-    async with holdfast.open("memory://") as hf:
-        s = await hf.create("shop", "ada", state={"cart": ["tea"]})
+    async with limpet.open("memory://") as lp:
+        s = await lp.create("shop", "ada", state={"cart": ["tea"]})
         raw = written(s.state, "json", state_version=s.version)
     found = envelope.decode(raw)
     assert (found.fields, found.state_version) == ({"cart": ["tea"]}, 1)
@@ -521,8 +521,8 @@ def test_what_is_not_bytes_is_refused(other: Any) -> None:
 def test_every_refusal_is_under_one_branch() -> None:
     """`except StateError` is enough for bytes from elsewhere."""
     for kind in (IntegrityViolation, InvalidEnvelope, EnvelopeNewer):
-        assert issubclass(kind, holdfast.StateError)
-        assert issubclass(kind, HoldfastError)
+        assert issubclass(kind, limpet.StateError)
+        assert issubclass(kind, LimpetError)
 
 
 # --- the extra ------------------------------------------------------------------------------------
@@ -530,7 +530,7 @@ def test_every_refusal_is_under_one_branch() -> None:
 WITHOUT = """
 import sys
 sys.modules["google.protobuf"] = None
-from holdfast import ExtraMissing, IntegrityViolation, envelope
+from limpet import ExtraMissing, IntegrityViolation, envelope
 header = dict(schema_version=None, state_version=0, serialized_at_us=0)
 for format in ("json", "msgpack"):
     assert envelope.decode(envelope.encode({"a": 1}, format=format, **header)).fields == {"a": 1}
@@ -557,5 +557,5 @@ def test_without_the_package_the_other_formats_work() -> None:
         text=True,
         check=True,
     )
-    line = "protobuf is not installed. Run: pip install 'holdfast[protobuf]'."
+    line = "protobuf is not installed. Run: pip install 'limpet[protobuf]'."
     assert ran.stdout.splitlines() == [line, line, "damaged"]

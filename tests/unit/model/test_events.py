@@ -9,25 +9,25 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import ops
-from holdfast.errors import (
+from limpet import ops
+from limpet.errors import (
     ActorMissing,
     EventTooLarge,
-    HoldfastError,
     InvalidEvent,
     InvalidOp,
     InvalidValue,
+    LimpetError,
     ReservedType,
 )
-from holdfast.model.events import Body, Draft, Prepared, decode_body, prepare, to_time, to_us
-from holdfast.model.limits import (
+from limpet.model.events import Body, Draft, Prepared, decode_body, prepare, to_time, to_us
+from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
     ID_CHARS_MAX,
     OPS_PER_EVENT_MAX,
     TYPE_CHARS_MAX,
 )
-from holdfast.model.values import FrozenDict, FrozenList
+from limpet.model.values import FrozenDict, FrozenList
 
 LONG = "a text long enough to be worth a reference " * 3
 
@@ -211,7 +211,7 @@ def test_malformed_ops_are_refused(how: dict[str, Any]) -> None:
 )
 def test_a_keyword_of_the_wrong_kind_is_our_error(how: dict[str, Any]) -> None:
     """A caller's mistake is never answered with a bare AttributeError or TypeError."""
-    with pytest.raises(HoldfastError):
+    with pytest.raises(LimpetError):
         prepared(**how)
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import ops
-from holdfast.errors import HoldfastError, OpPathUnknown, OpTypeMismatch
-from holdfast.model.canon import canonical
-from holdfast.model.events import Draft, Event, Prepared, prepare
-from holdfast.model.fold import (
+from limpet import ops
+from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch
+from limpet.model.canon import canonical
+from limpet.model.events import Draft, Event, Prepared, prepare
+from limpet.model.fold import (
     Fold,
     ScopeValue,
     record,
@@ -21,8 +21,8 @@ from holdfast.model.fold import (
     scope_next,
     scope_ops,
 )
-from holdfast.model.head import blank
-from holdfast.model.keys import Key
+from limpet.model.head import blank
+from limpet.model.keys import Key
 
 KEY = Key("shop", "ada", "1")
 START = Fold(blank(KEY, "uid", 1_000))
@@ -190,7 +190,7 @@ def test_replaying_what_was_recorded_gives_the_same_fold(
     for given_draft, now_us in zip(drafts, times, strict=False):
         try:
             live, rec = record(live, draft(**given_draft), now_us, SALT)
-        except HoldfastError:
+        except LimpetError:
             continue
         events.append(rec.event)
         replayed = replay_all(START, events)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidEvent
-from holdfast.model.chain import genesis
-from holdfast.model.due import deadline_at, deadline_us, runnable_at, runnable_us
-from holdfast.model.head import (
+from limpet.errors import InvalidEvent
+from limpet.model.chain import genesis
+from limpet.model.due import deadline_at, deadline_us, runnable_at, runnable_us
+from limpet.model.head import (
     Head,
     Timer,
     advance,
@@ -21,9 +21,9 @@ from holdfast.model.head import (
     processed_data,
     timer_data,
 )
-from holdfast.model.keys import Key
-from holdfast.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, TIMERS_MAX
-from holdfast.model.values import FrozenDict
+from limpet.model.keys import Key
+from limpet.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, TIMERS_MAX
+from limpet.model.values import FrozenDict
 
 KEY = Key("shop", "ada", "1")
 AT = datetime(2030, 1, 1, tzinfo=UTC)

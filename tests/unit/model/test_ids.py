@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.model.ids import Entropy, Ids, uuid7
+from limpet.model.ids import Entropy, Ids, uuid7
 
 ONES = b"\xff" * 8
 ZEROS = b"\x00" * 8

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast import ops
-from holdfast.errors import HoldfastError
-from holdfast.model.canon import canonical
-from holdfast.model.ops import apply, check, inverse
-from holdfast.model.values import freeze
+from limpet import ops
+from limpet.errors import LimpetError
+from limpet.model.canon import canonical
+from limpet.model.ops import apply, check, inverse
+from limpet.model.values import freeze
 
 NAMES = st.sampled_from(["a", "b", "c", "app:d"])
 VALUES = st.recursive(
@@ -48,7 +48,7 @@ def fitting(draw: st.DrawFn) -> tuple[Any, list[Any]]:
     for op in draw(st.lists(OPS, min_size=1, max_size=8)):
         try:
             now = apply(now, [check(op)])
-        except HoldfastError:
+        except LimpetError:
             continue
         fit.append(op)
     assume(fit)
@@ -85,6 +85,6 @@ def test_applying_at_once_is_applying_one_by_one(case: tuple[Any, list[Any]]) ->
 def test_no_op_ever_touches_the_given_state(state: Any, given_ops: list[Any]) -> None:
     """Whether it applies or is refused, what went in is unchanged, and only our errors come out."""
     before = canonical(state)
-    with suppress(HoldfastError):
+    with suppress(LimpetError):
         apply(state, given_ops)
     assert canonical(state) == before

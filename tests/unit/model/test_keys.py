@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.errors import InvalidKey
-from holdfast.model.keys import Key, unfit
-from holdfast.model.limits import KEY_PART_CHARS_MAX
+from limpet.errors import InvalidKey
+from limpet.model.keys import Key, unfit
+from limpet.model.limits import KEY_PART_CHARS_MAX
 
 BAD = {
     "empty": "",

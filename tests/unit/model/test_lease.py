@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.errors import SessionFenced, SessionLocked
-from holdfast.model.due import runnable_us
-from holdfast.model.head import PRIORITIZED, Head, advance, blank
-from holdfast.model.keys import Key
-from holdfast.model.lease import acquired, admits, lease_of, released, renewed, taken
+from limpet.errors import SessionFenced, SessionLocked
+from limpet.model.due import runnable_us
+from limpet.model.head import PRIORITIZED, Head, advance, blank
+from limpet.model.keys import Key
+from limpet.model.lease import acquired, admits, lease_of, released, renewed, taken
 
 KEY = Key("shop", "ada", "1")
 FREE = msgspec.structs.replace(blank(KEY, "uid", 5), pending=1, pending_us=7)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import (
+from limpet import (
     ABSENT,
     Conflict,
     InvalidInput,
@@ -20,9 +20,9 @@ from holdfast import (
     merge,
     ops,
 )
-from holdfast.model.canon import canonical, same
-from holdfast.model.limits import VALUE_DEPTH_MAX
-from holdfast.model.values import FrozenDict, FrozenList, freeze
+from limpet.model.canon import canonical, same
+from limpet.model.limits import VALUE_DEPTH_MAX
+from limpet.model.values import FrozenDict, FrozenList, freeze
 from tests.support.ids import plain
 
 # --- the rules ----------------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import Any, get_args
 
 import pytest
 
-import holdfast
-from holdfast import (
+import limpet
+from limpet import (
     IntegrityViolation,
     InvalidInput,
     InvalidSchema,
@@ -23,10 +23,10 @@ from holdfast import (
     SchemaVersion,
     StateError,
 )
-from holdfast.errors import Lifecycle
-from holdfast.model.canon import canonical, checksum
-from holdfast.model.limits import MIGRATION_PATHS_SHOWN_MAX, VALUE_DEPTH_MAX
-from holdfast.model.values import FrozenDict, freeze
+from limpet.errors import Lifecycle
+from limpet.model.canon import canonical, checksum
+from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, VALUE_DEPTH_MAX
+from limpet.model.values import FrozenDict, freeze
 from tests.support.ids import plain
 
 LIFECYCLES: tuple[Lifecycle, ...] = get_args(Lifecycle)
@@ -97,7 +97,7 @@ def test_a_step_is_registered_once(source: str, target: str) -> None:
     assert (info.value.from_version, info.value.to_version) == (source, target)
     assert info.value.paths == ((("1.0.0", "2.0.0"),), ((source, target),))
     assert way(registry, "1.0", "2.0") == ["1.0>2.0"]
-    with pytest.raises(holdfast.SessionMigrationAmbiguous):
+    with pytest.raises(limpet.SessionMigrationAmbiguous):
         registry.register(source, target, same, lifecycle="session")
 
 
@@ -239,7 +239,7 @@ def test_check_reports_every_source_with_a_tie_and_nothing_else() -> None:
     found = registry.ambiguities("5.0.0")
     assert [error.from_version for error in found] == ["1.0.0", "2.0.0"]
     assert {error.to_version for error in found} == {"5.0.0"}
-    with pytest.raises(holdfast.SessionMigrationAmbiguous) as info:
+    with pytest.raises(limpet.SessionMigrationAmbiguous) as info:
         registry.check("5.0.0")
     assert str(info.value) == str(found[0])
     registry.check("4.0.0")

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import ops
-from holdfast.errors import HoldfastError, InvalidOp, OpPathUnknown, OpTypeMismatch
-from holdfast.model.limits import INT_MAX, INT_MIN
-from holdfast.model.ops import apply, check, inverse, kind, resolve, scope_of, show
-from holdfast.model.values import FrozenDict, freeze
+from limpet import ops
+from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch
+from limpet.model.limits import INT_MAX, INT_MIN
+from limpet.model.ops import apply, check, inverse, kind, resolve, scope_of, show
+from limpet.model.values import FrozenDict, freeze
 
 STATE = freeze(
     {
@@ -112,7 +112,7 @@ def test_an_op_does_what_it_says(op: Any, expected: dict[str, Any]) -> None:
     ],
     ids=repr,
 )
-def test_an_op_that_does_not_fit_is_refused(op: Any, error: type[HoldfastError]) -> None:
+def test_an_op_that_does_not_fit_is_refused(op: Any, error: type[LimpetError]) -> None:
     """Well formed, but not for this state: the error says so and the state is untouched."""
     before = msgspec.json.encode(STATE)
     with pytest.raises(error) as info:

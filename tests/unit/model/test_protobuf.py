@@ -9,11 +9,11 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
-import holdfast
-from holdfast import envelope
-from holdfast.model import protobuf
+import limpet
+from limpet import envelope
+from limpet.model import protobuf
 
-MODEL = Path(holdfast.__file__).parent / "model"
+MODEL = Path(limpet.__file__).parent / "model"
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,7 @@ def test_classes_made_from_the_file_read_our_bytes(compiled: Any) -> None:
     """And write the same ones: another language needs no more than the file."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(compiled)
-    theirs = message_factory.GetMessageClass(
-        pool.FindMessageTypeByName("holdfast.envelope.Envelope")
-    )
+    theirs = message_factory.GetMessageClass(pool.FindMessageTypeByName("limpet.envelope.Envelope"))
     raw = envelope.encode(
         {"a": [-1, 0.5, "é"], "b": {"": None}},
         schema_version="1.4.0",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import InvalidSchema, SchemaViolation
-from holdfast.model import reducers as r
-from holdfast.model.ops import Add, Cut, Merge, Set
-from holdfast.model.reducers import MISSING, Reducer
+from limpet import InvalidSchema, SchemaViolation
+from limpet.model import reducers as r
+from limpet.model.ops import Add, Cut, Merge, Set
+from limpet.model.reducers import MISSING, Reducer
 from tests.support.ids import plain
 
 A, B, C = {"id": "a", "n": 1}, {"id": "b", "n": 1}, {"id": "c", "n": 1}

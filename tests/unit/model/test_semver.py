@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast import InvalidInput, InvalidSchema, SchemaVersion
-from holdfast.model.semver import compatible, relation
+from limpet import InvalidInput, InvalidSchema, SchemaVersion
+from limpet.model.semver import compatible, relation
 
 V = SchemaVersion.parse
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError
 
-from holdfast import (
+from limpet import (
     TTL,
     Draft,
     InvalidValue,
@@ -24,10 +24,10 @@ from holdfast import (
     envelope,
     merge,
 )
-from holdfast.model.canon import canonical
-from holdfast.model.events import prepare
-from holdfast.model.state import decode_fields, encode_fields
-from holdfast.model.values import freeze
+from limpet.model.canon import canonical
+from limpet.model.events import prepare
+from limpet.model.state import decode_fields, encode_fields
+from limpet.model.values import freeze
 from tests.support.declared import Called, Everything, Level, Message, Node, Point, Role, Said
 from tests.support.ids import plain
 

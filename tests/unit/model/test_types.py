@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import TTL, Ref, SchemaViolation, UnknownVariant
+from limpet import TTL, Ref, SchemaViolation, UnknownVariant
 from tests.support.declared import Role
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from holdfast import Record, Replace, SchemaViolation, State
-from holdfast.model import ops
-from holdfast.model.ops import Add, Cut, Merge, Set
-from holdfast.model.reducers import append, bounded_append, dedupe_append, merge, merge_by_key
-from holdfast.model.state import decode_fields, encode_fields
-from holdfast.model.update import Planned, plan_update
-from holdfast.model.values import freeze
+from limpet import Record, Replace, SchemaViolation, State
+from limpet.model import ops
+from limpet.model.ops import Add, Cut, Merge, Set
+from limpet.model.reducers import append, bounded_append, dedupe_append, merge, merge_by_key
+from limpet.model.state import decode_fields, encode_fields
+from limpet.model.update import Planned, plan_update
+from limpet.model.values import freeze
 from tests.support.declared import Message, Reduced, Role
 
 HI = {"id": "1", "text": "hi", "role": "user"}

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidValue
-from holdfast.model.events import Body, decode_body
-from holdfast.model.limits import VALUE_DEPTH_MAX
-from holdfast.model.values import (
+from limpet.errors import InvalidValue
+from limpet.model.events import Body, decode_body
+from limpet.model.limits import VALUE_DEPTH_MAX
+from limpet.model.values import (
     FrozenDict,
     FrozenList,
     Reads,

@@ -12,14 +12,14 @@ from typing import Any, get_overloads
 
 import pytest
 
-import holdfast
-from holdfast.session import facade, sync
-from holdfast.session.commit import CommitBuilder
-from holdfast.session.session import Session
-from holdfast.session.sessions import Holdfast
+import limpet
+from limpet.session import facade, sync
+from limpet.session.commit import CommitBuilder
+from limpet.session.session import Session
+from limpet.session.sessions import Limpet
 
 STUB = Path(sync.__file__).with_suffix(".pyi")
-PAIRS = [("SyncHoldfast", Holdfast), ("SyncSession", Session), ("SyncCommit", CommitBuilder)]
+PAIRS = [("SyncLimpet", Limpet), ("SyncSession", Session), ("SyncCommit", CommitBuilder)]
 VERBS = [
     pytest.param(name, of, verb, id=f"{name}.{verb}")
     for name, of in PAIRS
@@ -82,9 +82,9 @@ def test_defaults_are_those_of_the_async_twin(stub: Any, name: str, of: type, ve
 def test_the_stub_has_all_names_and_no_others(stub: Any, name: str, of: type) -> None:
     """Verbs, properties, and what every object has: what is not there does not type."""
     typed = getattr(stub, name)
-    with holdfast.open_sync("memory://") as hf:
-        s = hf.create("a", "u")
-        one: Any = {"SyncHoldfast": hf, "SyncSession": s, "SyncCommit": hf.commit()}[name]
+    with limpet.open_sync("memory://") as lp:
+        s = lp.create("a", "u")
+        one: Any = {"SyncLimpet": lp, "SyncSession": s, "SyncCommit": lp.commit()}[name]
         assert type(one) is getattr(sync, name)
         assert isinstance(one._of, of)
         assert {*facade.public(typed), *typed.__annotations__} == {*facade.public(one)}
@@ -92,29 +92,29 @@ def test_the_stub_has_all_names_and_no_others(stub: Any, name: str, of: type) ->
 
 def test_the_stand_ins_show_themselves() -> None:
     """dir, help and inspect say what there is, without await."""
-    with holdfast.open_sync("memory://") as hf:
-        assert {"create", "get", "watch", "close", "url"} <= {*dir(hf)}
-        assert {"key", "actor", "state", "append", "follow"} <= {*dir(hf.create("a", "u"))}
-        asked = inspect.signature(hf.get)
-        assert list(asked.parameters) == list(inspect.signature(Holdfast.get).parameters)[1:]
+    with limpet.open_sync("memory://") as lp:
+        assert {"create", "get", "watch", "close", "url"} <= {*dir(lp)}
+        assert {"key", "actor", "state", "append", "follow"} <= {*dir(lp.create("a", "u"))}
+        asked = inspect.signature(lp.get)
+        assert list(asked.parameters) == list(inspect.signature(Limpet.get).parameters)[1:]
         assert asked.return_annotation == "SyncSession[Any]"
-        assert hf.get.__doc__ == Holdfast.get.__doc__
-        assert "await" not in (hf.commit.__doc__ or "")
-        assert "`with hf.commit() as c" in (hf.commit.__doc__ or "")
-        assert not inspect.iscoroutinefunction(hf.get)
-        assert hf.get.__qualname__ == "SyncHoldfast.get"
+        assert lp.get.__doc__ == Limpet.get.__doc__
+        assert "await" not in (lp.commit.__doc__ or "")
+        assert "`with lp.commit() as c" in (lp.commit.__doc__ or "")
+        assert not inspect.iscoroutinefunction(lp.get)
+        assert lp.get.__qualname__ == "SyncLimpet.get"
 
 
 def test_only_what_the_object_has_can_be_had_or_set() -> None:
     """An actor bound later is bound to the session; a misspelt name is an ordinary error."""
-    with holdfast.open_sync("memory://") as hf:
-        s = hf.create("a", "u")
+    with limpet.open_sync("memory://") as lp:
+        s = lp.create("a", "u")
         s.actor = "agent:a"
         assert s.append("a.b").actor == "agent:a"
         assert s.refresh() is s
-        for wrong in (lambda: hf.nonsense(), lambda: setattr(s, "acter", "x")):  # type: ignore[attr-defined]
+        for wrong in (lambda: lp.nonsense(), lambda: setattr(s, "acter", "x")):  # type: ignore[attr-defined]
             with pytest.raises(AttributeError, match=r"Sync.* object has no attribute"):
                 wrong()
         with pytest.raises(AttributeError):
             s.state = {}  # type: ignore[misc]
-        assert (holdfast.SyncHoldfast, holdfast.SyncSession) == (type(hf), type(s))
+        assert (limpet.SyncLimpet, limpet.SyncSession) == (type(lp), type(s))

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.store.clock import JUMP_SECONDS_MAX, Clock
-from holdfast.testing.clock import START, FakeClock
+from limpet.store.clock import JUMP_SECONDS_MAX, Clock
+from limpet.testing.clock import START, FakeClock
 
 DAY = timedelta(seconds=JUMP_SECONDS_MAX)
 SECOND = timedelta(seconds=1)

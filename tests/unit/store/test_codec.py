@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from holdfast.store.codec import COMPRESS_BYTES_MIN, COMPRESSED, SEALED, Codec, Damaged
-from holdfast.store.protocol import Place
+from limpet.store.codec import COMPRESS_BYTES_MIN, COMPRESSED, SEALED, Codec, Damaged
+from limpet.store.protocol import Place
 from tests.support.seal import FixedKeySeal
 
 PLACE = Place("event", "uid", "id", "a.b")

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidCursor, InvalidQuery
-from holdfast.model.values import FrozenDict
-from holdfast.store import cursor
-from holdfast.store.protocol import Query
+from limpet.errors import InvalidCursor, InvalidQuery
+from limpet.model.values import FrozenDict
+from limpet.store import cursor
+from limpet.store.protocol import Query
 
 QUERIES = [
     Query(),

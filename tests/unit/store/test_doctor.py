@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Check, Diagnosis, Finding, Key, Report
-from holdfast.store.codec import NO_SEAL
-from holdfast.store.doctor import finding_line, plural, read_checks, size
+from limpet import Check, Diagnosis, Finding, Key, Report
+from limpet.store.codec import NO_SEAL
+from limpet.store.doctor import finding_line, plural, read_checks, size
 
 KEY = Key("shop", "ada", "1")
 

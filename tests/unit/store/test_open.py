@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidInput, InvalidURL
-from holdfast.store.memory import MemoryStore
-from holdfast.store.open import open_store, sqlite_path
-from holdfast.store.sqlite.store import SQLiteStore
+from limpet.errors import InvalidInput, InvalidURL
+from limpet.store.memory import MemoryStore
+from limpet.store.open import open_store, sqlite_path
+from limpet.store.sqlite.store import SQLiteStore
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-import holdfast
+import limpet
 
 
 async def cost(inputs: int) -> int:
@@ -18,9 +18,9 @@ async def cost(inputs: int) -> int:
         lines += event == "line"
         return count
 
-    async with holdfast.open("memory://") as hf:
-        session = await hf.create("a", "u", actor="x")
-        commit = await hf.commit().__aenter__()
+    async with limpet.open("memory://") as lp:
+        session = await lp.create("a", "u", actor="x")
+        commit = await lp.commit().__aenter__()
         for number in range(inputs):
             commit.append(session, "user.said", {"n": number})
         for number in range(inputs):
@@ -45,12 +45,12 @@ async def test_inputs_processed_in_the_commit_that_brings_them_cost_the_same_eac
 
 async def test_thousands_of_inputs_are_processed_in_the_commit_that_brings_them() -> None:
     """Three thousand of each, all or nothing, and none is pending afterwards."""
-    async with holdfast.open("memory://") as hf:
-        session = await hf.create("a", "u", actor="x")
-        async with hf.commit() as commit:
+    async with limpet.open("memory://") as lp:
+        session = await lp.create("a", "u", actor="x")
+        async with lp.commit() as commit:
             for _ in range(3_000):
                 commit.append(session, "user.said")
             for number in range(3_000):
                 commit.mark_processed(session, [2 + number])
         assert (session.version, session.head.pending) == (6_001, 0)
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()

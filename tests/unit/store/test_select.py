@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidQuery
-from holdfast.model.limits import PAGE_MAX
-from holdfast.store.select import check_limit, check_tail, check_types, wanted
+from limpet.errors import InvalidQuery
+from limpet.model.limits import PAGE_MAX
+from limpet.store.select import check_limit, check_tail, check_types, wanted
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.model.events import Draft, prepare
-from holdfast.model.fold import Fold, record
-from holdfast.model.head import blank
-from holdfast.model.keys import Key
-from holdfast.model.values import FrozenDict
-from holdfast.store.protocol import Finding
-from holdfast.store.verify import Stored, verify_session
+from limpet.model.events import Draft, prepare
+from limpet.model.fold import Fold, record
+from limpet.model.head import blank
+from limpet.model.keys import Key
+from limpet.model.values import FrozenDict
+from limpet.store.protocol import Finding
+from limpet.store.verify import Stored, verify_session
 
 KEY = Key("shop", "ada", "1")
 replace = msgspec.structs.replace

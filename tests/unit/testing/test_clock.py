@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.testing.clock import FakeClock
+from limpet.testing.clock import FakeClock
 
 
 def test_it_stands_still() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import InvalidURL
-from holdfast.store.postgres.address import check_url, where
+from limpet.errors import InvalidURL
+from limpet.store.postgres.address import check_url, where
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.store.postgres import connect, doctor
-from holdfast.store.postgres.committer import LANES
+from limpet.store.postgres import connect, doctor
+from limpet.store.postgres.committer import LANES
 
 PAGE = (Path(__file__).parents[4] / "docs" / "postgres.md").read_text()
 

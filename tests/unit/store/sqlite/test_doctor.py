@@ -8,12 +8,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Check, Diagnosis, Key
-from holdfast.store.clock import Clock, wall_ns
-from holdfast.store.sqlite import doctor
-from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.store.sqlite.writer import Writer
+import limpet
+from limpet import Check, Diagnosis, Key
+from limpet.store.clock import Clock, wall_ns
+from limpet.store.sqlite import doctor
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.sqlite.writer import Writer
 from tests.support.seal import FixedKeySeal
 
 KEY = Key("shop", "ada", "1")
@@ -23,15 +23,15 @@ KEY = Key("shop", "ada", "1")
 async def path(tmp_path: Path) -> Path:
     """A small sound file, closed."""
     path = tmp_path / "a.db"
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        s = await hf.create(*("shop", "ada"), id="1", labels={"plan": "gold"})
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.create(*("shop", "ada"), id="1", labels={"plan": "gold"})
         await s.append("user.message", {"text": "a marker"}, actor="user:ada")
     return path
 
 
 async def diagnose(path: Path, options: str = "") -> Diagnosis:
-    async with holdfast.open(f"sqlite:///{path}{options}") as hf:
-        return await hf.doctor()
+    async with limpet.open(f"sqlite:///{path}{options}") as lp:
+        return await lp.doctor()
 
 
 def of(diagnosis: Diagnosis, name: str) -> Check:
@@ -62,8 +62,8 @@ async def test_a_sound_file_is_well(path: Path) -> None:
 async def test_progress_is_told(path: Path) -> None:
     """The caller hears how far the reading is, to its end."""
     steps: list[tuple[int, int]] = []
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.doctor(progress=lambda done, total: steps.append((done, total)))
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.doctor(progress=lambda done, total: steps.append((done, total)))
     assert steps[-1] == (1, 1)
 
 
@@ -130,14 +130,14 @@ async def test_an_erasure_that_was_cut_short_is_a_problem_that_erasing_again_end
     """Following the advice leaves the store well, with the same certificate."""
     with monkeypatch.context() as patch:
         patch.setattr(Writer, "purge_some", lambda _: False)
-        async with holdfast.open(f"sqlite:///{path}") as hf:
-            first = await hf.erase(KEY)
-            diagnosis = await hf.doctor()
+        async with limpet.open(f"sqlite:///{path}") as lp:
+            first = await lp.erase(KEY)
+            diagnosis = await lp.doctor()
     assert of(diagnosis, "removals").severity == "problem"
-    assert "hf.erase" in of(diagnosis, "removals").advice
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        assert await hf.erase(KEY) == first
-        assert of(await hf.doctor(), "removals").ok
+    assert "lp.erase" in of(diagnosis, "removals").advice
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert await lp.erase(KEY) == first
+        assert of(await lp.doctor(), "removals").ok
 
 
 async def test_a_removal_that_is_not_done_is_a_warning(
@@ -145,9 +145,9 @@ async def test_a_removal_that_is_not_done_is_a_warning(
 ) -> None:
     """A deleted log that still has rows: the next writer goes on with it."""
     monkeypatch.setattr(Writer, "purge_some", lambda _: False)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        await hf.delete(KEY)
-        diagnosis = await hf.doctor()
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.delete(KEY)
+        diagnosis = await lp.doctor()
     assert unwell(diagnosis) == {"removals": "warning"}
 
 
@@ -158,10 +158,10 @@ async def test_a_log_that_a_reader_keeps_long_is_a_warning(
     monkeypatch.setattr(doctor, "WAL_PAGES_MAX", 4)
     reader = apsw.Connection(str(path))
     reader.execute("BEGIN; SELECT * FROM sessions").fetchall()
-    async with holdfast.open(f"sqlite:///{path}?sync=normal") as hf:
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
         for _ in range(10):
-            await hf.session(KEY).append("a.b", {"text": "x" * 900}, actor="x")
-        check = of(await hf.doctor(), "write-ahead log")
+            await lp.session(KEY).append("a.b", {"text": "x" * 900}, actor="x")
+        check = of(await lp.doctor(), "write-ahead log")
     reader.close()
     assert check.severity == "warning"
     assert "transaction" in check.advice
@@ -170,8 +170,8 @@ async def test_a_log_that_a_reader_keeps_long_is_a_warning(
 async def test_a_clock_that_was_set_back_is_a_warning(path: Path) -> None:
     """The newest event lies in the future."""
     ahead = await SQLiteStore.open(path, clock=Clock(lambda: wall_ns() + 3_600 * 10**9))
-    async with holdfast.Holdfast("sqlite:///ahead", store=ahead) as hf:
-        await hf.session(KEY).append("a.b", actor="x")
+    async with limpet.Limpet("sqlite:///ahead", store=ahead) as lp:
+        await lp.session(KEY).append("a.b", actor="x")
     check = of(await diagnose(path), "clock")
     assert check.severity == "warning"
     assert "in the future" in check.found
@@ -180,9 +180,9 @@ async def test_a_clock_that_was_set_back_is_a_warning(path: Path) -> None:
 async def test_a_sealed_store_without_its_seal_is_not_called_damaged(tmp_path: Path) -> None:
     """The doctor says that it could not look into the bodies."""
     url = f"sqlite:///{tmp_path}/sealed.db"
-    async with holdfast.open(url, seal=FixedKeySeal()) as hf:
-        await hf.create("shop", "ada", state={"user:x": 1})
-        assert unwell(await hf.doctor()) == {}
+    async with limpet.open(url, seal=FixedKeySeal()) as lp:
+        await lp.create("shop", "ada", state={"user:x": 1})
+        assert unwell(await lp.doctor()) == {}
     assert unwell(await diagnose(tmp_path / "sealed.db")) == {"seal": "warning"}
 
 

@@ -10,13 +10,13 @@ from zlib import crc32
 import apsw
 import pytest
 
-import holdfast
-from holdfast import Key
-from holdfast.model.canon import canonical, checksum
-from holdfast.model.chain import SALT_BYTES
-from holdfast.model.values import freeze
-from holdfast.store.protocol import Place
-from holdfast.store.sqlite.rows import unpack_id
+import limpet
+from limpet import Key
+from limpet.model.canon import canonical, checksum
+from limpet.model.chain import SALT_BYTES
+from limpet.model.values import freeze
+from limpet.store.protocol import Place
+from limpet.store.sqlite.rows import unpack_id
 from tests.support.seal import FixedKeySeal
 
 KEY = Key("bank", "ada", "1")
@@ -29,8 +29,8 @@ PLAIN = b'{"data":{"pin":"0000"},"ops":[]}'
 async def path(tmp_path: Path) -> Path:
     """A sealed database: a guessable event at seq 2, large ones after it, and a snapshot."""
     path = tmp_path / "sealed.db"
-    async with holdfast.open(f"sqlite:///{path}?sync=normal", seal=FixedKeySeal()) as hf:
-        session = await hf.create(KEY.app, KEY.user, id=KEY.id, actor="x", state=STATE)
+    async with limpet.open(f"sqlite:///{path}?sync=normal", seal=FixedKeySeal()) as lp:
+        session = await lp.create(KEY.app, KEY.user, id=KEY.id, actor="x", state=STATE)
         await session.append("user.pin", {"pin": "7391"}, set={"app:pin": "7391"})
         for _ in range(30):
             await session.append("a.b", {"text": "z" * 2_000})
@@ -46,8 +46,8 @@ def rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 async def findings(path: Path) -> int:
-    async with holdfast.open(f"sqlite:///{path}", seal=FixedKeySeal()) as hf:
-        return len((await hf.verify()).findings)
+    async with limpet.open(f"sqlite:///{path}", seal=FixedKeySeal()) as lp:
+        return len((await lp.verify()).findings)
 
 
 async def test_no_salt_lies_beside_a_sealed_body(path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
+import limpet
 from tests.support.seal import FixedKeySeal
 
 SECRET = "the very secret word"
@@ -16,8 +16,8 @@ SECRET = "the very secret word"
 async def path(tmp_path: Path) -> Path:
     """A database with the secret in data, state, scopes and a snapshot."""
     path = tmp_path / "sealed.db"
-    async with holdfast.open(f"sqlite:///{path}", seal=FixedKeySeal()) as hf:
-        s = await hf.create("a", "u", id="1", state={"x": SECRET, "app:x": SECRET})
+    async with limpet.open(f"sqlite:///{path}", seal=FixedKeySeal()) as lp:
+        s = await lp.create("a", "u", id="1", state={"x": SECRET, "app:x": SECRET})
         for n in range(40):
             await s.append(
                 "a.b", {"n": n, "text": SECRET + "!" * 3_000}, actor="x", add={"log": [SECRET]}
@@ -33,11 +33,11 @@ async def test_the_files_show_nothing(path: Path) -> None:
 
 async def test_the_key_opens_everything(path: Path) -> None:
     """With it, the session is as it was and verifies."""
-    async with holdfast.open(f"sqlite:///{path}", seal=FixedKeySeal()) as hf:
-        s = await hf.get(("a", "u", "1"))
+    async with limpet.open(f"sqlite:///{path}", seal=FixedKeySeal()) as lp:
+        s = await lp.get(("a", "u", "1"))
         assert (s.state["x"], s.state["app:x"], len(s.state["log"])) == (SECRET, SECRET, 40)
         assert s.damaged == ()
-        assert (await hf.verify()).findings == ()
+        assert (await lp.verify()).findings == ()
 
 
 @pytest.mark.parametrize("seal", [None, FixedKeySeal(b"k" * 32)], ids=["no key", "wrong key"])
@@ -45,8 +45,8 @@ async def test_without_the_key_the_headers_are_readable_and_the_bodies_are_not(
     path: Path, seal: FixedKeySeal | None
 ) -> None:
     """Who did what when is served; what was said is damage that names the reason."""
-    async with holdfast.open(f"sqlite:///{path}", seal=seal) as hf:
-        s = await hf.get(("a", "u", "1"), tail=3)
+    async with limpet.open(f"sqlite:///{path}", seal=seal) as lp:
+        s = await lp.get(("a", "u", "1"), tail=3)
         assert [(e.seq, e.type, e.data) for e in s.events] == [
             (39, "a.b", None),
             (40, "a.b", None),
@@ -54,5 +54,5 @@ async def test_without_the_key_the_headers_are_readable_and_the_bodies_are_not(
         ]
         assert all("seal" in (e.damage or "") for e in s.events)
         assert SECRET not in str(dict(s.state))
-        report = await hf.verify()
+        report = await lp.verify()
         assert not report.ok

@@ -8,7 +8,7 @@ from zlib import crc32
 import apsw
 import pytest
 
-import holdfast
+import limpet
 
 FORGED = b'{"fields":{"n":999},"versions":{"n":1}}'
 
@@ -17,8 +17,8 @@ FORGED = b'{"fields":{"n":999},"versions":{"n":1}}'
 async def path(tmp_path: Path) -> Path:
     """A database whose one session was worth a snapshot when it was closed."""
     path = tmp_path / "store.db"
-    async with holdfast.open(f"sqlite:///{path}?sync=normal") as hf:
-        s = await hf.create("a", "u", id="1", state={"n": 0})
+    async with limpet.open(f"sqlite:///{path}?sync=normal") as lp:
+        s = await lp.create("a", "u", id="1", state={"n": 0})
         for _ in range(60):
             await s.append("a.b", {"text": "x" * 300}, actor="x", inc={"n": 1})
     return path
@@ -36,9 +36,9 @@ async def test_a_close_leaves_a_snapshot_of_the_last_version(path: Path) -> None
     conn = apsw.Connection(str(path))
     assert conn.execute("SELECT seq FROM snapshots").fetchall() == [(61,)]
     conn.close()
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        assert (await hf.get(("a", "u", "1"))).state == {"n": 60}
-        assert (await hf.verify()).findings == ()
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert (await lp.get(("a", "u", "1"))).state == {"n": 60}
+        assert (await lp.verify()).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ async def test_a_bad_snapshot_changes_nothing_but_the_time(
 ) -> None:
     """State is read from the log, appends go on from it, and verify tells what it found."""
     change(path, sql, *args)
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        report = await hf.verify()
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        report = await lp.verify()
         assert report.ok == sql.startswith("DELETE")
-        s = await hf.get(("a", "u", "1"))
+        s = await lp.get(("a", "u", "1"))
         assert (s.state, s.version, s.damaged) == ({"n": 60}, 61, ())
         assert (await s.append("a.b", actor="x", inc={"n": 1})).seq == 62
         assert s.state == {"n": 61}
-    async with holdfast.open(f"sqlite:///{path}") as hf:
-        assert (await hf.get(("a", "u", "1"))).state == {"n": 61}
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert (await lp.get(("a", "u", "1"))).state == {"n": 61}
 
 
 async def test_a_damaged_log_is_not_laundered_by_a_snapshot(path: Path) -> None:
@@ -74,8 +74,8 @@ async def test_a_damaged_log_is_not_laundered_by_a_snapshot(path: Path) -> None:
     change(path, "DELETE FROM snapshots")
     change(path, "UPDATE events SET body = x'00ff' WHERE seq = 30")
     for _ in range(2):
-        async with holdfast.open(f"sqlite:///{path}") as hf:
-            s = await hf.get(("a", "u", "1"))
+        async with limpet.open(f"sqlite:///{path}") as lp:
+            s = await lp.get(("a", "u", "1"))
             assert s.damaged == (30,)
             for _ in range(40):
                 await s.append("a.b", {"text": "x" * 300}, actor="x", inc={"n": 1})

@@ -10,11 +10,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.errors import StoreClosed, StoreError
-from holdfast.store.protocol import Committed
-from holdfast.store.sqlite import writer
-from holdfast.store.sqlite.store import SQLiteStore
-from holdfast.testing.commits import add, create, draft, key, load, log
+from limpet.errors import StoreClosed, StoreError
+from limpet.store.protocol import Committed
+from limpet.store.sqlite import writer
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.inside import on_writer
 
 A = key("a")
@@ -39,7 +39,7 @@ async def test_reading_starts_no_thread(store: SQLiteStore) -> None:
     """A process that only looks has nothing running beside it."""
     with pytest.raises(LookupError):
         await load(store, A)
-    assert not [t for t in threading.enumerate() if t.name == "holdfast-writer"]
+    assert not [t for t in threading.enumerate() if t.name == "limpet-writer"]
 
 
 @pytest.mark.usefixtures("narrow")

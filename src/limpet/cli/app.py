@@ -1,0 +1,358 @@
+"""The commands: doctor, verify, status, backup, restore, migrate.
+
+Each opens the store, calls one verb, shows its answer and ends with a code: 0 nothing is wrong,
+1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
+store). A store that is not there is a mistake in the URL; no command makes one but restore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import typer
+
+import limpet
+from limpet.cli.commands import Commands
+from limpet.cli.named import named
+from limpet.cli.show import Screen
+from limpet.cli.status import Status, status_of
+from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.session.migrate import MigrationPlan, apps_of
+from limpet.store.cursor import check_app
+from limpet.store.doctor import damage
+from limpet.store.open import (
+    backup_store,
+    look_at,
+    refuse_missing,
+    restore_store,
+    sqlite_path,
+)
+from limpet.store.protocol import Diagnosis, Report
+
+T = TypeVar("T")
+
+FOUND: Final = 1
+_APPS_SHOWN: Final = 10
+_CODES: Final = (
+    "Exit codes: 0 nothing is wrong · 1 something was found · 2 the request is wrong · "
+    "3 the session is not as needed · 4 the store cannot serve · 74 the answer could not be "
+    "written · 130 interrupted. docs/errors.md has every error."
+)
+
+app = typer.Typer(
+    name="limpet",
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Look after stores of durable sessions: examine, verify, back up, restore, migrate.",
+    epilog=_CODES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+)
+
+Url = Annotated[
+    str,
+    typer.Argument(
+        metavar="URL",
+        help="The store: sqlite:///file.db (four slashes for an absolute path) or "
+        "postgresql://user@host/database.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and end.", is_eager=True)
+    ] = False,
+) -> None:
+    if version:
+        typer.echo(f"limpet {limpet.__version__}")
+        raise typer.Exit
+
+
+@app.command(epilog=_CODES)
+def doctor(
+    url: Url,
+    *,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Count warnings as findings: exit with 1.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Examine a store, and say what to do about it.
+
+    Reads everything back as verify does, then looks at how the store is kept: durability
+    settings, versions, sizes, clocks, what was left undone. Safe while others write; changes
+    nothing, so a store of an older schema is refused.
+    """
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> Diagnosis:
+        with screen.progress("reading sessions") as progress:
+            return await lp.doctor(progress=progress)
+
+    with screen.errors():
+        diagnosis = _on(url, run, looking=True)
+        well = screen.diagnosis(diagnosis, strict=strict)
+    raise typer.Exit(0 if well else FOUND)
+
+
+@app.command(epilog=_CODES)
+def verify(
+    url: Url,
+    *,
+    app_name: Annotated[
+        str | None, typer.Option("--app", help="Only one session: its app …")
+    ] = None,
+    user: Annotated[str | None, typer.Option("--user", help="… its user …")] = None,
+    id_: Annotated[str | None, typer.Option("--id", help="… and its id.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Hold every session, or one, against its chain.
+
+    Reads everything back: chain, checksums, dense seqs, folds, indexes. Safe while others write;
+    changes nothing, so a store of an older schema is refused.
+    """
+    screen = Screen(as_json=as_json)
+    with screen.errors():
+        key = _key(app_name, user, id_)
+
+        async def run(lp: limpet.Limpet) -> Report:
+            with screen.progress("reading sessions") as progress, _named_by_options():
+                return await lp.verify(key, progress=progress)
+
+        report = _on(url, run, looking=True)
+        screen.report(report)
+    raise typer.Exit(0 if report.ok else FOUND)
+
+
+@app.command(epilog=_CODES)
+def status(
+    url: Url,
+    *,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", min=0, max=10_000, help="How many sessions to show.")
+    ] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show which sessions wait, which are leased, and to whom.
+
+    Counts all sessions and lists those that are leased or due, the most urgent first. Safe while
+    others write; changes nothing, so a store of an older schema is refused.
+    """
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> Status:
+        if app_name is not None:
+            await _refuse_unknown(lp, app_name)
+        return await status_of(lp, app_name, now_us=time.time_ns() // 1_000, limit=limit)
+
+    with screen.errors():
+        screen.status(_on(url, run, looking=True))
+
+
+@app.command(epilog=_CODES)
+def backup(
+    url: Url,
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="The path of the copy; must not exist yet.")
+    ],
+    *,
+    verify_copy: Annotated[
+        bool, typer.Option("--verify", help="Read the copy back, as verify does; 1 if damaged.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Copy a SQLite store to a file, while it is in use.
+
+    The copy is of one instant, and whole or not there. Pages are copied as they are, damaged ones
+    too: only --verify reads them. The store is not changed, and the copy of one of an older schema
+    is of that schema. For PostgreSQL use pg_dump or pg_basebackup.
+    """
+    screen = Screen(as_json=as_json)
+    with screen.errors():
+        target = _path(file)
+        began = time.monotonic()
+        with screen.steps("copying pages", "reading sessions") as (copying, reading):
+            work = backup_store(url, target, verify=verify_copy, progress=copying, checking=reading)
+            report = asyncio.run(work)
+        screen.backed_up(target, report, time.monotonic() - began)
+    raise typer.Exit(FOUND if report is not None and damage(report) else 0)
+
+
+@app.command(epilog=_CODES)
+def restore(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The path of a backup.")],
+    url: Annotated[
+        str, typer.Argument(metavar="URL", help="Where to: sqlite:///file.db, as with backup.")
+    ],
+    *,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Overwrite the store that is there.")
+    ] = False,
+    damaged: Annotated[
+        bool, typer.Option("--damaged", help="Restore it even if it is damaged; 1 if it is.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a backup in the place of a SQLite store.
+
+    No process may have that store open. Before anything is replaced, the copy that will take its
+    place is verified as verify does it: chain, checksums, dense seqs, folds, indexes. With
+    findings it is refused. For PostgreSQL use pg_restore.
+    """
+    screen = Screen(as_json=as_json)
+    with screen.errors():
+        backup_file = _path(file)
+        began = time.monotonic()
+        with screen.steps("copying pages", "reading sessions") as (copying, reading):
+            done = restore_store(
+                backup_file,
+                url,
+                replace=replace,
+                damaged=damaged,
+                progress=copying,
+                checking=reading,
+            )
+        screen.restored(backup_file, done, time.monotonic() - began)
+    raise typer.Exit(FOUND if damage(done.report) else 0)
+
+
+@app.command(epilog=_CODES)
+def migrate(
+    url: Url,
+    *,
+    registry: Annotated[
+        str,
+        typer.Option(
+            "--registry",
+            metavar="MODULE:NAME",
+            help="The MigrationRegistry; modules are looked for from the working directory on.",
+        ),
+    ],
+    state: Annotated[
+        str | None,
+        typer.Option(
+            "--state",
+            metavar="MODULE:CLASS",
+            help="The State class to migrate to; else the newest version the registry leads to.",
+        ),
+    ] = None,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
+    ] = None,
+    all_apps: Annotated[
+        bool, typer.Option("--all-apps", help="Every app has this kind of state.")
+    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Try every session, write nothing.")] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Migrate every session that can be.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring typed state to a new schema version, in every session.
+
+    With --plan every migration is tried and nothing is written; with --apply each session is
+    migrated in a commit of its own, and those that cannot be are left as they are. Safe while
+    others write, safe to interrupt, safe to repeat.
+    """
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> MigrationPlan:
+        if app_name is not None:
+            await _refuse_unknown(lp, app_name)
+        elif not all_apps and len(apps := await apps_of(lp)) > 1:
+            raise InvalidInput(
+                f"typed sessions of several apps are here: {_listed(apps)}. One registry is of "
+                "one kind of state: name the app with --app, or say --all-apps."
+            )
+        with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
+            return await lp.migrate(
+                migrations, state_type, app=app_name, apply=apply, progress=progress
+            )
+
+    with screen.errors():
+        if plan == apply:
+            raise InvalidInput(
+                "it must be said what to do: --plan tries and writes nothing, --apply migrates. "
+                "Give one of the two."
+            )
+        if app_name is not None and all_apps:
+            raise InvalidInput("--app names one app and --all-apps takes all. Give one of the two.")
+        with screen.foreign():
+            migrations = named("--registry", registry)
+            state_type = None if state is None else named("--state", state)
+            done = _on(url, run, looking=plan)
+        screen.migration(done)
+    raise typer.Exit(0 if done.ok else FOUND)
+
+
+def _on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: bool = False) -> T:
+    """Open the store that is there, and work on it. `looking`: only to read it."""
+
+    async def run() -> T:
+        if not looking:
+            await refuse_missing(url)
+        store = await look_at(url) if looking else None
+        async with limpet.Limpet(url, store=store) as lp:
+            return await work(lp)
+
+    return asyncio.run(run())
+
+
+async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
+    """Raise SessionNotFound for an app that has no session: a mistake in its name, most likely."""
+    if (await lp.list(app=check_app(app_name), limit=1)).items:
+        return
+    apps = await apps_of(lp, typed=False)
+    here = f"the sessions here are of {_listed(apps)}" if apps else "there is no session at all"
+    raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
+
+
+def _listed(apps: list[str]) -> str:
+    more = len(apps) - _APPS_SHOWN
+    return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+
+
+@contextmanager
+def _named_by_options() -> Iterator[None]:
+    """Say of a session that is not there what can be done about it on a command line."""
+    try:
+        yield
+    except SessionNotFound as error:
+        raise SessionNotFound(error.key, "Check --app, --user and --id") from error
+    except (SessionDeleted, SessionErased) as error:
+        raise type(error)(error.key, "Nothing is left of it to be read") from error
+
+
+def _path(text: str) -> Path:
+    """A file, which some write as a URL. Raises InvalidInput."""
+    if text.startswith("sqlite://"):
+        raise InvalidInput(f"FILE is a path, not a URL. Write {sqlite_path(text)} for it.")
+    if "://" in text:
+        raise InvalidInput(
+            f"FILE is a path, and {text.partition('://')[0]}:// begins a URL. "
+            "Write the path of a file, as in monday.db."
+        )
+    return Path(text)
+
+
+def _key(app_name: str | None, user: str | None, id_: str | None) -> limpet.Key | None:
+    if app_name is None and user is None and id_ is None:
+        return None
+    if app_name is None or user is None or id_ is None:
+        raise InvalidInput("a session is named by --app, --user and --id together. Give all three.")
+    return limpet.Key(app_name, user, id_)

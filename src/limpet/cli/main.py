@@ -1,0 +1,20 @@
+"""The entry of the `limpet` command, which must start even where its extra is not installed."""
+
+from __future__ import annotations
+
+import sys
+
+from limpet.errors import ExtraMissing
+
+
+def main() -> None:
+    """Run the command line, or say what is missing for it."""
+    try:
+        from limpet.cli.app import app
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich", "click"):
+            raise
+        missing = ExtraMissing("typer", "cli")
+        sys.stderr.write(f"limpet: {missing.code}\n  {missing}\n")
+        sys.exit(missing.exit_code)
+    app(prog_name="limpet")

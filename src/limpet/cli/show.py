@@ -1,0 +1,380 @@
+"""How answers are shown: tables on a terminal, plain lines in a pipe, JSON when asked for.
+
+Answers go to stdout, progress and errors to stderr; with --json both answers and errors are JSON
+on stdout and nothing else is printed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from limpet.cli.status import State, Status, state_of
+from limpet.errors import BackupDamaged, InvalidInput, LimpetError
+from limpet.model.due import runnable_us
+from limpet.model.events import to_time
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.session.migrate import MigrationOutcome, MigrationPlan
+from limpet.store.doctor import damage, finding_line, plural, size
+from limpet.store.protocol import Check, Diagnosis, Finding, Report, Restored
+from limpet.store.protocol import Progress as Callback
+
+_COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
+_FINDINGS: Final = (
+    "What to do: keep a copy of the store. Then restore the whole of it from a backup that "
+    "verifies (limpet restore FILE URL --replace); or, to lose nothing of the other sessions, "
+    "open that backup beside it and carry the state of the sessions named here over."
+)
+_ASIDE: Final = "What was there could not be closed and was not deleted: it is now"
+_SHOWN_MAX: Final = 100
+
+INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
+_STOPPED: Final = "stopped before the end. Nothing is left half done: run the same command again."
+_INTERRUPTED: Final = (
+    "stopped before the end. What was migrated stays migrated, the rest is as it was: run the same "
+    "command again to go on."
+)
+
+
+class Screen:
+    """Where one command says what it has to say."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json = as_json
+        self._out = Console(highlight=False)
+        self._err = Console(stderr=True, highlight=False)
+
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """An error of ours is told by its code and its words, and ends with its exit code."""
+        try:
+            yield
+        except LimpetError as error:
+            self.error(error)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            self._tell("interrupted", _STOPPED, retryable=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callback | None]:
+        """A bar on the terminal, for as long as the work takes; else nothing."""
+        with self.steps(what) as (callback,):
+            yield callback
+
+    @contextmanager
+    def steps(self, *whats: str) -> Iterator[tuple[Callback | None, ...]]:
+        """The same for work in several steps, each with a bar of its own from its beginning on."""
+        if self._json or not self._err.is_terminal:
+            yield (None,) * len(whats)
+            return
+        words = TextColumn("{task.description}")
+        columns = (words, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=self._err, transient=True) as bar:
+            tasks = [bar.add_task(what, total=None, visible=what == whats[0]) for what in whats]
+            yield tuple(_stepping(bar, task) for task in tasks)
+
+    @contextmanager
+    def foreign(self) -> Iterator[None]:
+        """Around code that is not ours: what it prints is no answer, and where it ends is told."""
+        try:
+            with redirect_stdout(sys.stderr):
+                yield
+        except SystemExit as error:
+            raise InvalidInput(
+                "a migration, or a module that it needs, ended the process (sys.exit). Let it "
+                "raise an exception instead."
+            ) from error
+        except KeyboardInterrupt:
+            self._tell("interrupted", _INTERRUPTED, retryable=True)
+            raise typer.Exit(INTERRUPTED) from None
+
+    # --- answers -------------------------------------------------------------------------------
+
+    def diagnosis(self, found: Diagnosis, *, strict: bool) -> bool:
+        """Show it; whether all is well, by the measure that was asked for."""
+        counts = Counter(check.severity for check in found.checks)
+        well = not counts["problem"] and not (strict and counts["warning"])
+        if self._json:
+            checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in found.checks]
+            self._write({"ok": well, "checks": checks, "verify": _report(found.report)})
+            return well
+        if self._out.is_terminal:
+            self._out.print(_table(found.checks))
+        else:
+            for line in _lines(found.checks):
+                typer.echo(line)
+        told = f"{'ok' if well else 'not ok'}: {plural(len(found.checks), 'check')}, "
+        told += f"{plural(counts['problem'], 'problem')}, {plural(counts['warning'], 'warning')}"
+        told += f", {counts['skipped']} skipped" if counts["skipped"] else ""
+        if not well and not counts["problem"]:
+            told += "; with --strict a warning counts"
+        self._say(f"{told}.", "ok" if well else "problem")
+        return well
+
+    def report(self, report: Report) -> None:
+        if self._json:
+            self._write(_report(report))
+            return
+        for finding in report.findings:
+            self._say(finding_line(finding), "problem")
+        read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')} read"
+        if report.ok:
+            self._say(f"ok: {read}, nothing is wrong.", "ok")
+        else:
+            self._say(f"{plural(len(report.findings), 'finding')}: {read}. {_FINDINGS}", "problem")
+
+    def status(self, found: Status) -> None:
+        if self._json:
+            shown = [_waiting(head, found.now_us) for head in found.shown]
+            told = {"ok": True, "at": _time(found.now_us), "sessions": found.sessions}
+            told |= {"pending": found.pending, "due": found.due, "leased": found.leased}
+            told |= {"held": found.held}
+            self._write({**told, "shown": shown, "left_off": found.left_off})
+            return
+        counts = f"{found.pending:,} with pending input, {found.due:,} due, {found.leased:,} leased"
+        counts += f", {found.held:,} held back" if found.held else ""
+        self._say(f"{plural(found.sessions, 'session')}: {counts}.", "ok")
+        width = max((len(str(head.key)) for head in found.shown), default=0)
+        for head in found.shown:
+            state = state_of(head, found.now_us)
+            line = f"{state:<6}  {head.key!s:<{width}}  {_waits(head, state)}"
+            self._say(line, "warning" if state == "due" else "ok")
+        if found.left_off:
+            self._say(f"and {found.left_off:,} more; --limit shows more of them.", "skipped")
+
+    def backed_up(self, file: Path, report: Report | None, seconds: float) -> None:
+        found = () if report is None else damage(report)
+        if self._json:
+            self._write(_copied(file, report, seconds))
+            return
+        for finding in found:
+            self._say(finding_line(finding), "problem")
+        told = f"backed up to {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
+        if found:
+            told += f"{_verified(report)}. The copy is as damaged as the store. {_FINDINGS}"
+        elif report is None:
+            told += "not verified (--verify reads the copy back)."
+        else:
+            told += f"{_verified(report)}."
+        self._say(told, "problem" if found else "ok")
+
+    def restored(self, file: Path, done: Restored, seconds: float) -> None:
+        found = damage(done.report)
+        if self._json:
+            aside = None if done.aside is None else str(done.aside)
+            self._write({**_copied(file, done.report, seconds), "aside": aside})
+            return
+        for finding in found:
+            self._say(finding_line(finding), "problem")
+        told = f"restored from {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
+        self._say(f"{told}{_verified(done.report)}.", "problem" if found else "ok")
+        if done.aside is not None:
+            self._say(f"{_ASIDE} {done.aside}.", "warning")
+
+    def migration(self, plan: MigrationPlan) -> None:
+        if self._json:
+            told = {"ok": plan.ok, "target": plan.target, "applied": plan.applied}
+            outcomes = [_outcome(outcome) for outcome in plan.outcomes]
+            told |= {"sessions": plan.sessions, "leftovers": dict(plan.leftovers)}
+            self._write({**told, "outcomes": outcomes})
+            return
+        if self._out.is_terminal:
+            self._out.print(_fates(plan))
+        else:
+            for line in _fate_lines(plan):
+                typer.echo(line)
+        for name, sessions in plan.leftovers.items():
+            many = plural(sessions, "session")
+            self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
+        self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
+
+    def error(self, error: LimpetError) -> None:
+        """Tell of an error by its code and its words."""
+        found = error.findings if isinstance(error, BackupDamaged) else ()
+        self._tell(error.code, str(error), retryable=error.retryable, findings=found)
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _tell(
+        self, code: str, message: str, *, retryable: bool, findings: tuple[str, ...] = ()
+    ) -> None:
+        if self._json:
+            told: dict[str, Any] = {"code": code, "message": message, "retryable": retryable}
+            if findings:
+                told["findings"] = findings
+            self._write({"ok": False, "error": told})
+            return
+        self._err.print(Text(f"limpet: {code}", "bold red"))
+        for line in findings[:_SHOWN_MAX]:
+            self._err.print(Text(f"  {line}"), soft_wrap=True)
+        self._err.print(Text(f"  {message}"), soft_wrap=True)
+
+    def _say(self, line: str, severity: str) -> None:
+        if self._out.is_terminal:
+            self._out.print(Text(line, _COLOURS[severity]))
+        else:
+            typer.echo(line)
+
+    def _write(self, answer: Any) -> None:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(answer), indent=2).decode() + "\n")
+
+
+def _stepping(bar: Progress, task: TaskID) -> Callback:
+    return lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+
+
+def _verified(report: Report | None) -> str:
+    """What was read of a copy, and with what outcome."""
+    assert report is not None
+    found = damage(report)
+    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
+    sealed = len(report.findings) - len(found)
+    more = "; sealed bodies by chain and checksum only" if sealed else ""
+    if found:
+        return f"{plural(len(found), 'finding')}: {read} read{more}"
+    return f"verified: {read}, nothing is wrong{more}"
+
+
+def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]:
+    told = {"file": str(file), "bytes": file.stat().st_size, "seconds": seconds}
+    if report is None:
+        return {"ok": True, **told, "verify": None}
+    found = damage(report)
+    sealed = len(report.findings) - len(found)
+    verify = {**_report(Report(report.sessions, report.events, found)), "sealed": sealed}
+    return {"ok": not found, **told, "verify": verify}
+
+
+def _waits(head: Head, state: State) -> str:
+    """What a session waits for, in words."""
+    at = _time(runnable_us(head))
+    pending = f"{head.pending:,} pending"
+    if state == "leased":
+        return f"{pending}, by {head.worker} (fence {head.fence}) until {at}"
+    if state == "held":
+        return f"{pending}, to be retried at {at}"
+    if head.worker is not None:
+        return f"{pending}, since {at}, when the lease of {head.worker} (fence {head.fence}) ended"
+    return f"{pending}, since {at}"
+
+
+def _waiting(head: Head, now_us: int) -> dict[str, Any]:
+    return {
+        "session": _parts(head.key),
+        "state": state_of(head, now_us),
+        "pending": head.pending,
+        "priority": head.priority,
+        "due_at": _time(runnable_us(head)),
+        "worker": head.worker,
+        "fence": head.fence,
+        "lease_until": None if head.lease_us is None else _time(head.lease_us),
+    }
+
+
+def _time(at_us: int | None) -> str:
+    return to_time(at_us or 0).isoformat(timespec="seconds")
+
+
+def _table(checks: tuple[Check, ...]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for check in checks:
+        table.add_row(Text(check.severity, _COLOURS[check.severity]), check.name, Text(check.found))
+        if check.advice:
+            table.add_row("", "", Text(f"→ {check.advice}", "italic"))
+    return table
+
+
+def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        yield f"{check.severity:<7}  {check.name:<{width}}  {check.found}"
+        if check.advice:
+            yield f"{'':<7}  {'':<{width}}  → {check.advice}"
+
+
+def _report(report: Report) -> dict[str, Any]:
+    return {
+        "ok": report.ok,
+        "sessions": report.sessions,
+        "events": report.events,
+        "findings": [_finding(finding) for finding in report.findings],
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "where": finding.where,
+        "problem": finding.problem,
+        "session": None if finding.key is None else _parts(finding.key),
+        "seq": finding.seq,
+    }
+
+
+def _fates(plan: MigrationPlan) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("outcome")
+    table.add_column("sessions", justify="right")
+    table.add_column("one of them")
+    table.add_column("why")
+    for outcome in plan.outcomes:
+        colour = _COLOURS["ok" if outcome.ok else "problem"]
+        key = Text(str(outcome.key)) if outcome.reason else ""
+        count = f"{outcome.sessions:,}"
+        table.add_row(Text(outcome.fate, colour), count, key, Text(outcome.reason))
+    return table
+
+
+def _fate_lines(plan: MigrationPlan) -> Iterator[str]:
+    counts = [plural(outcome.sessions, "session") for outcome in plan.outcomes]
+    width = max(map(len, counts), default=0)
+    for outcome, count in zip(plan.outcomes, counts, strict=True):
+        example = f"  {outcome.key}: {outcome.reason}" if outcome.reason else ""
+        yield f"{outcome.fate:<12}  {count:<{width if example else 0}}{example}"
+
+
+def _migration_summary(plan: MigrationPlan) -> str:
+    able = plan.count("migrated" if plan.applied else "migratable")
+    verb = "migrated" if plan.applied else "to be migrated"
+    told = f"{plural(able, 'session')} of {plan.sessions:,} {verb} to schema {plan.target}"
+    stuck = sum(outcome.sessions for outcome in plan.outcomes if not outcome.ok)
+    if plan.applied:
+        left = f", {stuck:,} could not be and are as they were" if stuck else ""
+    else:
+        left = (f", {stuck:,} cannot be" if stuck else "") + "; nothing was written"
+    return f"{'ok' if plan.ok else 'not ok'}: {told}{left}."
+
+
+def _outcome(outcome: MigrationOutcome) -> dict[str, Any]:
+    return {
+        "fate": outcome.fate,
+        "ok": outcome.ok,
+        "sessions": outcome.sessions,
+        "session": _parts(outcome.key),
+        "reason": outcome.reason,
+        "named": [{**_parts(key), "reason": reason} for key, reason in outcome.named],
+        "left_off": outcome.left_off,
+    }
+
+
+def _parts(key: Key) -> dict[str, str]:
+    return {"app": key.app, "user": key.user, "id": key.id}

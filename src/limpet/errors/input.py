@@ -1,0 +1,233 @@
+"""What was asked cannot be done as asked: nothing was changed, and repeating it cannot help."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from limpet.errors.root import LimpetError
+
+
+class InvalidInput(LimpetError, ValueError):
+    """The request itself is wrong: repeating it cannot help."""
+
+    code = "input.invalid"
+    status = 400
+    exit_code = 2
+
+
+class InvalidKey(InvalidInput):
+    code = "key.invalid"
+
+    def __init__(self, part: str, reason: str) -> None:
+        self.part, self.reason = part, reason
+        super().__init__(
+            f"the key's {part} {reason}. A key part is 1 to 256 characters of text "
+            "without padding, control characters or lone surrogates."
+        )
+
+
+def _without_secrets(url: str) -> str:
+    """A URL that may be shown: whatever it is, what looks like a password is left out."""
+    url = re.sub(r"(?<=password=)[^&]*", "…", url)
+    return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
+
+
+_URLS: Final = (
+    "Use memory://, sqlite:///relative.db or sqlite:////absolute.db (with ?sync=full or "
+    "?sync=normal if wanted), or postgresql://user@host/database"
+)
+
+
+class InvalidURL(InvalidInput):
+    code = "store.url"
+
+    def __init__(self, url: str, reason: str, advice: str = _URLS) -> None:
+        self.url, self.reason, self.advice = _without_secrets(url), reason, advice
+        super().__init__(f"cannot open {self.url!r}: {reason}. {advice}.")
+
+
+class InvalidQuery(InvalidInput):
+    code = "query.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the query cannot be answered: {reason}.")
+
+
+class InvalidCursor(InvalidInput):
+    code = "query.cursor"
+
+    def __init__(self, of: Literal["page", "feed"] = "page") -> None:
+        self.of = of
+        super().__init__(
+            "the cursor is not one that this query returned. Pass page.cursor of the same "
+            "query unchanged, or None to begin again."
+            if of == "page"
+            else "`after` is no position in the feed of this store. Pass change.position of a "
+            "change that was watched in it unchanged, or None to begin with the first event."
+        )
+
+
+class PositionUnknown(InvalidInput):
+    code = "watch.position"
+    status = 410
+
+    def __init__(self, position: str) -> None:
+        self.position = position
+        super().__init__(
+            f"this store never handed out the position {position!r}: it is of another store, or "
+            "the store was put back to an earlier time since. Watch from a position stored before "
+            "that time, or without one from the beginning."
+        )
+
+
+class InvalidValue(InvalidInput):
+    code = "value.invalid"
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"{where} {reason}. Values are what JSON can hold without loss: None, bool, 64-bit "
+            "integers, finite floats, text, and lists and dicts of these."
+        )
+
+
+class EventTooLarge(InvalidInput):
+    code = "event.too_large"
+    status = 413
+
+    def __init__(self, size_bytes: int, bytes_max: int) -> None:
+        self.size_bytes, self.bytes_max = size_bytes, bytes_max
+        super().__init__(
+            f"the event takes {size_bytes:,} bytes and an event may take {bytes_max:,}. "
+            "Keep large payloads elsewhere and put a reference in the event."
+        )
+
+
+class CommitTooLarge(InvalidInput):
+    code = "commit.too_large"
+    status = 413
+
+    def __init__(self, what: str, size: int, size_max: int) -> None:
+        self.size, self.size_max = size, size_max
+        super().__init__(
+            f"one commit holds {size:,} {what} and may hold {size_max:,}. Split it: each part is "
+            "still all or nothing."
+        )
+
+
+class InvalidEvent(InvalidInput):
+    code = "event.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the event is not valid: {reason}.")
+
+
+class ReservedType(InvalidInput):
+    code = "event.reserved"
+
+    def __init__(self, type: str) -> None:
+        self.type = type
+        super().__init__(
+            f"events of type {type!r} are written by Limpet itself. Choose a type outside "
+            "session.*, state.* and audit.*, or call the verb that records this fact."
+        )
+
+
+class ActorMissing(InvalidInput):
+    code = "event.actor_missing"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "every event says who caused it. Pass actor='user:ada', or bind one once with "
+            "lp.session(key, actor='agent:main')."
+        )
+
+
+class InvalidOp(InvalidInput):
+    code = "op.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the state operation is not valid: {reason}. See limpet.ops.")
+
+
+class OpPathUnknown(InvalidInput):
+    code = "op.path"
+
+    def __init__(self, path: str, missing: str) -> None:
+        self.path, self.missing = path, missing
+        super().__init__(
+            f"state has no {missing} on the way to {path}. An operation may create the last "
+            "name of its path, never the ones before it: set the parent first."
+        )
+
+
+class OpTypeMismatch(InvalidInput):
+    code = "op.type"
+
+    def __init__(self, op: str, path: str, expected: str, actual: str) -> None:
+        self.op, self.path, self.expected, self.actual = op, path, expected, actual
+        super().__init__(
+            f"{op} at {path} needs {expected} and found {actual}. Set a fitting value first, "
+            "or use another operation."
+        )
+
+
+class NotPending(InvalidInput):
+    code = "event.not_pending"
+    status = 409
+
+    def __init__(self, seq: int) -> None:
+        self.seq = seq
+        super().__init__(
+            f"event {seq} is not pending: it is no user.* event of this session, or it was "
+            "processed already. Read the session again and process what is pending."
+        )
+
+
+_DECLARED: Final = "Correct the class that declares the state"
+
+
+class InvalidSchema(InvalidInput):
+    code = "schema.invalid"
+
+    def __init__(self, reason: str, advice: str = _DECLARED) -> None:
+        self.reason, self.advice = reason, advice
+        super().__init__(f"the schema is not valid: {reason}. {advice}.")
+
+
+class FieldAccessDenied(InvalidInput):
+    code = "state.access_denied"
+    status = 403
+
+    def __init__(self, field: str, actor: str, allowed: tuple[str, ...]) -> None:
+        self.field, self.actor, self.allowed = field, actor, allowed
+        super().__init__(
+            f"{actor} may not write {field}: its class allows {', '.join(allowed) or 'nobody'}. "
+            "Let such an actor write it, or change the access that the class declares."
+        )
+
+
+class InvalidDiff(InvalidInput):
+    code = "diff.invalid"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"this is no diff: {reason}. Pass the bytes that Diff.to_bytes gave, unchanged."
+        )
+
+
+class SchemaViolation(InvalidInput):
+    code = "state.schema_violation"
+    status = 422
+
+    def __init__(self, field: str, expected: str, actual: str) -> None:
+        self.field, self.expected, self.actual = field, expected, actual
+        super().__init__(
+            f"{field} must be {expected}; found {actual}. Give a value that fits, or change the "
+            "class that declares the state."
+        )

@@ -1,0 +1,168 @@
+"""State cannot be brought to the version that the code expects."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal, Self, TypeAlias
+
+from limpet.errors.input import InvalidInput
+from limpet.errors.state import StateError
+
+Lifecycle: TypeAlias = Literal["session", "checkpoint"]  # whose state it is
+Step: TypeAlias = tuple[str, str]  # one migration: from which version, to which
+
+
+class MigrationError(StateError):
+    """Stored state cannot be brought to the version that the code declares.
+
+    `category` is the stable name of the kind of failure. Each kind below comes in two flavours,
+    for the state of a session and that of a checkpoint; `of` chooses.
+    """
+
+    code = "migration.error"
+    category: ClassVar[str] = "state_migration_error"
+    lifecycle: ClassVar[Lifecycle | None] = None
+
+    @classmethod
+    def of(cls, lifecycle: Lifecycle | None) -> type[Self]:
+        """This kind of error for one lifecycle; the kind itself where none is known yet."""
+        if lifecycle is None:
+            return cls
+        for flavour in cls.__subclasses__():
+            if flavour.lifecycle == lifecycle:
+                return flavour
+        raise InvalidInput(
+            f"{lifecycle!r} is no lifecycle that has state. Pass 'session' or 'checkpoint'."
+        )
+
+
+class MigrationMissing(MigrationError):
+    code = "migration.missing"
+    category = "state_migration_missing"
+
+    def __init__(
+        self,
+        from_version: str,
+        to_version: str,
+        registered_migrations_count: int,
+        registry_description: str,
+    ) -> None:
+        self.from_version, self.to_version = from_version, to_version
+        self.registered_migrations_count = registered_migrations_count
+        self.registry_description = registry_description
+        super().__init__(
+            f"no way leads from schema {from_version} to {to_version} over the "
+            f"{registered_migrations_count:,} registered migrations, and nothing was changed. "
+            "Register the one that is missing; error.registry_description lists those there are."
+            if registered_migrations_count
+            else f"no way leads from schema {from_version} to {to_version}: no migrations were "
+            "given, and nothing was changed. Pass migrations=registry beside the state_type."
+        )
+
+
+class MigrationAmbiguous(MigrationError):
+    code = "migration.ambiguous"
+    category = "state_migration_chain_ambiguous"
+
+    def __init__(
+        self, from_version: str, to_version: str, paths: tuple[tuple[Step, ...], ...]
+    ) -> None:
+        self.from_version, self.to_version, self.paths = from_version, to_version, paths
+        ways = "; or ".join(", ".join(f"{a} → {b}" for a, b in path) for path in paths)
+        twice = len(set(paths)) < len(paths)
+        super().__init__(
+            f"{from_version} → {to_version} is registered already. Keep one function for it."
+            if twice
+            else f"several ways lead from schema {from_version} to {to_version} and none is "
+            f"better: {ways}. Remove one of them, or register a shorter one."
+        )
+
+
+class MigrationFailed(MigrationError):
+    code = "migration.failed"
+    category = "state_migration_failed"
+    status = 500
+
+    def __init__(self, from_version: str, to_version: str, step: Step, reason: str) -> None:
+        self.from_version, self.to_version = from_version, to_version
+        self.step, self.reason = step, reason
+        super().__init__(
+            f"on the way from schema {from_version} to {to_version} the migration "
+            f"{step[0]} → {step[1]} {reason}. No later one ran and the stored state is as it was: "
+            "mend the function, then load again."
+        )
+
+
+class SchemaIncompatible(MigrationError):
+    code = "schema.incompatible"
+    category = "state_incompatible"
+
+    def __init__(self, stored: str, wanted: str, reason: str) -> None:
+        self.stored, self.wanted, self.reason = stored, wanted, reason
+        super().__init__(
+            f"state stored under schema {stored} cannot be used as {wanted}: {reason}. Run the "
+            "code that wrote it, or register a migration from its version."
+        )
+
+
+class SessionMigrationMissing(MigrationMissing):
+    code, category, lifecycle = (
+        "session.migration_missing",
+        "session_state_migration_missing",
+        "session",
+    )
+
+
+class CheckpointMigrationMissing(MigrationMissing):
+    code, category, lifecycle = (
+        "checkpoint.migration_missing",
+        "checkpoint_state_migration_missing",
+        "checkpoint",
+    )
+
+
+class SessionMigrationAmbiguous(MigrationAmbiguous):
+    code, category, lifecycle = (
+        "session.migration_ambiguous",
+        "session_state_migration_chain_ambiguous",
+        "session",
+    )
+
+
+class CheckpointMigrationAmbiguous(MigrationAmbiguous):
+    code, category, lifecycle = (
+        "checkpoint.migration_ambiguous",
+        "checkpoint_state_migration_chain_ambiguous",
+        "checkpoint",
+    )
+
+
+class SessionMigrationFailed(MigrationFailed):
+    code, category, lifecycle = (
+        "session.migration_failed",
+        "session_state_migration_failed",
+        "session",
+    )
+
+
+class CheckpointMigrationFailed(MigrationFailed):
+    code, category, lifecycle = (
+        "checkpoint.migration_failed",
+        "checkpoint_state_migration_failed",
+        "checkpoint",
+    )
+
+
+class SessionSchemaIncompatible(SchemaIncompatible):
+    code, category, lifecycle = (
+        "session.schema_incompatible",
+        "session_state_incompatible",
+        "session",
+    )
+
+
+class CheckpointSchemaIncompatible(SchemaIncompatible):
+    code, category, lifecycle = (
+        "checkpoint.schema_incompatible",
+        "checkpoint_state_incompatible",
+        "checkpoint",
+    )

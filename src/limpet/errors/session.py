@@ -1,0 +1,127 @@
+"""The session is not in the state that the call needs."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from limpet.errors.root import LimpetError
+
+_ANOTHER_ID: Final = "Create one with another id"
+
+
+class SessionError(LimpetError):
+    """The session is not in the state the call needs."""
+
+    code = "session.error"
+    status = 409
+    exit_code = 3
+
+
+class SessionNotFound(SessionError, LookupError):
+    code = "session.not_found"
+    status = 404
+
+    def __init__(
+        self, key: object, advice: str = "Create it with lp.create, or use lp.find"
+    ) -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"there is no session {key}. {advice}.")
+
+
+class SessionExists(SessionError):
+    code = "session.exists"
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        super().__init__(f"session {key} exists already. Use lp.get, or lp.get_or_create.")
+
+
+class SessionDeleted(SessionError):
+    code = "session.deleted"
+    status = 410
+
+    def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"session {key} was deleted and its key is not used again. {advice}.")
+
+
+class SessionErased(SessionError):
+    code = "session.erased"
+    status = 410
+
+    def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
+        self.key, self.advice = key, advice
+        super().__init__(f"session {key} was erased and its key is not used again. {advice}.")
+
+
+class SessionConflict(SessionError):
+    code = "session.conflict"
+    retryable = True
+
+    def __init__(self, key: object, what: str, expected: object, actual: object) -> None:
+        self.key, self.what, self.expected, self.actual = key, what, expected, actual
+        super().__init__(
+            f"{what} of {key} is at version {actual}, not {expected}: another writer was first. "
+            "Refresh, decide again and retry, or leave expect out to let the append rebase."
+        )
+
+
+class SessionFenced(SessionError):
+    code = "session.fenced"
+
+    def __init__(self, key: object, fence: int, current: int) -> None:
+        self.key, self.fence, self.current = key, fence, current
+        why = f"its fence is {current}" if fence != current else "its lease has ended"
+        super().__init__(
+            f"fence {fence} no longer guards {key}: {why}. Another runner may hold the session; "
+            "stop, and claim it again before writing."
+        )
+
+
+class SessionLocked(SessionError):
+    code = "session.locked"
+    retryable = True
+    status = 423
+
+    def __init__(self, key: object, worker: str, until: datetime) -> None:
+        self.key, self.worker, self.until = key, worker, until
+        super().__init__(
+            f"session {key} is leased to {worker!r} until {until.isoformat()}. Try again when it "
+            "has been released, or after that time."
+        )
+
+
+class SessionNotLoaded(SessionError):
+    code = "session.not_loaded"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        super().__init__(
+            f"{what} is not known: this handle has read nothing yet. Call await s.refresh() first."
+        )
+
+
+class SessionCorrupt(SessionError):
+    code = "session.corrupt"
+    status = 500
+
+    def __init__(self, key: object, reason: str) -> None:
+        self.key, self.reason = key, reason
+        super().__init__(
+            f"stored data of session {key} is damaged: {reason}. Run lp.verify for the whole "
+            "picture, then restore the store from a backup, or open the backup beside it and "
+            "carry the session's state over."
+        )
+
+
+class FollowerBehind(SessionError):
+    code = "follow.behind"
+    retryable = True
+
+    def __init__(self, after: int, waiting_max: int) -> None:
+        self.after, self.waiting_max = after, waiting_max
+        super().__init__(
+            f"more than {waiting_max:,} partial events waited for this follower and it was cut "
+            f"off. No recorded event is lost: go on with s.follow(after={after})."
+        )

@@ -1,0 +1,71 @@
+"""Stored state and what is asked of it do not agree."""
+
+from __future__ import annotations
+
+from limpet.errors.root import LimpetError
+
+
+class StateError(LimpetError):
+    """Stored state and what is asked of it do not agree."""
+
+    code = "state.error"
+    status = 409
+    exit_code = 3
+
+
+class DiffMismatch(StateError):
+    code = "diff.mismatch"
+
+    def __init__(self, path: str, expected: str, actual: str) -> None:
+        self.path, self.expected, self.actual = path, expected, actual
+        super().__init__(
+            f"the diff expects {expected} at {path} and found {actual}; nothing was changed. "
+            "Apply it to the value it was made from, or merge the two."
+        )
+
+
+class MergeConflict(StateError):
+    code = "merge.conflict"
+
+    def __init__(self, places: tuple[str, ...]) -> None:
+        self.places = places
+        named = ", ".join(places[:5])
+        more = f" and {len(places) - 5:,} more" if len(places) > 5 else ""
+        super().__init__(
+            f"both sides changed {named}{more}. Decide these places and merge again, or give them "
+            "a policy."
+        )
+
+
+class IntegrityViolation(StateError):
+    code = "integrity.violation"
+    status = 500
+
+    def __init__(self, what: str, expected: str, computed: str) -> None:
+        self.what, self.expected, self.computed = what, expected, computed
+        super().__init__(
+            f"{what} is damaged: its checksum should be {expected} and is {computed}. Use another "
+            "copy, or have it written again from its source."
+        )
+
+
+class InvalidEnvelope(StateError):
+    code = "envelope.invalid"
+    status = 400
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(
+            f"these bytes are no envelope: {reason}. Pass the bytes of envelope.encode unchanged."
+        )
+
+
+class EnvelopeNewer(StateError):
+    code = "envelope.newer"
+
+    def __init__(self, found: int, known: int) -> None:
+        self.found, self.known = found, known
+        super().__init__(
+            f"the envelope has format {found} and this release knows {known}. Upgrade limpet to "
+            "read it."
+        )

@@ -1,0 +1,199 @@
+"""The store cannot serve."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypeAlias
+
+from limpet.errors.root import LimpetError
+
+
+class StoreError(LimpetError):
+    """The store cannot serve the call; the session is as it was."""
+
+    code = "store.error"
+    status = 503
+    exit_code = 4
+    # The ids under which drafts were sent. Whether or not they were recorded, sending them again
+    # with these ids never doubles them.
+    ids: tuple[str, ...] = ()
+
+
+class StoreClosed(StoreError):
+    code = "store.closed"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this Limpet is not open. Use it inside `async with limpet.open(url) as lp`."
+        )
+
+
+class StoreForked(StoreError):
+    code = "store.forked"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this store was opened before os.fork and belongs to the parent process: neither "
+            "SQLite's locks nor a server's connections can be shared. Open it only after the fork, "
+            "or start the process with spawn or forkserver."
+        )
+
+
+_HELD: Final = "another process holds it and did not let go in time"
+_LET_GO: Final = "if it stays so, end the process that keeps a transaction open"
+
+
+class StoreBusy(StoreError):
+    code = "store.busy"
+    retryable = True
+
+    def __init__(self, where: str, reason: str = _HELD, advice: str = _LET_GO) -> None:
+        self.where, self.reason, self.advice = where, reason, advice
+        super().__init__(f"{where} is busy: {reason}; nothing was written. Try again; {advice}.")
+
+
+class StoreFull(StoreError):
+    code = "store.full"
+    retryable = True
+    status = 507
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+        super().__init__(
+            f"no space is left for {where} and nothing was written. Free some space, then retry."
+        )
+
+
+_FILE_RIGHTS: Final = (
+    "give this process write permission to the file and to its directory (SQLite keeps -wal and "
+    "-shm files beside it)"
+)
+
+
+class StoreReadOnly(StoreError):
+    code = "store.read_only"
+
+    def __init__(self, where: str, advice: str = _FILE_RIGHTS) -> None:
+        self.where, self.advice = where, advice
+        super().__init__(f"{where} cannot be written: {advice}.")
+
+
+# What a store was asked to do, by what a failure leaves open: events that may be recorded, a
+# session that may be made, a change that may be made again (a deletion, a release), a lease that
+# may be given; or nothing.
+Asked: TypeAlias = Literal["write", "create", "change", "lease", "read"]
+_OPEN: Final[dict[Asked, str]] = {
+    "write": "What was acknowledged before is safe. Whether this write was recorded is not known: "
+    "send it again under the same id (error.ids), never doubled",
+    "create": "Whether the session was made is not known: lp.get_or_create with its id finds it or "
+    "makes it",
+    "change": "Whether this was done is not known: call again, which does no harm",
+    "lease": "A lease may have been given, which ends by itself. Try again",
+    "read": "Nothing was written. Try again",
+}
+
+
+class StoreFailed(StoreError):
+    code = "store.failed"
+    retryable = True
+
+    def __init__(self, where: str, reason: str, asked: Asked = "write") -> None:
+        self.where, self.reason, self.asked = where, reason, asked
+        super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
+
+
+class StoreUnopened(StoreError):
+    code = "store.unopened"
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"{where} cannot be opened: {reason}.")
+
+
+class BackupRefused(StoreError):
+    code = "backup.refused"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"nothing was copied: {where} {reason}.")
+
+
+class BackupDamaged(StoreError):
+    code = "backup.damaged"
+    status = 409
+
+    def __init__(self, where: str, findings: tuple[str, ...]) -> None:
+        self.where, self.findings = where, findings
+        more = f", and {len(findings) - 1:,} findings more" if len(findings) > 1 else ""
+        super().__init__(
+            f"{where} is not as it was written, and nothing was replaced: {findings[0]}{more}. "
+            "Restore another backup; or take this one as it is (damaged=True, or --damaged on the "
+            "command line): sessions that are not named are whole."
+        )
+
+
+class StoreForeign(StoreError):
+    code = "store.foreign"
+
+    def __init__(self, where: str, advice: str = "Choose another path or another database") -> None:
+        self.where, self.advice = where, advice
+        super().__init__(
+            f"{where} is not a Limpet database: what is there was made by something else. {advice}."
+        )
+
+
+class StoreNewer(StoreError):
+    code = "store.newer"
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        self.where, self.found, self.known = where, found, known
+        super().__init__(
+            f"{where} has schema {found} and this release knows {known}. Upgrade limpet; "
+            "nothing was changed."
+        )
+
+
+class StoreOlder(StoreError):
+    code = "store.older"
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        self.where, self.found, self.known = where, found, known
+        super().__init__(
+            f"{where} has schema {found} and this release works on {known}; nothing was changed, "
+            "because this command only looks. Use the release that wrote it, or start your "
+            "application with this one, which brings the schema forward."
+        )
+
+
+_DAMAGED_FILE: Final = (
+    "Keep a copy of the file with its -wal, run lp.verify() (limpet verify) to see what is "
+    "affected, and restore a backup"
+)
+
+
+class StoreCorrupt(StoreError):
+    code = "store.corrupt"
+    status = 500
+
+    def __init__(self, where: str, reason: str, advice: str = _DAMAGED_FILE) -> None:
+        self.where, self.reason, self.advice = where, reason, advice
+        super().__init__(f"{where} is damaged: {reason}. {advice}.")
+
+
+class StoreOnNetwork(StoreError):
+    code = "store.network"
+
+    def __init__(self, where: str, file_system: str) -> None:
+        self.where, self.file_system = where, file_system
+        super().__init__(
+            f"{where} is on a network file system ({file_system}), where SQLite's locks cannot be "
+            "trusted. Put it on a local disk."
+        )
+
+
+class ExtraMissing(StoreError):
+    code = "extra.missing"
+
+    def __init__(self, package: str, extra: str) -> None:
+        self.package, self.extra = package, extra
+        super().__init__(f"{package} is not installed. Run: pip install 'limpet[{extra}]'.")

@@ -1,0 +1,39 @@
+"""The chain: each event's link covers the one before it, so history cannot be changed unseen.
+
+    header = SHA-256(canonical [id, type, actor, cause, invocation_id, correlation_id, wake_id])
+    body   = SHA-256(salt ‖ encoded body), before compression and sealing
+    link   = SHA-256(previous link ‖ seq ‖ at in µs ‖ header ‖ body)
+
+Numbers are 8 bytes, big-endian. A store in SQL can compute links; headers verify without keys; a
+body may be recompressed, resealed or erased and the chain holds, and the salt, gone with it, keeps
+a short erased body from being guessed.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+from limpet.model.canon import canonical
+
+SALT_BYTES: Final = 16
+
+
+def genesis(uid: str) -> bytes:
+    """The link before the first: bound to the session, so chains cannot be exchanged."""
+    return sha256(b"limpet\x00" + uid.encode()).digest()
+
+
+def header_digest(names: tuple[str | None, ...]) -> bytes:
+    """id, type, actor, cause, invocation_id, correlation_id, wake_id, in this order."""
+    return sha256(canonical(names)).digest()
+
+
+def body_digest(salt: bytes, raw: bytes) -> bytes:
+    return sha256(salt + raw).digest()
+
+
+def link(previous: bytes, seq: int, at_us: int, header: bytes, body: bytes) -> bytes:
+    return sha256(
+        previous + seq.to_bytes(8, "big") + at_us.to_bytes(8, "big", signed=True) + header + body
+    ).digest()

@@ -1,0 +1,368 @@
+"""Events and drafts: what happened, and what is proposed to have happened.
+
+A draft becomes a `Prepared` (walked, encoded, given an id) before it meets a store, and an Event
+once the store has given it its seq, its time and its link. A Commit is what a store is asked to
+record: several drafts for one session, on a condition.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import (
+    ActorMissing,
+    EventTooLarge,
+    InvalidEvent,
+    InvalidOp,
+    InvalidValue,
+    ReservedType,
+)
+from limpet.model import ops as op
+from limpet.model.chain import header_digest
+from limpet.model.keys import Key, unfit
+from limpet.model.limits import (
+    ACTOR_CHARS_MAX,
+    EVENT_BYTES_MAX,
+    ID_CHARS_MAX,
+    NAME_CHARS_MAX,
+    OPS_PER_EVENT_MAX,
+    TYPE_CHARS_MAX,
+)
+from limpet.model.values import (
+    OPEN,
+    FrozenDict,
+    encode,
+    freeze,
+    is_exact,
+    round_trip,
+    settle,
+    try_encode,
+    unfitting,
+)
+
+RESERVED: Final = ("session.", "state.", "audit.")
+_IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
+_SUGAR: Final = ("set", "merge", "add", "inc")
+_NO_IDS: Final = (None,) * len(_IDS)
+_DOTTED: Final = re.compile(r"[^.*\s]+(\.[^.*\s]+)+").fullmatch
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+# A reference is worth its bytes only for text longer than this; containers always are.
+_REFER_CHARS_MIN: Final = 48
+_REFERABLE: Final = frozenset((str, dict, list))
+
+
+def to_time(at_us: int) -> datetime:
+    """Microseconds since 1970 as an aware UTC datetime, exactly."""
+    return _EPOCH + timedelta(microseconds=at_us)
+
+
+def to_us(at: datetime) -> int:
+    """An aware datetime as microseconds since 1970, exactly."""
+    if at.tzinfo is None:
+        raise InvalidEvent(f"the time {at.isoformat()} has no time zone; use an aware datetime")
+    return (at - _EPOCH) // _MICROSECOND
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    """A recorded fact. Its data and ops are read-only."""
+
+    seq: int  # dense within the session, from 1; 0 for a partial, which has no place in the log
+    id: str
+    type: str
+    actor: str
+    at_us: int
+    # None if the event is damaged. `| Any` lets a type checker pass event.data["text"] without a
+    # check for that in every place, and pass the check where it is made.
+    data: FrozenDict | Any
+    ops: tuple[op.Op, ...] = ()
+    cause: str | None = None  # id of the event this one answers
+    invocation_id: str | None = None
+    correlation_id: str | None = None
+    wake_id: str | None = None
+    processed_us: int | None = None  # when a later event said this input was processed
+    link: bytes = b""
+    partial: bool = False
+    damage: str | None = None  # why the stored body could not be read; data is None then
+
+    @property
+    def at(self) -> datetime:
+        """When the store recorded it; never earlier than the event before."""
+        return to_time(self.at_us)
+
+    @property
+    def processed_at(self) -> datetime | None:
+        return None if self.processed_us is None else to_time(self.processed_us)
+
+
+class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """A proposed event. set, merge, add, inc and delete are short for ops on top-level names,
+    applied in that order, then `ops`."""
+
+    type: str
+    data: Mapping[str, Any] = {}
+    actor: str | None = None
+    set: Mapping[str, Any] = {}
+    merge: Mapping[str, Mapping[str, Any]] = {}
+    add: Mapping[str, Sequence[Any]] = {}
+    inc: Mapping[str, int | float] = {}
+    delete: Iterable[str] = ()
+    ops: Iterable[op.Op] = ()
+    id: str | None = None
+    cause: str | None = None
+    invocation_id: str | None = None
+    correlation_id: str | None = None
+    wake_id: str | None = None
+
+
+class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """The part of an event that is compressed and sealed: what was said and what it changed."""
+
+    data: dict[str, Any]
+    ops: tuple[op.Op, ...] = ()
+
+
+class Prepared(msgspec.Struct, frozen=True, gc=False):
+    """A draft that no store need look at again: checked, encoded, decoded, hashed."""
+
+    id: str
+    given: bool  # the caller chose the id, so it may have been recorded before
+    type: str
+    actor: str
+    cause: str | None
+    invocation_id: str | None
+    correlation_id: str | None
+    wake_id: str | None
+    data: FrozenDict
+    ops: tuple[op.Op, ...]
+    plain_ops: tuple[op.PlainOp, ...]  # ops with references resolved
+    scoped: bool  # some op goes to app: or user:
+    temp_ops: tuple[op.PlainOp, ...]  # for the live object only; no store looks at them
+    raw: bytes  # the encoded Body
+    header: bytes  # the digest of everything but the body
+
+
+class Commit(msgspec.Struct, frozen=True, gc=False):
+    """Drafts for one session, on conditions. No condition: they rebase onto what is there."""
+
+    key: Key
+    drafts: tuple[Prepared, ...]
+    expect: int | None = None  # the session's version; 0 with session.created: make it
+    fence: int | None = None  # the fence its runner holds
+    guards: Mapping[str, int] = {}  # names in state, and the version each must still have
+    schema: str | msgspec.UnsetType | None = msgspec.UNSET  # of the state it was made for
+
+
+_decode_body: Final = msgspec.json.Decoder(Body).decode
+
+
+def decode_body(raw: bytes) -> Body:
+    """A stored body, read-only. Raises msgspec.MsgspecError if it is not one."""
+    return _frozen(_decode_body(raw))
+
+
+def _frozen(body: Body) -> Body:
+    for o in body.ops:
+        if type(o) is not op.Set or type(o.value) in OPEN:
+            op.frozen(o)
+    msgspec.structs.force_setattr(body, "data", freeze(body.data))  # ours: just decoded
+    return body
+
+
+def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False) -> Prepared:
+    """Check and encode a draft. `id` is used when the draft has none, `actor` likewise.
+
+    Raises InvalidInput; what it returns can be recorded without another look at its form.
+    """
+    actor = draft.actor or actor
+    _check_names(draft, actor, reserved=reserved)
+    assert actor is not None  # _check_names saw to it
+    given = draft.id is not None
+    if draft.id is not None:
+        id = draft.id
+    names = (
+        id,
+        draft.type,
+        actor,
+        draft.cause,
+        draft.invocation_id,
+        draft.correlation_id,
+        draft.wake_id,
+    )
+    ops = collect_ops(draft)
+    marked, referring = False, False
+    for o in ops:
+        if ":" in o.path[0]:  # type: ignore[operator]  # checked: a name
+            marked = True
+        if type(o) in op.REFS:
+            referring = True
+    temp: tuple[op.PlainOp, ...] = ()
+    if marked:
+        ops, temp = _without_temporary(ops, draft.data)
+    raw, body = _encode(draft.data, tuple(ops))
+    plain: Any = body.ops
+    if referring:
+        plain = tuple([op.resolve(o, body.data) for o in plain])
+    scoped = marked and any([op.scope_of(o.path[0]) != "session" for o in plain])
+    digest = header_digest(names)
+    return Prepared(id, given, *names[1:], body.data, body.ops, plain, scoped, temp, raw, digest)  # type: ignore[arg-type]  # frozen
+
+
+def collect_ops(draft: Draft) -> list[op.Op]:
+    """All of a draft's operations in the order they apply, each checked for its form."""
+    data = draft.data
+    for name, given in zip(_SUGAR, (draft.set, draft.merge, draft.add, draft.inc), strict=True):
+        if type(given) is not dict and not isinstance(given, Mapping):
+            raise InvalidOp(f"{name} takes a dict of names in state, not {type(given).__name__}")
+    ops: list[op.Op] = []
+    if draft.set:
+        ops += [_set(name, value, data) for name, value in draft.set.items()]
+    if draft.merge:
+        ops += [op.check(op.Merge(_named(n), value)) for n, value in draft.merge.items()]  # type: ignore[arg-type]
+    for name, items in draft.add.items():
+        ops += _add(name, items, data)
+    if draft.inc:
+        ops += [op.check(op.Inc(_named(name), by)) for name, by in draft.inc.items()]
+    if draft.delete:
+        if isinstance(draft.delete, str) or not isinstance(draft.delete, Iterable):
+            raise InvalidOp(f"delete takes names, as in delete=[{str(draft.delete)!r}]")
+        ops += [op.Delete(_named(name)) for name in draft.delete]
+    if draft.ops != ():
+        if not isinstance(draft.ops, Iterable):
+            raise InvalidOp("ops takes a list of operations")
+        ops += [op.check(o) for o in draft.ops]
+    if len(ops) > OPS_PER_EVENT_MAX:
+        raise InvalidOp(f"{len(ops):,} operations in one event, more than {OPS_PER_EVENT_MAX:,}")
+    return ops
+
+
+def _without_temporary(
+    ops: list[op.Op], data: Mapping[str, Any]
+) -> tuple[list[op.Op], tuple[op.PlainOp, ...]]:
+    """Part the temp: operations from the rest. Their values are checked like all others."""
+    temp = tuple(o for o in ops if op.scope_of(str(o.path[0])) == "temp")
+    if not temp:
+        return ops, ()
+    _, body = _encode(data, temp)
+    rest = [o for o in ops if op.scope_of(str(o.path[0])) != "temp"]
+    return rest, tuple(op.resolve(o, body.data) for o in body.ops)
+
+
+def _encode(data: Mapping[str, Any], ops: tuple[op.Op, ...]) -> tuple[bytes, Body]:
+    body = Body(data, ops)  # type: ignore[arg-type]  # looked at below
+    if type(data) is dict and _is_flat(data, ops) and (flat := try_encode(body)) is not None:
+        raw, back = flat, Body(FrozenDict(data), ops)
+    elif (trip := round_trip(body, _decode_body)) is not None:
+        raw, back = trip[0], _frozen(trip[1])
+    else:
+        raw = encode(_settled(data, ops))
+        back = _frozen(_decode_body(raw))
+    if len(raw) > EVENT_BYTES_MAX:
+        raise EventTooLarge(len(raw), EVENT_BYTES_MAX)
+    return raw, back
+
+
+def _is_flat(data: dict[str, Any], ops: tuple[op.Op, ...]) -> bool:
+    """Whether everything in the body is immutable and read back as it is: nothing to copy."""
+    for o in ops:
+        if type(o) is not op.Set or len(o.path) != 1 or not is_exact(o.value):
+            return False
+    return all([type(name) is str and is_exact(value) for name, value in data.items()])
+
+
+def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
+    """The slow walk: the same body in plain values, or the exact reason why it cannot be stored."""
+    if not isinstance(data, Mapping):
+        raise InvalidValue("data", unfitting(data, "not a dict"))
+    settled: list[op.Op] = []
+    for o in ops:
+        where = f"the value at {op.show(o.path)}"
+        match o:
+            case op.Set(path=path, value=value):
+                settled.append(op.Set(path, settle(value, where)))
+            case op.Merge(path=path, value=value):
+                settled.append(op.Merge(path, settle(value, where)))
+            case op.Add(path=path, items=items):
+                settled.append(op.Add(path, settle(items, where)))
+            case op.Insert(path=path, at=at, items=items):
+                settled.append(op.Insert(path, at, settle(items, where)))
+            case op.Inc(path=path, by=by):
+                settled.append(op.Inc(path, settle(by, where)))
+            case _:
+                settled.append(o)
+    for o in settled:
+        settle([*o.path, *getattr(o, "ref", ())], "a path")
+    return Body(settle(data, "data"), tuple(settled))
+
+
+def _check_names(draft: Draft, actor: str | None, *, reserved: bool) -> None:
+    if not isinstance(draft.type, str) or (problem := _type_problem(draft.type)):
+        raise InvalidEvent(problem if isinstance(draft.type, str) else "its type is not text")
+    if not reserved and draft.type.startswith(RESERVED):
+        raise ReservedType(draft.type)
+    if not actor:
+        raise ActorMissing
+    if reason := unfit(actor, ACTOR_CHARS_MAX):
+        raise InvalidEvent(f"its actor {reason}")
+    ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    if ids == _NO_IDS:
+        return
+    for name, value in zip(_IDS, ids, strict=True):
+        if value is not None and (reason := unfit(value, ID_CHARS_MAX)):
+            raise InvalidEvent(f"its {name} {reason}")
+
+
+@lru_cache(maxsize=1_024)
+def _type_problem(type: str) -> str | None:
+    if reason := unfit(type, TYPE_CHARS_MAX):
+        return f"its type {reason}"
+    if not _DOTTED(type):
+        return f"its type {type!r} is not dotted, as in 'user.message'"
+    return None
+
+
+def _named(name: str) -> op.Path:
+    if reason := unfit(name, NAME_CHARS_MAX):
+        raise InvalidOp(f"the name {name!r} {reason}")
+    return (name,)
+
+
+def _set(name: str, value: Any, data: Any) -> op.Op:
+    if type(value) in _REFERABLE and (ref := _reference(value, data)) is not None:
+        return op.SetRef(_named(name), ref)
+    return op.Set(_named(name), value)
+
+
+def _add(name: str, items: Sequence[Any], data: Any) -> list[op.Op]:
+    path = _named(name)
+    if not isinstance(items, (list, tuple)):
+        raise InvalidOp(f"add={{{name!r}: …}} takes a list of items")
+    refs = [_reference(item, data) for item in items]
+    if not any(ref is not None for ref in refs):
+        return [op.Add(path, items)]  # a tuple is settled to a list
+    return [
+        op.Add(path, [item]) if ref is None else op.AddRef(path, ref)
+        for item, ref in zip(items, refs, strict=True)
+    ]
+
+
+def _reference(value: Any, data: Any) -> op.Path | None:
+    """Where the very object `value` stands in `data`, if storing it once is worth a reference."""
+    if isinstance(value, str):
+        if len(value) < _REFER_CHARS_MIN:
+            return None
+    elif not isinstance(value, (dict, list)) or not value:
+        return None
+    if value is data:
+        return ()
+    if isinstance(data, dict):
+        for name, part in data.items():
+            if part is value:
+                return (name,)
+    return None

@@ -1,0 +1,166 @@
+"""Fold: a session's state and head as what its events amount to.
+
+`record` is the only place where a prepared draft becomes an event; `replay` reads events back into
+the same fold. Every store calls these and none has its own idea of state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.model import chain, head, ops
+from limpet.model.events import Event, Prepared
+from limpet.model.head import Head
+from limpet.model.values import EMPTY, FrozenDict
+
+ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
+_ABSENT: Final = object()
+_put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
+_drop: Final[Any] = dict.pop
+
+
+class Fold(msgspec.Struct, frozen=True, gc=False):
+    """A session at one version: head, own fields, and the seq that last changed each field."""
+
+    head: Head
+    fields: FrozenDict = EMPTY
+    versions: FrozenDict = EMPTY
+
+
+class ScopeValue(msgspec.Struct, frozen=True, gc=False):
+    """One app: or user: name at one version. A deleted name has no value and keeps its version."""
+
+    version: int
+    value: Any
+    deleted: bool = False
+    damage: str | None = None  # why the stored value could not be read; there is none then
+
+
+class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
+    """One more version of a scope name: the op that made it and what it now is."""
+
+    key: ScopeKey
+    at: ScopeValue
+    op: ops.PlainOp
+    seq: int
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An event with the draft it was made of and the bytes a store keeps of it."""
+
+    event: Event
+    draft: Prepared
+    salt: bytes
+    digest: bytes
+
+    @property
+    def raw(self) -> bytes:
+        return self.draft.raw
+
+
+def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Record]:
+    """Give the draft its seq, time and link, and fold it in.
+
+    Session ops are checked on the fold as they are applied; scope ops are the caller's (see
+    `scope_writes`). Raises InvalidInput and leaves nothing behind.
+    """
+    before = fold.head
+    seq = before.version + 1
+    at_us = max(now_us, before.updated_us)  # time never runs backwards within a session
+    digest = chain.body_digest(salt, draft.raw)
+    link = chain.link(before.link, seq, at_us, draft.header, digest)
+    event = Event(
+        seq,
+        draft.id,
+        draft.type,
+        draft.actor,
+        at_us,
+        draft.data,
+        draft.ops,
+        draft.cause,
+        draft.invocation_id,
+        draft.correlation_id,
+        draft.wake_id,
+        None,
+        link,
+    )
+    after = head.advance(before, draft.type, draft.data, at_us, link)
+    if draft.type.startswith("session."):
+        head.check_bounds(after)
+    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Record(
+        event, draft, salt, digest
+    )
+
+
+def replay(fold: Fold, event: Event) -> Fold:
+    """The fold after an event read back. A damaged one moves the head, not the state."""
+    data = EMPTY if event.data is None else event.data
+    after = head.advance(fold.head, event.type, data, event.at_us, event.link)
+    plain = tuple(ops.resolve(op, data) for op in event.ops)
+    return _folded(fold, after, plain, scoped=True)
+
+
+def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
+    """Replay whatever can be replayed; False if the event is damaged, or does not fit because an
+    earlier one is. One bad event must not make a session unreadable."""
+    try:
+        return replay(fold, event), event.damage is None
+    except (InvalidInput, LookupError, TypeError, ValueError, AttributeError):
+        without = msgspec.structs.replace(event, data=None, ops=(), damage="does not fit")
+        return replay(fold, without), False
+
+
+def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: bool) -> Fold:
+    if scoped:
+        plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
+    if not plain:
+        return Fold(after, fold.fields, fold.versions)
+    fields = ops.apply(fold.fields, plain)
+    versions = FrozenDict(fold.versions)  # ours until it is returned
+    for op in plain:
+        name = op.path[0]
+        if name in fields:
+            _put(versions, name, after.version)
+        else:
+            _drop(versions, name, None)
+    return Fold(after, fields, versions)
+
+
+def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:
+    """A draft's app: and user: operations with the full name of what each changes."""
+    found: list[tuple[ScopeKey, ops.PlainOp]] = []
+    if draft.scoped:
+        for op in draft.plain_ops:
+            name = str(op.path[0])
+            scope = ops.scope_of(name)
+            if scope == "app":
+                found.append(((app, "", name), op))
+            elif scope == "user":
+                found.append(((app, user, name), op))
+    return found
+
+
+def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:
+    """The next version of a scope name. Raises InvalidInput if the op does not fit its value."""
+    name = key[2]
+    fields, version = EMPTY, 1
+    if before is not None:
+        version = before.version + 1
+        if before.damage is not None:
+            if type(op) is not ops.Set or len(op.path) > 1:
+                raise SessionCorrupt(f"{name} of {key[0]}", before.damage)
+        elif not before.deleted:
+            fields = FrozenDict({name: before.value})
+    value = ops.apply(fields, (op,)).get(name, _ABSENT)
+    return ScopeValue(version, None, True) if value is _ABSENT else ScopeValue(version, value)
+
+
+def replay_all(fold: Fold, events: Iterable[Event]) -> Fold:
+    """The fold after a whole log."""
+    for event in events:
+        fold = replay(fold, event)
+    return fold

@@ -1,0 +1,57 @@
+"""The key that names a session, and the rules for every short text that becomes a column."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+import msgspec
+
+from limpet.errors import InvalidKey
+from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
+
+# Control characters (NUL among them) break logs, terminals and PostgreSQL text; lone surrogates
+# cannot be encoded. Neither is ever meant.
+_UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+
+class Key(msgspec.Struct, frozen=True, gc=False, order=True):
+    """app, user and id together name one session, for ever."""
+
+    app: str
+    user: str
+    id: str
+
+    def __post_init__(self) -> None:
+        for part in ("app", "user", "id"):
+            if reason := unfit(getattr(self, part), KEY_PART_CHARS_MAX):
+                raise InvalidKey(part, reason)
+        if len(self.app) + len(self.user) + len(self.id) > KEY_BYTES_MAX // 4:
+            size = len(f"{self.app}{self.user}{self.id}".encode())
+            if size > KEY_BYTES_MAX:
+                reason = f"has with the other parts {size:,} bytes, more than {KEY_BYTES_MAX:,}"
+                raise InvalidKey("id", reason)
+
+    def __str__(self) -> str:
+        return f"{self.app}/{self.user}/{self.id}"
+
+
+def unfit(text: object, chars_max: int) -> str | None:
+    """Why `text` cannot be a name, or None when it can."""
+    if not isinstance(text, str):
+        return f"is {type(text).__name__}, not text"
+    return _unfit(text, chars_max)
+
+
+@lru_cache(maxsize=4_096)  # the same few types, actors and field names come again and again
+def _unfit(text: str, chars_max: int) -> str | None:
+    if not text:
+        return "is empty"
+    if len(text) > chars_max:
+        return f"has {len(text):,} characters, more than {chars_max}"
+    if text[0].isspace() or text[-1].isspace():
+        return "begins or ends with white space"
+    if _UNFIT.search(text):
+        return "holds a control character or a lone surrogate"
+    return None

@@ -1,0 +1,91 @@
+"""Leases: who may run a session, until when, and the fence that tells the present one from former.
+
+A lease is no event and changes no version: it says who may write as the runner, not what
+happened. Its number, the fence, only grows, so a commit that carries an old one is known whenever
+it arrives.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from limpet.errors import SessionFenced, SessionLocked
+from limpet.model.events import to_time
+from limpet.model.head import Head
+from limpet.model.keys import Key
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """The right to run one session, until it ends, is released or is renewed."""
+
+    key: Key
+    worker: str
+    fence: int
+    until_us: int
+    lease_seconds: float = 30  # for how long it was given: what renewing it gives again
+
+    @property
+    def until(self) -> datetime:
+        return to_time(self.until_us)
+
+
+def lease_of(head: Head, lease_seconds: float) -> Lease:
+    """The lease that a leased head shows, given for so long."""
+    assert head.worker is not None
+    assert head.lease_us is not None
+    return Lease(head.key, head.worker, head.fence, head.lease_us, lease_seconds)
+
+
+def is_leased(head: Head, now_us: int) -> bool:
+    """Whether somebody holds it now. At its end a lease is over."""
+    return head.worker is not None and head.lease_us is not None and now_us < head.lease_us
+
+
+def admits(head: Head, fence: int, now_us: int) -> bool:
+    """Whether a commit that carries this fence may be recorded: its lease is held now.
+
+    Fence 0 stands for a session that was never leased.
+    """
+    return fence == head.fence and (fence == 0 or is_leased(head, now_us))
+
+
+def taken(head: Head, worker: str, until_us: int) -> Head:
+    """The head under a new lease, whose fence fences off every lease before it."""
+    return with_lease(head, head.fence + 1, until_us, worker)
+
+
+def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
+    """As taken, if nobody else holds it. Raises SessionLocked."""
+    if head.worker != worker and is_leased(head, now_us):
+        raise locked(head)
+    return taken(head, worker, until_us)
+
+
+def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
+    """The head with the same lease until later. Raises SessionFenced if it is not held."""
+    if fence == 0 or not admits(head, fence, now_us):
+        raise SessionFenced(head.key, fence, head.fence)
+    return with_lease(head, fence, until_us, head.worker)
+
+
+def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -> Head | None:
+    """The head without its lease; None if the lease is not held any more.
+
+    With a time to retry at, it is not due before: the lease's end without a worker says so.
+    """
+    if fence == 0 or not admits(head, fence, now_us):
+        return None
+    return with_lease(head, fence, retry_us, None)
+
+
+def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None) -> Head:
+    return msgspec.structs.replace(head, fence=fence, lease_us=lease_us, worker=worker)
+
+
+def locked(head: Head) -> SessionLocked:
+    """The error that names the holder."""
+    assert head.worker is not None
+    assert head.lease_us is not None
+    return SessionLocked(head.key, head.worker, to_time(head.lease_us))

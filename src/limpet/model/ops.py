@@ -1,0 +1,411 @@
+"""Ops: what an event does to state.
+
+Seven operations, each small enough that adding one message stores one message, each with an exact
+inverse. A path begins with a name in state (its prefix tells the scope) and goes on through dicts
+by name and through lists by index. The last name may be new; everything before it must be there.
+
+Set, Add and Merge may take their value from the event's own data (SetRef, AddRef, MergeRef):
+a message that is both said and remembered is stored once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
+
+import msgspec
+
+from limpet.errors import InvalidOp, OpPathUnknown, OpTypeMismatch
+from limpet.model.keys import unfit
+from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, VALUE_DEPTH_MAX
+from limpet.model.values import OPEN, FrozenDict, FrozenList, freeze
+
+Path: TypeAlias = tuple[str | int, ...]
+Scope: TypeAlias = Literal["session", "app", "user", "temp"]
+
+
+# In every operation a lone name may be given as text: `check` makes a path of it before anything
+# else looks. A type checker is told by the __init__ of each, which msgspec makes by itself.
+
+
+class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    path: Path
+
+
+class Set(_Op, frozen=True, array_like=True, gc=False, tag="set"):
+    """Put `value` at the path, whatever was there."""
+
+    value: Any
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, value: Any) -> None: ...
+
+
+class Delete(_Op, frozen=True, array_like=True, gc=False, tag="del"):
+    """Take the name at the path out of its dict. It must be there."""
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path) -> None: ...
+
+
+class Add(_Op, frozen=True, array_like=True, gc=False, tag="add"):
+    """Put `items` at the end of the list at the path (begun if missing)."""
+
+    items: list[Any]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, items: list[Any] | tuple[Any, ...]) -> None: ...
+
+
+class Insert(_Op, frozen=True, array_like=True, gc=False, tag="ins"):
+    """Put `items` into the list at the path, before index `at`."""
+
+    at: int
+    items: list[Any]
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self, path: str | Path, at: int, items: list[Any] | tuple[Any, ...]
+        ) -> None: ...
+
+
+class Merge(_Op, frozen=True, array_like=True, gc=False, tag="merge"):
+    """Update the dict at the path (begun if missing) with the names of `value`, one level deep."""
+
+    value: dict[str, Any]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, value: dict[str, Any]) -> None: ...
+
+
+class Inc(_Op, frozen=True, array_like=True, gc=False, tag="inc"):
+    """Add `by` to the number at the path (0 if missing)."""
+
+    by: int | float
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, by: int | float) -> None: ...
+
+
+class Cut(_Op, frozen=True, array_like=True, gc=False, tag="cut"):
+    """Take the items from `start` up to `stop` out of the list at the path."""
+
+    start: int
+    stop: int
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, start: int, stop: int) -> None: ...
+
+
+class SetRef(_Op, frozen=True, array_like=True, gc=False, tag="set@"):
+    """Set, with the value found at `ref` in the event's data."""
+
+    ref: Path
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, ref: Path) -> None: ...
+
+
+class AddRef(_Op, frozen=True, array_like=True, gc=False, tag="add@"):
+    """Add one item: the value found at `ref` in the event's data."""
+
+    ref: Path
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, ref: Path) -> None: ...
+
+
+class MergeRef(_Op, frozen=True, array_like=True, gc=False, tag="merge@"):
+    """Merge, with the dict found at `ref` in the event's data."""
+
+    ref: Path
+
+    if TYPE_CHECKING:
+
+        def __init__(self, path: str | Path, ref: Path) -> None: ...
+
+
+PlainOp: TypeAlias = Set | Delete | Add | Insert | Merge | Inc | Cut
+Op: TypeAlias = PlainOp | SetRef | AddRef | MergeRef
+
+_VERB: Final = {Add: "add", Insert: "insert", Merge: "merge", Cut: "cut"}
+REFS: Final = frozenset((SetRef, AddRef, MergeRef))
+_OPS: Final = get_args(Op)
+_LONE: Final = re.compile("[\ud800-\udfff]").search  # a lone surrogate
+_UNCLEAR: Final = re.compile(r"^$|[\s.'\"\[\]]").search  # cannot be told from the marks of a path
+_MISSING: Final = object()
+
+
+def scope_of(name: str) -> Scope:
+    """The scope that a name in state belongs to."""
+    if ":" not in name:
+        return "session"
+    if name.startswith("app:"):
+        return "app"
+    if name.startswith("user:"):
+        return "user"
+    return "temp" if name.startswith("temp:") else "session"
+
+
+def check(op: object) -> Op:
+    """The operation, well formed whatever the state; raises InvalidOp."""
+    if not isinstance(op, _OPS):
+        raise InvalidOp(f"{type(op).__name__} is no operation")
+    path: object = op.path
+    if not isinstance(path, tuple):
+        path = tuple(path) if isinstance(path, list) else (path,)
+        op = cast(Op, msgspec.structs.replace(op, path=path))
+    if not path or not isinstance(path[0], str):
+        raise InvalidOp(f"the path {path!r} does not begin with a name")
+    if reason := unfit(path[0], NAME_CHARS_MAX):
+        raise InvalidOp(f"the name {path[0]!r} {reason}")
+    if len(path) > VALUE_DEPTH_MAX:
+        raise InvalidOp(f"a path of {len(path)} steps, more than {VALUE_DEPTH_MAX}")
+    _check_steps(path, path[1:])
+    return _check_arguments(cast(Op, op))
+
+
+def _check_steps(path: object, steps: Iterable[object]) -> None:
+    for step in steps:
+        is_name = type(step) is str and not _LONE(step)
+        if not is_name and (type(step) is not int or step < 0):
+            raise InvalidOp(f"the path {path!r} has the step {step!r}: a name or an index from 0")
+
+
+def _check_arguments(op: Op) -> Op:
+    match op:
+        case Add(items=items) | Insert(items=items) if not isinstance(items, (list, tuple)):
+            raise InvalidOp(f"{_VERB[type(op)]} at {show(op.path)} takes a list of items")
+        case Insert(at=at) if type(at) is not int or at < 0:
+            raise InvalidOp(f"insert at {show(op.path)} has the index {at!r}")
+        case Merge(value=value) if not isinstance(value, dict):
+            raise InvalidOp(f"merge at {show(op.path)} takes a dict")
+        case Inc(by=by) if isinstance(by, bool) or not isinstance(by, (int, float)):
+            raise InvalidOp(f"inc at {show(op.path)} takes a number")
+        case Cut(start=start, stop=stop):
+            if type(start) is not int or type(stop) is not int or not 0 <= start <= stop:
+                raise InvalidOp(f"cut at {show(op.path)} takes 0 <= start <= stop")
+        case SetRef(ref=ref) | AddRef(ref=ref) | MergeRef(ref=ref):
+            if not isinstance(ref, tuple):
+                ref = tuple(ref) if isinstance(ref, list) else (ref,)
+                op = msgspec.structs.replace(op, ref=ref)
+            _check_steps(ref, ref)
+        case _:
+            pass
+    return op
+
+
+def resolve(op: Op, data: Any) -> PlainOp:
+    """The operation with its value in place of a reference into `data`."""
+    if not isinstance(op, (SetRef, AddRef, MergeRef)):
+        return op
+    value = _part(data, op.ref)
+    if isinstance(op, SetRef):
+        return Set(op.path, value)
+    if isinstance(op, AddRef):
+        return Add(op.path, FrozenList((value,)))
+    if not isinstance(value, dict):
+        raise InvalidOp(f"merge at {show(op.path)} refers to {kind(value)}, not a dict")
+    return Merge(op.path, value)
+
+
+def apply(fields: FrozenDict, ops: Iterable[PlainOp]) -> FrozenDict:
+    """The state after `ops`; `fields` itself is untouched and shares what did not change."""
+    root = FrozenDict(fields)
+    for op in ops:
+        if len(op.path) == 1 and type(op) is Set:
+            _put(root, op.path[0], op.value)
+        else:
+            _apply_at(root, op)
+    return root
+
+
+def inverse(fields: FrozenDict, op: PlainOp) -> tuple[PlainOp, ...]:
+    """The operations that take `apply(fields, [op])` back to `fields`, exactly."""
+    before = _find(fields, op.path)
+    if before is _MISSING:
+        return (Delete(op.path),)
+    match op:
+        case Add(items=items):
+            return (Cut(op.path, len(before), len(before) + len(items)),)
+        case Insert(at=at, items=items):
+            return (Cut(op.path, at, at + len(items)),)
+        case Cut(start=start, stop=stop):
+            return (Insert(op.path, start, FrozenList(before[start:stop])),)
+        case Merge(value=value):
+            kept = FrozenDict({name: before[name] for name in value if name in before})
+            new = tuple(Delete((*op.path, name)) for name in value if name not in before)
+            return (*((Merge(op.path, kept),) if kept else ()), *new)
+        case _:
+            return (Set(op.path, before),)
+
+
+def show(path: Sequence[str | int]) -> str:
+    """A path as people write it: plan.steps[0], and plan['a.b'] for a name that needs it."""
+    text = ""
+    for step in path:
+        if isinstance(step, int):
+            text += f"[{step}]"
+        elif _UNCLEAR(step) or not step.isprintable():
+            text += f"[{step!r}]"
+        else:
+            text += f".{step}" if text else step
+    return text
+
+
+def kind(value: object) -> str:
+    """What a value is, in the words of errors."""
+    match value:
+        case None:
+            return "None"
+        case bool():
+            return "a bool"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a dict"
+
+
+def _apply_at(root: FrozenDict, op: PlainOp) -> None:
+    """Apply `op` inside `root`, a dict made for this call, copying each container on the way."""
+    holder: Any = root
+    *way, last = op.path
+    for depth, step in enumerate(way):
+        inner = _step(holder, step, op.path, depth)
+        if isinstance(inner, dict):
+            copy: Any = FrozenDict(inner)
+        elif isinstance(inner, list):
+            copy = FrozenList(inner)
+        else:
+            raise OpPathUnknown(show(op.path), f"dict or list at {show(op.path[: depth + 1])}")
+        _put(holder, step, copy)
+        holder = copy
+    before = _look(holder, last)
+    if before is _MISSING and (isinstance(last, int) or isinstance(holder, list)):
+        raise OpPathUnknown(show(op.path), f"item {last!r}")
+    if type(op) is Delete:
+        _delete(holder, op)
+    else:
+        _put(holder, last, _changed(op, before))
+
+
+def _changed(op: PlainOp, before: Any) -> Any:
+    match op:
+        case Set(value=value):
+            return value
+        case Add(items=items):
+            longer = FrozenList(_expect(op, before, list, "a list", ()))
+            list.extend(longer, items)  # ours until it is returned: one copy, not two
+            return longer
+        case Insert(at=at, items=items):
+            old = _expect(op, before, list, "a list", _MISSING)
+            if at > len(old):
+                raise OpPathUnknown(show(op.path), f"index {at} in a list of {len(old)}")
+            return FrozenList((*old[:at], *items, *old[at:]))
+        case Merge(value=value):
+            old = _expect(op, before, dict, "a dict", FrozenDict())
+            return FrozenDict({**old, **value})
+        case Inc():
+            return _increased(op, before)
+        case Cut(start=start, stop=stop):
+            old = _expect(op, before, list, "a list", _MISSING)
+            if stop > len(old):
+                raise OpPathUnknown(show(op.path), f"slice {start}:{stop} in {len(old)} items")
+            return FrozenList((*old[:start], *old[stop:]))
+        case _:
+            raise AssertionError(op)
+
+
+def _increased(op: Inc, before: Any) -> int | float:
+    if before is _MISSING:
+        return op.by
+    if isinstance(before, bool) or not isinstance(before, (int, float)):
+        raise OpTypeMismatch("inc", show(op.path), "a number", kind(before))
+    total = before + op.by
+    if isinstance(total, int) and not INT_MIN <= total <= INT_MAX:
+        raise OpTypeMismatch("inc", show(op.path), "a sum within 64 bits", f"{before} + {op.by}")
+    if isinstance(total, float) and total - total != 0.0:
+        raise OpTypeMismatch("inc", show(op.path), "a finite sum", f"{before} + {op.by}")
+    return total
+
+
+def _expect(op: PlainOp, before: Any, type_: type, words: str, empty: Any) -> Any:
+    if before is _MISSING:
+        if empty is _MISSING:
+            raise OpPathUnknown(show(op.path), f"name {op.path[-1]!r}")
+        return empty
+    if not isinstance(before, type_):
+        raise OpTypeMismatch(_VERB[type(op)], show(op.path), words, kind(before))
+    return before
+
+
+def _delete(holder: Any, op: PlainOp) -> None:
+    last = op.path[-1]
+    if isinstance(holder, list):
+        raise OpTypeMismatch("del", show(op.path), "a name in a dict (cut a list)", "a list")
+    if last not in holder:
+        raise OpPathUnknown(show(op.path), f"name {last!r}")
+    dict.__delitem__(holder, last)
+
+
+def _look(holder: Any, step: str | int) -> Any:
+    if isinstance(holder, dict):
+        return holder.get(step, _MISSING) if isinstance(step, str) else _MISSING
+    if isinstance(holder, list) and isinstance(step, int) and step < len(holder):
+        return holder[step]
+    return _MISSING
+
+
+def _step(holder: Any, step: str | int, path: Path, depth: int) -> Any:
+    inner = _look(holder, step)
+    if inner is _MISSING:
+        raise OpPathUnknown(show(path), show(path[: depth + 1]))
+    return inner
+
+
+def _put(holder: Any, step: Any, value: Any) -> None:
+    if isinstance(holder, dict):
+        dict.__setitem__(holder, step, value)
+    else:
+        list.__setitem__(holder, step, value)
+
+
+def _find(fields: FrozenDict, path: Path) -> Any:
+    value: Any = fields
+    for step in path:
+        value = _look(value, step)
+        if value is _MISSING:
+            return _MISSING
+    return value
+
+
+def _part(data: Any, ref: Path) -> Any:
+    value = data
+    for step in ref:
+        value = _look(value, step)
+        if value is _MISSING:
+            raise InvalidOp(f"the event's data has nothing at {show(ref)}")
+    return value
+
+
+def frozen(op: Op) -> None:
+    """Make the operation's decoded value read-only, in place: nobody else has seen it."""
+    if isinstance(op, (Set, Merge)):
+        if type(op.value) in OPEN:
+            msgspec.structs.force_setattr(op, "value", freeze(op.value))
+    elif isinstance(op, (Add, Insert)):
+        msgspec.structs.force_setattr(op, "items", freeze(op.items))

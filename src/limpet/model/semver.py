@@ -1,0 +1,87 @@
+"""Schema versions: which shape a stored state has, and whether this code can read it.
+
+A version is MAJOR.MINOR.PATCH. MAJOR changes when old state cannot be read any more, MINOR when
+fields with defaults are added, PATCH never touches the shape. What to do about another MAJOR is
+decided in `migrations`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidSchema
+
+# How stored state stands to the code that reads it:
+#   same         the same MAJOR and MINOR
+#   older_minor  the code has fields that the state lacks: their defaults fill them
+#   newer_minor  written by newer code: read side by side, what is unknown here is kept as it is
+#   migration    another MAJOR: a migration has to come between
+Relation: TypeAlias = Literal["same", "older_minor", "newer_minor", "migration"]
+
+# ASCII digits only, and so few that every number fits 64 bits.
+_NUMBER: Final = "(0|[1-9][0-9]{0,17})"
+_NUMBER_END: Final = 10**18
+_VERSION: Final = re.compile(rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}").fullmatch
+_SHOWN_CHARS: Final = 64
+_WRITE: Final = "Write a version as MAJOR.MINOR.PATCH, as in '1.2.0'"
+
+
+class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
+    """The version of a state's shape. Ordered by MAJOR, then MINOR, then PATCH."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __post_init__(self) -> None:
+        for number in (self.major, self.minor, self.patch):
+            if type(number) is not int or not 0 <= number < _NUMBER_END:
+                raise InvalidSchema("a number of the version is none of 0, 1, 2 and so on", _WRITE)
+
+    @classmethod
+    def parse(cls, text: str | SchemaVersion) -> SchemaVersion:
+        """The version that `text` names. Raises InvalidSchema if it names none.
+
+        Strict: three numbers without leading zeros, nothing before, between or behind them. A
+        pre-release or a build has no shape that anybody could promise to read again.
+        """
+        if isinstance(text, SchemaVersion):
+            return text
+        if not isinstance(text, str):
+            raise InvalidSchema(f"a version is text, and this is {type(text).__name__}", _WRITE)
+        if (found := _VERSION(text)) is None:
+            raise InvalidSchema(f"{text[:_SHOWN_CHARS]!a} {_problem(text)}", _WRITE)
+        return cls(*map(int, found.groups()))
+
+    @property
+    def line(self) -> tuple[int, int]:
+        """MAJOR and MINOR: all that the shape depends on."""
+        return (self.major, self.minor)
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+def compatible(stored: SchemaVersion, code: SchemaVersion) -> bool:
+    """Whether code of one version reads state of another with nothing but its defaults."""
+    return stored.major == code.major and stored.minor <= code.minor
+
+
+def relation(stored: SchemaVersion, code: SchemaVersion) -> Relation:
+    """How stored state stands to the code that reads it. PATCH never matters."""
+    if stored.major != code.major:
+        return "migration"
+    if stored.minor == code.minor:
+        return "same"
+    return "older_minor" if stored.minor < code.minor else "newer_minor"
+
+
+def _problem(text: str) -> str:
+    if re.match(r"[0-9]+\.[0-9]+\.[0-9]+[-+]", text):
+        return "names a pre-release or a build, which state is never stored under"
+    if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", text):
+        return "has a number with a leading zero or of more than 18 digits"
+    return "is not MAJOR.MINOR.PATCH"

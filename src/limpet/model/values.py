@@ -1,0 +1,325 @@
+"""Values: what may be stored, and the read-only form in which everything stored is handed out.
+
+A value is admitted only if its encoding decodes to an equal value; the decoded form, never the
+caller's object, goes on into events and state. So live and stored state cannot differ, nothing is
+aliased, and what an encoder would change in silence (NaN, bytes, sets, integer keys) is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from limpet.errors import InvalidValue
+from limpet.model.limits import INT_MAX, INT_MIN, VALUE_DEPTH_MAX
+
+T = TypeVar("T")
+
+encode: Final = msgspec.json.Encoder().encode
+# Below 19 digits an integer fits 64 bits. Digits are folded to one and searched as text: a regular
+# expression over the same bytes takes eight times as long.
+_DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
+_LONG_NUMBER: Final = b"0" * 19
+_decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
+
+
+def _refuse(self: object, *_: object, **__: object) -> NoReturn:
+    raise TypeError(
+        "state and events are read-only; copy with copy.deepcopy, or change state with append or "
+        "apply"
+    )
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that cannot be changed. Equal to, and encoded as, the plain dict of the same items."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = _refuse
+    __ior__ = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]  # immutable, so hashable by content
+        return hash(frozenset(self.items()))
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return {name: thaw(value) for name, value in self.items()}
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[dict[str, Any]]]:
+        return (FrozenDict, (dict(self),))
+
+
+class FrozenList(list[Any]):
+    """A list that cannot be changed. Equal to, and encoded as, the plain list of the same items."""
+
+    __slots__ = ()
+    __setitem__ = __delitem__ = append = clear = extend = insert = pop = remove = _refuse
+    reverse = sort = _refuse
+    __iadd__ = __imul__ = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]  # immutable, so hashable by content
+        return hash(tuple(self))
+
+    def __deepcopy__(self, memo: object) -> list[Any]:
+        return [thaw(value) for value in self]
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[list[Any]]]:
+        return (FrozenList, (list(self),))
+
+
+class Absent:
+    """The kind of ABSENT, which stands where there is no value: None is one."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+ABSENT: Final = Absent()
+EMPTY: Final = FrozenDict()
+_SCALARS: Final = frozenset((type(None), bool, int, float, str))
+_CONTAINERS: Final = frozenset((dict, list, FrozenDict, FrozenList))
+_NAMES: Final = frozenset((str,))
+OPEN: Final = frozenset((dict, list))  # the kinds that freeze turns into something else
+
+
+def freeze(value: Any) -> Any:
+    """The read-only form of a decoded value. Already frozen parts are shared, not copied."""
+    kind = type(value)
+    if kind is dict:
+        for inner in value.values():
+            if type(inner) in OPEN:
+                return FrozenDict({name: freeze(v) for name, v in value.items()})
+        return FrozenDict(value)
+    if kind is list:
+        return FrozenList([freeze(v) if type(v) in OPEN else v for v in value])
+    return value
+
+
+def thaw(value: Any) -> Any:
+    """A plain copy that the caller may change."""
+    if isinstance(value, dict):
+        return {name: thaw(v) for name, v in value.items()}
+    if isinstance(value, list):
+        return [thaw(v) for v in value]
+    return value
+
+
+def round_trip(value: T, decode: Callable[[bytes], T]) -> tuple[bytes, T] | None:
+    """The encoding of `value` and its decoded form, or None when the two would differ.
+
+    One C-speed pass out, one back, one comparison: cheaper than a walk in Python, and it checks
+    the very bytes that will be stored. None means the slow walk must say what is wrong.
+    """
+    try:
+        raw = encode(value)
+        back = decode(raw)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return None
+    if back != value or _LONG_NUMBER in raw.translate(_DIGITS_TO_ZERO):
+        return None
+    # Nesting cannot be deeper than there are opening brackets.
+    if raw.count(b"[") + raw.count(b"{") > VALUE_DEPTH_MAX:
+        return None
+    return raw, back
+
+
+def is_exact(value: Any) -> bool:
+    """Whether this is a plain immutable value whose JSON reads back as the same value."""
+    kind = type(value)
+    if kind is str or value is None or kind is bool:
+        return True
+    if kind is int:
+        return INT_MIN <= value <= INT_MAX  # type: ignore[no-any-return]  # an int, as just seen
+    return kind is float and value - value == 0.0  # finite
+
+
+def try_encode(value: Any) -> bytes | None:
+    """The encoding of a value, or None if its text cannot be encoded."""
+    try:
+        return encode(value)
+    except UnicodeEncodeError:
+        return None
+
+
+def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool:
+    """Whether a dict can be encoded as it is, but for lone surrogates, which encoders refuse.
+
+    Level by level, so that most of the work is done in C and depth costs no stack. False means
+    that `settle` must copy it or say what is wrong; InvalidValue, that it is endless or too large.
+    """
+    level = [value]
+    shared = False
+    for _ in range(depth_max):
+        if not shared and len(set(map(id, level))) < len(level):
+            shared = True
+            _count(value, where, depth_max, values_max, {})
+        inside = _inside(level)
+        if inside is None or not _are_exact(inside):
+            return False
+        level = [inner for inner in inside if type(inner) not in _SCALARS]
+        if not level:
+            return True
+    return False
+
+
+def _inside(level: list[Any]) -> list[Any] | None:
+    """What the lists and dicts of one level hold, or None if they, or their names, are others."""
+    if not _CONTAINERS.issuperset(map(type, level)):
+        return None
+    dicts = [inner for inner in level if isinstance(inner, dict)]
+    if not _NAMES.issuperset(map(type, chain.from_iterable(dicts))):
+        return None
+    lists = [inner for inner in level if isinstance(inner, list)]
+    named = chain.from_iterable([inner.values() for inner in dicts])
+    return [*chain.from_iterable(lists), *named]
+
+
+def _are_exact(values: list[Any]) -> bool:
+    """Whether every number among the values is finite and within 64 bits."""
+    integers = [value for value in values if type(value) is int]
+    if integers and not (min(integers) >= INT_MIN and max(integers) <= INT_MAX):
+        return False
+    return all(map(math.isfinite, [value for value in values if type(value) is float]))
+
+
+def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict[int, int]) -> int:
+    """How many values are written for this one, where a shared one is written each time.
+
+    Thirty lists, each holding the next one twice, are a billion values once they are written.
+    """
+    if not depth_left:
+        raise InvalidValue(where, "contains itself, or is nested too deep")
+    if id(value) not in known:
+        inside = [*(value.values() if isinstance(value, dict) else value)]
+        open_ = [inner for inner in inside if type(inner) in _CONTAINERS]
+        counts = [_count(inner, where, depth_left - 1, values_max, known) for inner in open_]
+        known[id(value)] = len(inside) + sum(counts)
+        if known[id(value)] > values_max:
+            raise InvalidValue(where, "has more values, counting shared ones, than can be written")
+    return known[id(value)]
+
+
+def admit(value: Any, where: str) -> Any:
+    """The read-only form of any value fit to be stored; raises InvalidValue naming the place.
+
+    What is read-only was admitted before and is handed back as it is.
+    """
+    if type(value) is FrozenDict or type(value) is FrozenList:
+        return value
+    if is_exact(value) and (type(value) is not str or _is_text(value)):
+        return value
+    trip = round_trip(value, _decode_any)
+    return freeze(settle(value, where) if trip is None else trip[1])
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or try_encode(text) is not None
+
+
+def settle(value: Any, where: str, *, depth_max: int = VALUE_DEPTH_MAX) -> Any:
+    """A plain copy of `value` fit to be stored; raises InvalidValue naming the exact place."""
+    return _settle(value, where, depth_max, [])
+
+
+def _settle(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return _settle_text(value, where)
+    if isinstance(value, int):
+        if not INT_MIN <= value <= INT_MAX:
+            raise InvalidValue(where, "is an integer past 64 bits")
+        return int(value)
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidValue(where, f"is {value!r}, which JSON cannot hold")
+        return float(value)
+    if isinstance(value, (Mapping, list, tuple)):
+        if id(value) in open_:
+            raise InvalidValue(where, "contains itself")
+        if len(open_) >= depth_max:
+            raise InvalidValue(where, f"is nested more than {depth_max} levels deep")
+        open_.append(id(value))
+        plain = _settle_inside(value, where, depth_max, open_)
+        open_.pop()
+        return plain
+    raise InvalidValue(where, unfitting(value, "which JSON cannot hold"))
+
+
+def unfitting(value: object, why: str) -> str:
+    """What is said of a value of a wrong type; of typed state, where its plain values are."""
+    if getattr(type(value), "__is_record__", False):
+        why = "typed state: pass s.values, or what limpet.encode_fields makes of a State"
+    return f"is {type(value).__name__}, {why}"
+
+
+def _settle_inside(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
+    if not isinstance(value, Mapping):
+        return [_settle(v, f"{where}[{i}]", depth_max, open_) for i, v in enumerate(value)]
+    plain = {}
+    for name, v in value.items():
+        if not isinstance(name, str):
+            raise InvalidValue(where, f"has the key {name!r}, which is not text")
+        plain[_settle_text(name, f"a key of {where}")] = _settle(
+            v, f"{where}[{name!r}]", depth_max, open_
+        )
+    return plain
+
+
+def _settle_text(text: str, where: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(where, "holds a lone surrogate, which UTF-8 cannot encode") from None
+    return str.__str__(text) if type(text) is str else "".join(text)
+
+
+def described(value: object) -> str:
+    """A value in the words of errors: its type, and as much of it as helps to find it."""
+    if value is None:
+        return "None"
+    try:
+        if isinstance(value, type):
+            return f"the class {value.__qualname__[:60]}"
+        text = _short(value)
+    except Exception:  # an integer too long to print, an object that cannot show itself
+        return type(value).__name__
+    return f"{type(value).__name__} {text if len(text) <= 60 else text[:59] + '…'}"
+
+
+_reprs: Final = reprlib.Repr()  # never long, whatever the value
+_reprs.maxother = _reprs.maxstring = 60
+_short: Final = _reprs.repr
+
+
+class Reads(Mapping[str, Any]):
+    """A mapping that remembers what was looked at: names, or which names there are at all."""
+
+    __slots__ = ("_of", "all", "names")
+
+    def __init__(self, of: Mapping[str, Any]) -> None:
+        self._of = of
+        self.names: set[str] = set()
+        self.all = False
+
+    def __getitem__(self, name: str) -> Any:
+        self.names.add(name)
+        return self._of[name]
+
+    def __iter__(self) -> Iterator[str]:
+        self.all = True
+        self.names.update(self._of)
+        return iter(self._of)
+
+    def __len__(self) -> int:
+        self.all = True
+        self.names.update(self._of)
+        return len(self._of)

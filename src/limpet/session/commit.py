@@ -1,0 +1,267 @@
+"""A commit over several sessions: gathered in `async with lp.commit()`, recorded at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, structs
+
+from limpet.errors import InvalidEvent, InvalidInput, SessionNotLoaded, StoreError
+from limpet.model import ops
+from limpet.model.events import Commit, Draft, Event, Prepared
+from limpet.model.head import (
+    LABELED,
+    PRIORITIZED,
+    PROCESSED,
+    TIMER_CLEARED,
+    TIMER_SET,
+    Head,
+    TimerKind,
+    labeled_data,
+    prioritized_data,
+    processed_data,
+    timer_data,
+    timer_name,
+)
+from limpet.model.keys import Key
+from limpet.model.values import FrozenDict, described
+from limpet.session.session import Session, changes_fields, check_expect, own_ops
+
+if TYPE_CHECKING:
+    from limpet.session.sessions import Limpet
+
+
+class _Known:
+    """What typed updates of one session are planned on, from its first mention in a commit on."""
+
+    __slots__ = ("fields", "head", "raised", "versions")
+
+    def __init__(self, head: Head, fields: FrozenDict, versions: FrozenDict) -> None:
+        self.head, self.fields, self.versions = head, fields, versions
+        self.raised = False
+
+
+class CommitBuilder:
+    """All of the appends or none. Leaving the block with an exception records nothing.
+
+    `events` has the records afterwards, in the order of the appends.
+    """
+
+    def __init__(self, lp: Limpet) -> None:
+        self._lp = lp
+        self._sessions: list[Session[Any]] = []
+        self._drafts: list[Prepared] = []
+        self._expect: dict[int, int] = {}
+        self._known: dict[Key, _Known] = {}
+        self._guards: dict[Key, dict[str, int]] = {}
+        self._schemas: dict[Key, str | None] = {}
+        self._begun = self._done = False
+        self.events: tuple[Event, ...] = ()
+
+    def append(
+        self,
+        session: Session[Any],
+        type: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        expect: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Add an event of `session`. Takes what Session.append takes, except `partial`.
+
+        Where it changes typed state, that is checked now, on what the session knows (it has to be
+        loaded), and the commit raises SessionConflict if another writer was faster on a field
+        that was looked at.
+        """
+        draft = Draft(type=type, data={} if data is None else data, **more)
+        self._add(session, draft, expect=expect)
+
+    def apply(
+        self,
+        session: Session[Any],
+        update: Mapping[str, Any],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+        **more: Any,
+    ) -> None:
+        """As Session.apply, on what the session knows of its state, within this commit.
+
+        It is not tried again: if another writer was faster, the commit raises SessionConflict.
+        """
+        typed = _checked(session)._typed
+        if typed is None:
+            raise InvalidInput("apply needs typed state. Open the session with a state_type.")
+        known = self._know(session)
+        typed.check(known.head)
+        if known.head.schema_version is not None:
+            typed.prove(known.head, session._fields)
+        planned = typed.plan(known.fields, update, actor or session.actor)
+        if not planned.ops and type is None:
+            return
+        raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
+        draft = Draft(
+            type="state.updated" if type is None else type,
+            data={} if data is None else data,
+            actor=actor,
+            ops=planned.ops,
+            **more,
+        )
+        facts = [] if raising is None else [structs.replace(raising, actor=actor)]
+        prepared = [self._lp._prepare(fact, session.actor, reserved=True) for fact in facts]
+        prepared.append(self._lp._prepare(draft, session.actor, reserved=type is None))
+        for each in prepared:
+            self._put(session, each)
+        known.raised = True
+        self._guard(session, known, planned.guards)
+
+    def label(
+        self, session: Session[Any], labels: Mapping[str, str | None], *, actor: str | None = None
+    ) -> None:
+        """As Session.label, within this commit."""
+        self._add(session, Draft(type=LABELED, data=labeled_data(labels), actor=actor), fact=True)
+
+    def set_priority(
+        self, session: Session[Any], priority: int, *, actor: str | None = None
+    ) -> None:
+        """As Session.set_priority, within this commit."""
+        data = prioritized_data(priority)
+        self._add(session, Draft(type=PRIORITIZED, data=data, actor=actor), fact=True)
+
+    def mark_processed(
+        self, session: Session[Any], seqs: Iterable[int], *, actor: str | None = None
+    ) -> None:
+        """As Session.mark_processed: the answer and "this was answered", all or nothing."""
+        self._add(session, Draft(type=PROCESSED, data=processed_data(seqs), actor=actor), fact=True)
+
+    def set_timer(
+        self,
+        session: Session[Any],
+        name: str,
+        at: datetime,
+        *,
+        kind: TimerKind = "wake",
+        actor: str | None = None,
+    ) -> None:
+        """As Session.set_timer, within this commit."""
+        data = timer_data(name, at, kind)
+        self._add(session, Draft(type=TIMER_SET, data=data, actor=actor), fact=True)
+
+    def clear_timer(self, session: Session[Any], name: str, *, actor: str | None = None) -> None:
+        """As Session.clear_timer: what the timer was for and "this was done", all or nothing."""
+        self._add(session, Draft(type=TIMER_CLEARED, data=timer_name(name), actor=actor), fact=True)
+
+    def _add(
+        self, session: Session[Any], draft: Draft, *, expect: int | None = None, fact: bool = False
+    ) -> None:
+        version = check_expect(expect)
+        prepared = self._lp._prepare(draft, _checked(session).actor, reserved=fact)
+        typed = session._typed
+        if typed is not None and changes_fields(prepared):
+            known = self._know(session)
+            typed.check(known.head)
+            self._guard(session, known, typed.fit_after(known.fields, [prepared]))
+        self._put(session, prepared)
+        if version is not None:
+            self._expect[len(self._drafts) - 1] = version
+
+    def _put(self, session: Session[Any], prepared: Prepared) -> None:
+        if self._done:
+            raise InvalidEvent("this commit is over; begin another with lp.commit()")
+        if not self._begun:  # or all that is added would be forgotten without a word
+            raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
+        if session._lp is not self._lp:
+            raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
+        known = self._known.get(session.key)
+        if known is not None:
+            known.fields = ops.apply(known.fields, own_ops(prepared))
+        self._drafts.append(prepared)
+        self._sessions.append(session)
+
+    def _guard(self, session: Session[Any], known: _Known, names: Iterable[str]) -> None:
+        """Record only under this schema, and if these fields are still what was looked at."""
+        guards = {name: int(known.versions.get(name, 0)) for name in names}
+        self._guards.setdefault(session.key, {}).update(guards)
+        self._schemas[session.key] = known.head.schema_version
+
+    def _know(self, session: Session[Any]) -> _Known:
+        """State as this commit will leave it so far: one for a key, whatever object names it."""
+        known = self._known.get(session.key)
+        if known is None:
+            if session._head is None:
+                raise SessionNotLoaded("the state")
+            known = _Known(session.head, session._fields, session._versions)
+            for owner, draft in zip(self._sessions, self._drafts, strict=True):
+                if owner.key == session.key:
+                    known.fields = ops.apply(known.fields, own_ops(draft))
+            self._known[session.key] = known
+        return known
+
+    async def __aenter__(self) -> CommitBuilder:
+        self._begun = True
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._done = True
+        if kind is None and self._drafts:
+            await self._record()
+
+    async def _record(self) -> None:
+        by_key: dict[object, list[int]] = {}
+        for place, session in enumerate(self._sessions):
+            by_key.setdefault(session.key, []).append(place)
+        commits = tuple(self._commit(places) for places in by_key.values())
+        for session in dict.fromkeys(self._sessions):
+            session._check_temp(self._of(session))
+        try:
+            answers = await self._lp._committing(commits)
+        except StoreError as error:
+            error.ids = tuple(draft.id for draft in self._drafts)
+            raise
+        events: dict[int, Event] = {}
+        for places, answer in zip(by_key.values(), answers, strict=True):
+            events.update(zip(places, answer.events, strict=True))
+            self._lp._hub.touch(answer.head.key, answer.head.version)
+            for session in dict.fromkeys(self._sessions[place] for place in places):
+                mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
+                session._absorb(answer, tuple(mine))
+        self.events = tuple(events[place] for place in range(len(self._drafts)))
+
+    def _of(self, session: Session[Any]) -> list[Prepared]:
+        pairs = zip(self._sessions, self._drafts, strict=True)
+        return [draft for owner, draft in pairs if owner is session]
+
+    def _commit(self, places: list[int]) -> Commit:
+        expects = {self._expect[place] for place in places if place in self._expect}
+        if len(expects) > 1:
+            raise InvalidEvent("one session is expected at two versions in one commit")
+        sessions = [self._sessions[place] for place in places]
+        fences = {session.lease.fence for session in sessions if session.lease is not None}
+        if len(fences) > 1:
+            raise InvalidEvent("one session is written under two leases in one commit")
+        return Commit(
+            sessions[0].key,
+            tuple(self._drafts[place] for place in places),
+            expects.pop() if expects else None,
+            fences.pop() if fences else None,
+            self._guards.get(sessions[0].key, {}),
+            self._schemas.get(sessions[0].key, UNSET),
+        )
+
+
+def _checked(session: Session[Any]) -> Session[Any]:
+    """What is written to is a session, not its key."""
+    if not isinstance(session, Session):
+        raise InvalidInput(
+            f"{described(session)} is no session. Pass lp.session(key), or what lp.get returned."
+        )
+    return session

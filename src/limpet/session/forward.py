@@ -1,0 +1,100 @@
+"""Forward: the schema version that state is brought to, and the event that brings it there.
+
+What a load and a migration of the whole store have in common. It reads and writes nothing itself.
+Without a State class it needs no pydantic; `typed` adds the class, and with it a check of what
+comes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from limpet.errors import InvalidSchema, SessionMigrationFailed, SessionSchemaIncompatible
+from limpet.model.diff import diff
+from limpet.model.events import Draft
+from limpet.model.head import MIGRATED, Head
+from limpet.model.limits import OPS_PER_EVENT_MAX
+from limpet.model.migrations import Migrated, MigrationRegistry, Way, check_registry
+from limpet.model.ops import Delete, PlainOp, Set, scope_of
+from limpet.model.semver import SchemaVersion
+from limpet.model.values import FrozenDict
+
+
+class Forward:
+    """A version to bring state to, and the migrations that lead there."""
+
+    __slots__ = ("_fitting", "code", "migrations")
+
+    def __init__(self, code: SchemaVersion, migrations: MigrationRegistry) -> None:
+        self.code, self.migrations = code, check_registry(migrations)
+        self._fitting: tuple[str, int] | None = None  # a version that needs no step of so many
+
+    def way(self, stored: str | None) -> Way:
+        """The steps from a stored version; empty if its state is read as it is.
+
+        Raises MigrationError: no state of this version can be brought forward.
+        """
+        if stored is None or (stored, len(self.migrations)) == self._fitting:
+            return ()
+        try:
+            way = self.migrations.path(SchemaVersion.parse(stored), self.code)
+        except InvalidSchema as error:
+            raise SessionSchemaIncompatible(stored, str(self.code), error.reason) from error
+        if not way:
+            self._fitting = (stored, len(self.migrations))
+        return way
+
+    def check(self, head: Head) -> None:
+        """Raise MigrationError unless state is read as it is: others may have migrated it since."""
+        if self.way(head.schema_version):
+            reason = "it was migrated since this object was loaded; refresh it first"
+            raise SessionSchemaIncompatible(str(head.schema_version), str(self.code), reason)
+
+    def migration(self, head: Head, fields: FrozenDict) -> Draft | None:
+        """The event that makes stored state what the code expects; None if it can be read.
+
+        Checked before it is proposed: what comes out fits. Raises MigrationError, SchemaViolation.
+        """
+        stored = head.schema_version
+        if stored is None or not self.way(stored):
+            return None
+        migrated = self.migrations.migrate(fields, stored, self.code)
+        self._refuse_shared(stored, migrated)
+        self.fit(migrated.fields)
+        return Draft(
+            type=MIGRATED,
+            data={
+                "from": stored,
+                "to": str(self.code),
+                "steps": [list(migration.step) for migration in migrated.path],
+                "checksum_before": migrated.checksum_before,
+                "checksum_after": migrated.checksum_after,
+            },
+            ops=_ops(fields, migrated.fields),
+        )
+
+    def fit(self, fields: Mapping[str, Any]) -> None:
+        """Raise SchemaViolation if migrated fields are not what the code declares."""
+
+    def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
+        """Names that migrated fields hold and the code does not declare."""
+        return ()
+
+    def _refuse_shared(self, stored: str, migrated: Migrated) -> None:
+        """A migration is of the session's own fields: what others see is not its to write."""
+        for name in migrated.fields:
+            if not name or scope_of(name) != "session":
+                reason = f"made {name!r}, which is no field of the session's own"
+                step = migrated.path[-1].step
+                raise SessionMigrationFailed(stored, str(self.code), step, reason)
+
+
+def _ops(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
+    """The smallest operations from one to the other; whole fields, where those are too many."""
+    ops = diff(before, after).ops()
+    if len(ops) <= OPS_PER_EVENT_MAX:
+        return ops
+    gone: list[PlainOp] = [Delete((name,)) for name in before if name not in after]
+    changed = {op.path[0] for op in ops}
+    return (*gone, *[Set((name,), after[name]) for name in after if name in changed])

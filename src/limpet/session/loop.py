@@ -1,0 +1,147 @@
+"""An event loop in a thread of its own, for callers who do not await.
+
+Whoever waits for it can be interrupted, and takes back what it asked for; whoever waits when it is
+stopped is answered. It knows nothing of what it runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import sys
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+from limpet.errors import InvalidInput, StoreClosed, StoreForked
+
+R = TypeVar("R")
+_LOOK_SECONDS: Final = 0.5  # after which a waiting caller looks whether it was interrupted
+_FINISH_SECONDS: Final = 5.0  # for calls of other threads, once the store is closed
+
+
+class Loop:
+    """An event loop in a daemon thread, and a way to run things on it from outside."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="limpet-sync", daemon=True
+        )
+        self._thread.start()
+        self._pid = os.getpid()
+        self._lock = threading.Lock()  # over "is it open" and handing over: nobody waits in vain
+        self._ending = False
+        self._streams: set[asyncio.Task[None]] = set()  # those that are being ended
+
+    def call(self, function: Any, *args: Any, **named: Any) -> Any:
+        """What the function gives on the loop. A caller who is interrupted takes it back."""
+        self.check_caller()
+        answer = self._hand_over(_settled(function, args, named))
+        try:
+            result, error = _awaited(answer)
+        except CancelledError as error:
+            raise StoreClosed from error
+        except BaseException:  # Ctrl-C: what nobody waits for must not go on waiting
+            answer.cancel()
+            raise
+        if error is not None:
+            raise error
+        return result
+
+    def end(self, stream: Stream) -> None:
+        """End a stream whoever drops it: the collector may do so in any thread, at any time, in
+        the middle of any call of ours. So it takes no lock and waits for nothing."""
+        if self.is_open():
+            with suppress(RuntimeError):  # it closes now, and with it every stream
+                self._loop.call_soon_threadsafe(self._end, stream)
+
+    def _end(self, stream: Stream) -> None:
+        task = self._loop.create_task(stream.end())
+        self._streams.add(task)
+        task.add_done_callback(self._streams.discard)
+
+    def check_caller(self) -> None:
+        """Refuse who would wait for ever: a forked child, and what runs on the loop itself."""
+        if self._pid != os.getpid():
+            raise StoreForked
+        if self.is_here():
+            raise InvalidInput(
+                "a function called by Limpet cannot wait for Limpet. Do it before or after."
+            )
+
+    def is_here(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def is_open(self) -> bool:
+        """Whether calls are answered. Once Python ends, the loop's thread does not run any more."""
+        return self._pid == os.getpid() and not self._ending and not sys.is_finalizing()
+
+    def stop(self) -> None:
+        """End the thread. Once is enough: whoever comes second need not wait."""
+        with self._lock:
+            if self._ending:
+                return
+            self._ending = True
+        asyncio.run_coroutine_threadsafe(self._finish(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _hand_over(self, work: Coroutine[Any, Any, R]) -> Future[R]:
+        with self._lock:
+            if self._ending:
+                work.close()
+                raise StoreClosed
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    async def _finish(self) -> None:
+        """Let other threads' calls end, which they do now that the store is closed."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            _, left = await asyncio.wait(left, timeout=_FINISH_SECONDS)
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+
+
+def _awaited(answer: Future[R]) -> R:
+    """The answer, however long it takes. Python notices a signal that comes just before it begins
+    to wait only when it wakes again: so it wakes now and then."""
+    while not answer.done():
+        with suppress(TimeoutError):
+            return answer.result(_LOOK_SECONDS)
+    return answer.result()  # or what was raised, a TimeoutError of its own perhaps
+
+
+async def _settled(
+    function: Any, args: tuple[Any, ...], named: Mapping[str, Any]
+) -> tuple[Any, BaseException | None]:
+    """What a function gives or raises. asyncio would end the loop's thread with the last two."""
+    try:
+        result = function(*args, **named)
+        return (await result if inspect.isawaitable(result) else result), None
+    except (KeyboardInterrupt, SystemExit) as error:
+        return None, error
+
+
+class Stream:
+    """An async iterator that is stepped from outside, and can be ended while it waits."""
+
+    def __init__(self, events: AsyncGenerator[Any]) -> None:
+        self._events = events
+        self._step: asyncio.Task[Any] | None = None
+
+    async def next(self) -> Any:
+        self._step = asyncio.current_task()
+        return await anext(self._events)
+
+    async def end(self) -> None:
+        if self._step is not None and not self._step.done():  # its caller was interrupted
+            self._step.cancel()
+            await asyncio.wait([self._step])
+        await self._events.aclose()

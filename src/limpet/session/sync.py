@@ -1,0 +1,59 @@
+"""The same verbs without await, for scripts and notebooks.
+
+Nothing is implemented twice: an event loop runs in a thread of its own and every call is handed to
+it. What comes back is wrapped only if it has verbs itself. What a type checker sees of the three is
+in sync.pyi, which a test holds to the classes they stand for.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
+
+from limpet.errors import StoreClosed
+from limpet.session.commit import CommitBuilder
+from limpet.session.facade import Facade
+from limpet.session.loop import Loop
+from limpet.session.session import Session
+from limpet.session.sessions import Limpet
+from limpet.store.protocol import Seal
+
+S = TypeVar("S", covariant=True)
+
+
+class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
+    """A commit over several sessions, without await: `with lp.commit() as c: …`."""
+
+
+class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
+    """A session, or a handle on one, without await."""
+
+
+class SyncLimpet(Facade[Limpet], of=Limpet):
+    """Limpet without await, open at once: use it in a `with` block, or call close()."""
+
+    def __init__(
+        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+    ) -> None:
+        super().__init__(Limpet(url, seal=seal, connections=connections), Loop())
+        try:
+            super().__enter__()
+        except BaseException:
+            self._loop.stop()
+            raise
+
+    def __enter__(self) -> SyncLimpet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Finish what was handed over and let go of everything. Closing twice is fine."""
+        if self._loop.is_open():
+            self._loop.check_caller()
+            try:
+                with suppress(StoreClosed):  # another thread was faster
+                    self._loop.call(self._of.close)
+            finally:
+                self._loop.stop()

@@ -1,0 +1,316 @@
+"""What a type checker sees of the synchronous face.
+
+Each signature is that of the async class without await; tests/unit/session/test_sync_types.py
+compares them one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from limpet.model import ops as op
+from limpet.model.envelope import Envelope, Format
+from limpet.model.events import Draft, Event
+from limpet.model.head import Head, TimerKind
+from limpet.model.keys import Key
+from limpet.model.lease import Lease
+from limpet.model.migrations import MigrationRegistry
+from limpet.model.state import State
+from limpet.session.migrate import MigrationPlan
+from limpet.session.sessions import AnyKey
+from limpet.store.protocol import (
+    Diagnosis,
+    Erasure,
+    FeedEntry,
+    Order,
+    Page,
+    Progress,
+    Report,
+    Seal,
+)
+
+S = TypeVar("S", bound=State)
+S_co = TypeVar("S_co", covariant=True)
+
+class SyncCommit:
+    events: tuple[Event, ...]
+    def __enter__(self) -> SyncCommit: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def append(
+        self,
+        session: SyncSession[Any],
+        type: str,
+        data: Mapping[str, Any] | None = None,
+        *,
+        expect: int | None = None,
+        **more: Any,
+    ) -> None: ...
+    def apply(
+        self,
+        session: SyncSession[Any],
+        update: Mapping[str, Any],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        actor: str | None = None,
+        **more: Any,
+    ) -> None: ...
+    def label(
+        self,
+        session: SyncSession[Any],
+        labels: Mapping[str, str | None],
+        *,
+        actor: str | None = None,
+    ) -> None: ...
+    def set_priority(
+        self, session: SyncSession[Any], priority: int, *, actor: str | None = None
+    ) -> None: ...
+    def mark_processed(
+        self, session: SyncSession[Any], seqs: Iterable[int], *, actor: str | None = None
+    ) -> None: ...
+    def set_timer(
+        self,
+        session: SyncSession[Any],
+        name: str,
+        at: datetime,
+        *,
+        kind: TimerKind = "wake",
+        actor: str | None = None,
+    ) -> None: ...
+    def clear_timer(
+        self, session: SyncSession[Any], name: str, *, actor: str | None = None
+    ) -> None: ...
+
+class SyncSession(Generic[S_co]):
+    key: Key
+    actor: str | None
+    lease: Lease | None
+    damaged: tuple[int, ...]
+    @property
+    def head(self) -> Head: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def state(self) -> S_co: ...
+    @property
+    def values(self) -> Mapping[str, Any]: ...
+    @property
+    def events(self) -> tuple[Event, ...]: ...
+    def refresh(self, *, tail: int = 20) -> SyncSession[S_co]: ...
+    def envelope(self, *, format: Format = "json") -> bytes: ...
+    def read(
+        self,
+        *,
+        after: int = 0,
+        limit: int = 100,
+        reverse: bool = False,
+        types: Iterable[str] | None = None,
+    ) -> tuple[Event, ...]: ...
+    def pending(self, *, limit: int = 100) -> tuple[Event, ...]: ...
+    def follow(self, *, after: int = 0) -> Iterator[Event]: ...
+    def append(
+        self,
+        type: str,
+        data: Mapping[str, Any] = ...,
+        *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = ...,
+        merge: Mapping[str, Mapping[str, Any]] = ...,
+        add: Mapping[str, Sequence[Any]] = ...,
+        inc: Mapping[str, int | float] = ...,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        expect: int | None = None,
+        partial: bool = False,
+    ) -> Event: ...
+    def append_many(
+        self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
+    ) -> tuple[Event, ...]: ...
+    def update(
+        self, change: Callable[[S_co], Mapping[str, Any] | None], *, actor: str | None = None
+    ) -> Event | None: ...
+    def apply(
+        self,
+        update: Mapping[str, Any],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Event | None: ...
+    def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event: ...
+    def set_timer(
+        self, name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
+    ) -> Event: ...
+    def clear_timer(self, name: str, *, actor: str | None = None) -> Event: ...
+    def set_priority(self, priority: int, *, actor: str | None = None) -> Event: ...
+    def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event: ...
+
+class SyncLimpet:
+    url: str
+    def __init__(
+        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+    ) -> None: ...
+    def __enter__(self) -> SyncLimpet: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+    def close(self) -> None: ...
+    @overload
+    def create(
+        self,
+        app: str,
+        user: str,
+        *,
+        state: S,
+        id: str | None = None,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        migrations: MigrationRegistry | None = None,
+    ) -> SyncSession[S]: ...
+    @overload
+    def create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str | None = None,
+        state: Mapping[str, Any] | Envelope = ...,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+    ) -> SyncSession[Mapping[str, Any]]: ...
+    @overload
+    def get(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[S]: ...
+    @overload
+    def get(
+        self,
+        key: AnyKey,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[Mapping[str, Any]]: ...
+    @overload
+    def find(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        actor: str | None = None,
+    ) -> SyncSession[S] | None: ...
+    @overload
+    def find(
+        self, key: AnyKey, *, tail: int = 20, actor: str | None = None
+    ) -> SyncSession[Mapping[str, Any]] | None: ...
+    @overload
+    def get_or_create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str,
+        state: S,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        tail: int = 20,
+        migrations: MigrationRegistry | None = None,
+    ) -> SyncSession[S]: ...
+    @overload
+    def get_or_create(
+        self,
+        app: str,
+        user: str,
+        *,
+        id: str,
+        state: Mapping[str, Any] | Envelope = ...,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        tail: int = 20,
+    ) -> SyncSession[Mapping[str, Any]]: ...
+    @overload
+    def session(
+        self,
+        key: AnyKey,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> SyncSession[S]: ...
+    @overload
+    def session(
+        self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
+    ) -> SyncSession[Mapping[str, Any]]: ...
+    def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        label: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        created_after: datetime | None = None,
+        updated_after: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
+    def commit(self) -> SyncCommit: ...
+    def delete(self, key: AnyKey) -> bool: ...
+    def erase(self, key: AnyKey) -> Erasure | None: ...
+    def watch(
+        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
+    ) -> Iterator[FeedEntry]: ...
+    def position(self) -> str: ...
+    def verify(self, key: AnyKey | None = None, *, progress: Progress | None = None) -> Report: ...
+    def doctor(self, *, progress: Progress | None = None) -> Diagnosis: ...
+    def migrate(
+        self,
+        registry: MigrationRegistry,
+        state_type: type[State] | None = None,
+        *,
+        app: str | None = None,
+        apply: bool = False,
+        progress: Progress | None = None,
+    ) -> MigrationPlan: ...
+    def backup(self, target: str | Path, *, progress: Progress | None = None) -> None: ...
+    def claim(
+        self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
+    ) -> tuple[Lease, ...]: ...
+    def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
+    def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool: ...
+    def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease: ...
+    def release_lock(self, lease: Lease) -> bool: ...

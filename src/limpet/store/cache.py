@@ -1,0 +1,119 @@
+"""What a writer remembers between transactions: folds of recent sessions, newest scope values.
+
+True as long as nobody else commits. When another process has, everything is doubted at once and
+each entry is compared with its head before it is used again. Readers may borrow a fold: it is
+immutable, and they compare its version with the head they read themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from limpet.model.events import Event
+from limpet.model.fold import Fold, ScopeKey, ScopeValue
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.lease import with_lease
+
+SESSIONS_MAX: Final = 4_096
+SCOPES_MAX: Final = 4_096
+BYTES_MAX: Final = 64 * 2**20
+TAIL_MAX: Final = 32
+TAIL_BYTES_MAX: Final = 4_096  # of one event in the tail
+_ENTRY_BYTES: Final = 1_024
+
+
+class Live(msgspec.Struct):
+    """A session in memory. `delta_bytes` is the size of its log since the snapshot."""
+
+    sid: int
+    fold: Fold
+    snapshot_bytes: int
+    delta_bytes: int
+    damaged: bool
+    era: int
+    tail: tuple[Event, ...] = ()  # the newest events, without a gap, up to the fold's version
+
+    def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
+        """Take over a lease, which no event tells of; the head under it."""
+        head = self.fold.head
+        if (head.fence, head.lease_us, head.worker) != (fence, lease_us, worker):
+            head = with_lease(head, fence, lease_us, worker)
+            self.fold = Fold(head, self.fold.fields, self.fold.versions)
+        return head
+
+
+class LiveScope(msgspec.Struct):
+    """A scope name in memory, with the version of its last whole value and the ops since."""
+
+    value: ScopeValue
+    base: int
+    since_base: int
+    era: int
+
+
+class Cache:
+    """Bounded, oldest use first out."""
+
+    def __init__(self) -> None:
+        self.era = 0
+        self._pulse: int | None = None
+        self._sessions: dict[Key, Live] = {}
+        self._sizes: dict[Key, int] = {}
+        self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._bytes = 0
+
+    def tell(self, pulse: int) -> None:
+        """Give the database's data_version; a new one means that another process committed."""
+        if pulse != self._pulse:
+            self._pulse = pulse
+            self.era += 1
+
+    def peek(self, key: Key) -> Live | None:
+        """An entry that may be out of date. For readers in other threads, who compare versions."""
+        return self._sessions.get(key)
+
+    def session(self, key: Key) -> Live | None:
+        live = self._sessions.pop(key, None)
+        if live is not None:
+            self._sessions[key] = live  # most recently used
+        return live
+
+    def keep(self, key: Key, live: Live) -> None:
+        """Put an entry in, or tell that it has grown."""
+        size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES + 1_024 * len(live.tail)
+        self._bytes += size - self._sizes.get(key, 0)
+        self._sessions[key], self._sizes[key] = live, size
+        while len(self._sessions) > SESSIONS_MAX or self._bytes > BYTES_MAX:
+            oldest = next(iter(self._sessions))
+            if oldest == key:
+                break
+            self.forget(oldest)
+
+    def forget(self, key: Key) -> None:
+        self._sessions.pop(key, None)
+        self._bytes -= self._sizes.pop(key, 0)
+
+    def scope(self, key: ScopeKey) -> LiveScope | None:
+        live = self._scopes.get(key)
+        return live if live is not None and live.era == self.era else None
+
+    def keep_scope(self, key: ScopeKey, live: LiveScope) -> None:
+        if len(self._scopes) >= SCOPES_MAX:
+            self._scopes.clear()
+        self._scopes[key] = live
+
+    def forget_scope(self, key: ScopeKey) -> None:
+        self._scopes.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything: a transaction failed and what is true must be read again."""
+        self._sessions.clear()
+        self._sizes.clear()
+        self._scopes.clear()
+        self._bytes = 0
+
+    def sessions(self) -> list[tuple[Key, Live]]:
+        return list(self._sessions.items())

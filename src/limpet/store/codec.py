@@ -1,0 +1,103 @@
+"""The codec: what happens to encoded bytes on their way to disk, in this order and nowhere else.
+
+    encode (the model's JSON) → compress (zstd, when it pays) → seal (when a seal is given)
+
+`flags` says which steps were taken, so any mixture can be read: switching compression or sealing
+on changes new rows only. A CRC-32 of the stored bytes finds rot without keys.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from limpet.store.protocol import Place, Seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMPRESSED: Final = 1
+SEALED: Final = 2
+# Below this a frame's overhead and the time for it outweigh what zstd saves on text.
+COMPRESS_BYTES_MIN: Final = 1_024
+_LEVEL: Final = 3
+NO_SEAL: Final = "has a sealed body and no seal was given to open it"
+
+
+class Damaged(Exception):
+    """Stored bytes that are not what was stored. Never leaves the store."""
+
+
+class Codec:
+    """Both directions, with an optional seal."""
+
+    __slots__ = ("_seal", "seals")
+
+    def __init__(self, seal: Seal | None = None) -> None:
+        self._seal = seal
+        self.seals = seal is not None
+
+    def pack(
+        self, raw: bytes, place: Place | None, *, bound: bool = False
+    ) -> tuple[int, bytes, int]:
+        """flags, stored bytes and their CRC, which covers the place too if `bound`.
+
+        The place may be left out where nothing is sealed or bound.
+        """
+        flags, stored = 0, raw
+        if len(raw) >= COMPRESS_BYTES_MIN:
+            smaller = _zstd().compress(raw, _LEVEL)
+            if len(smaller) < len(raw) * 7 // 8:
+                flags, stored = COMPRESSED, smaller
+        if self._seal is not None:
+            assert place is not None
+            flags |= SEALED
+            stored = self._seal.seal(bytes((flags,)) + stored, place)
+        crc = crc32(stored)
+        return flags, stored, crc32(place.aad(), crc) if bound and place is not None else crc
+
+    def unpack(
+        self,
+        flags: int,
+        stored: bytes,
+        crc: int,
+        place: Callable[[], Place],
+        *,
+        bound: bool = False,
+    ) -> bytes:
+        """The bytes that were packed. Raises Damaged if they cannot be had."""
+        if not isinstance(stored, bytes) or not isinstance(flags, int):
+            raise Damaged("has a body of the wrong kind")
+        found = crc32(stored)
+        if (crc32(place().aad(), found) if bound else found) != crc:
+            raise Damaged("has a body that rotted: its checksum does not match")
+        if flags & ~(COMPRESSED | SEALED):
+            raise Damaged(f"has a body in a form this release does not know ({flags})")
+        if flags & SEALED:
+            stored = self._open(flags, stored, place())
+        if flags & COMPRESSED:
+            try:
+                return bytes(_zstd().decompress(stored))
+            except Exception as error:
+                raise Damaged(f"has a body that cannot be decompressed ({error})") from error
+        return stored
+
+    def _open(self, flags: int, stored: bytes, place: Place) -> bytes:
+        if self._seal is None:
+            raise Damaged(NO_SEAL)
+        try:
+            opened = self._seal.open(stored, place)
+        except Exception as error:  # whatever the seal raises, the body is not readable
+            raise Damaged(f"has a sealed body that this key does not open ({error!r})") from error
+        if opened[:1] != bytes((flags,)):  # sealed with it: nobody else can say what it is
+            raise Damaged("has other flags than it was sealed with")
+        return opened[1:]
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd

@@ -1,0 +1,106 @@
+"""Cursors: where a page of heads ended, in a form that callers pass back and cannot misuse."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidCursor, InvalidQuery
+from limpet.model.keys import unfit
+from limpet.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
+from limpet.model.values import EMPTY, FrozenDict
+from limpet.store.protocol import Query
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    query: Query
+    mark: int  # the time that the order goes by
+    row: int  # among equal times: the row
+
+
+_NUMBER: Final = re.compile("[0-9]{1,19}").fullmatch
+_decode: Final = msgspec.json.Decoder(_Cursor, dec_hook=lambda kind, found: kind(found))
+
+
+def write(query: Query, mark: int, row: int) -> str:
+    raw = msgspec.json.encode(_Cursor(query, mark, row))
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def read(cursor: str, query: Query) -> tuple[int, int]:
+    """mark and row of a cursor that this very query returned; raises InvalidCursor."""
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        found = _decode.decode(raw)
+    except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
+        raise InvalidCursor from None
+    if found.query != query or not max(abs(found.mark), abs(found.row)) <= INT_MAX:
+        raise InvalidCursor
+    return found.mark, found.row
+
+
+def write_position(*numbers: int) -> str:
+    """A place in a feed, as text."""
+    return ".".join(map(str, numbers))
+
+
+def read_position(position: str, count: int) -> tuple[int, ...]:
+    """The numbers of a place in a feed; raises InvalidCursor."""
+    parts = position.split(".") if isinstance(position, str) else []
+    if len(parts) != count or not all(map(_NUMBER, parts)):
+        raise InvalidCursor("feed")
+    numbers = tuple(map(int, parts))
+    if max(numbers) > INT_MAX:
+        raise InvalidCursor("feed")
+    return numbers
+
+
+def check_position(position: str | None) -> str | None:
+    """What may be a place in a feed; whether it is one of its own, a store knows."""
+    if position is not None:
+        read_position(position, position.count(".") + 1 if isinstance(position, str) else 1)
+    return position
+
+
+def check_app(app: str | None) -> str | None:
+    """An app to look into, or None for all. Raises InvalidQuery."""
+    if app is not None and (reason := unfit(app, KEY_PART_CHARS_MAX)):
+        raise InvalidQuery(f"the app {app!r} {reason}")
+    return app
+
+
+def check(query: Query) -> None:
+    """Refuse what no index serves, in every store alike."""
+    if query.order not in ("created", "updated"):
+        raise InvalidQuery(f"order is 'created' or 'updated', not {query.order!r}")
+    for text in (query.app, query.user, *query.labels, *query.labels.values()):
+        if text is not None and (reason := unfit(text, KEY_PART_CHARS_MAX)):
+            raise InvalidQuery(f"the name {text!r} {reason}")
+    if len(query.labels) > QUERY_LABELS_MAX:
+        raise InvalidQuery(f"{len(query.labels)} labels at once, more than {QUERY_LABELS_MAX}")
+    if query.user is not None and query.app is None:
+        raise InvalidQuery("a user belongs to an app: name the app too")
+    if query.labels and query.app is None:
+        raise InvalidQuery("labels belong to an app: name the app too")
+    if query.order == "updated" and (query.app is None or query.labels):
+        raise InvalidQuery("order='updated' is indexed by app and by user: name an app, no label")
+
+    if query.created_after_us is not None and query.order != "created":
+        raise InvalidQuery("created_after goes with order='created'")
+    if query.updated_after_us is not None and query.order != "updated":
+        raise InvalidQuery("updated_after goes with order='updated'")
+
+
+def labels(given: Mapping[str, Any] | None) -> FrozenDict:
+    """The labels of a query, checked to be texts."""
+    if given is None:
+        return EMPTY
+    pairs = given.items() if isinstance(given, Mapping) else [(None, None)]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise InvalidQuery("label takes names and values that are text, as in {'plan': 'gold'}")
+    return FrozenDict(given)

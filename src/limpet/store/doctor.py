@@ -1,0 +1,90 @@
+"""What a verification found, as checks: the part of a diagnosis that is the same for every store.
+
+A store's own doctor looks at how it is kept (settings, versions, clocks); this looks at what was
+read. Pure: a report goes in, checks come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from limpet.store.codec import NO_SEAL
+from limpet.store.protocol import Check, Finding, Report
+
+_PARTS: Final = {"event": "log", "session": "log", "label": "indexes", "file": "indexes"}
+_HOLDS: Final = {
+    "log": "chain, checksums and seqs hold",
+    "folds": "heads and state are what the log amounts to",
+    "indexes": "nothing disagrees with the tables",
+}
+_ADVICE: Final = {
+    "log": "Keep a copy of the store as it is. Sessions that are not named are whole: restore the "
+    "whole store from a backup, or open the backup beside it and carry the state of those that "
+    "are named over. Look at the disk and the memory of this machine.",
+    "folds": "Something else than Limpet wrote to the store, or it rotted. Keep a copy; restore "
+    "the whole store from a backup, or open the backup beside it and carry the state of the "
+    "sessions that are named over.",
+    "indexes": "Keep a copy, then restore the whole store from a backup. Do not write to the "
+    "store before.",
+}
+_UNSEALED: Final = "Call lp.doctor() in a program that opens the store with its seal."
+_SHOWN: Final = 3
+
+
+def read_checks(report: Report) -> tuple[Check, ...]:
+    """One check for each kind of thing that a verification reads."""
+    locked = [finding for finding in report.findings if NO_SEAL in finding.problem]
+    broken = damage(report)
+    checks = [_part(name, report, [f for f in broken if _name(f) == name]) for name in _HOLDS]
+    if locked:
+        found = "sealed bodies could not be opened; their chain and checksums were checked"
+        checks.append(Check("seal", found, "warning", _UNSEALED))
+    return tuple(checks)
+
+
+def damage(report: Report) -> tuple[Finding, ...]:
+    """What is wrong, besides sealed bodies that could not be opened for want of a seal."""
+    return tuple(finding for finding in report.findings if NO_SEAL not in finding.problem)
+
+
+def listed(items: Iterable[str]) -> str:
+    """The first few of many, for people."""
+    items = list(items)
+    more = len(items) - _SHOWN
+    return "; ".join(items[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def finding_line(finding: Finding) -> str:
+    """A finding in one line: which session, which event, what is wrong."""
+    place = "" if finding.key is None else f"{finding.key} "
+    seq = "" if finding.seq is None else f" {finding.seq}"
+    return f"{place}{finding.where}{seq} {finding.problem}"
+
+
+def plural(count: int, what: str) -> str:
+    """So many of them, for people."""
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
+
+
+def size(count: float) -> str:
+    """Bytes, for people."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1_024:
+            return f"{count:.0f} {unit}"
+        count /= 1_024
+    return f"{count:.1f} GiB"
+
+
+def _name(finding: Finding) -> str:
+    """The check that a finding belongs to: whatever is not of the log or an index is folded."""
+    return _PARTS.get(finding.where, "folds")
+
+
+def _part(name: str, report: Report, findings: list[Finding]) -> Check:
+    if findings:
+        return Check(name, listed(map(finding_line, findings)), "problem", _ADVICE[name])
+    if name != "log":
+        return Check(name, _HOLDS[name])
+    read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
+    return Check(name, f"{read}: {_HOLDS[name]}")

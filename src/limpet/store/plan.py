@@ -1,0 +1,263 @@
+"""Planning commits: from what is asked and what is there to what is to be written.
+
+Pure but for the view it is given, and the same for every store: a store shows the planner its
+present state, adds the commits of its callers one after the other, then writes the plan in one
+transaction. A refused commit raises here, before anything was written, and leaves the plan as it
+was, so it cannot harm its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from limpet.errors import (
+    InvalidEvent,
+    NotPending,
+    SessionConflict,
+    SessionExists,
+    SessionFenced,
+    SessionNotFound,
+)
+from limpet.model.events import Commit, Event, Prepared
+from limpet.model.fold import (
+    Fold,
+    Record,
+    ScopeKey,
+    ScopeValue,
+    ScopeWrite,
+    record,
+    scope_next,
+    scope_ops,
+)
+from limpet.model.head import CREATED, INPUT, PROCESSED, blank
+from limpet.model.keys import Key
+from limpet.model.lease import admits
+from limpet.model.ops import scope_of
+from limpet.store.protocol import Committed
+
+
+class View(Protocol):
+    """A store's present state, as the planner asks for it. Must not change while planning."""
+
+    def fold(self, key: Key) -> Fold | None:
+        """The session now, None if it never was; raises SessionDeleted or SessionErased."""
+        ...
+
+    def recorded(self, key: Key, id: str) -> Event | None:
+        """The event that the session recorded under this id, if there is such a session."""
+        ...
+
+    def pending(self, key: Key, seq: int) -> bool:
+        """Whether this event is an input that no later event has processed."""
+        ...
+
+    def scope(self, key: ScopeKey) -> ScopeValue | None:
+        """The newest version of a scope name."""
+        ...
+
+    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
+        """The newest version of every name that this user's sessions see."""
+        ...
+
+
+class Plan:
+    """What commits will write: sessions as they will be, new records, new scope versions."""
+
+    __slots__ = (
+        "_inputs",
+        "_lease_now_us",
+        "_now_us",
+        "_processed",
+        "_salt",
+        "_scanned",
+        "_undo",
+        "_view",
+        "folds",
+        "given",
+        "records",
+        "scopes",
+        "writes",
+    )
+
+    def __init__(
+        self,
+        view: View,
+        now_us: int,
+        salt: Callable[[], bytes],
+        *,
+        lease_now_us: int | None = None,
+    ) -> None:
+        """Events are dated `now_us`; leases are judged by it, or by `lease_now_us` if given."""
+        self._view, self._now_us, self._salt = view, now_us, salt
+        self._lease_now_us = now_us if lease_now_us is None else lease_now_us
+        self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
+        self._scanned = 0
+        self._inputs: set[tuple[Key, int]] = set()
+        self._processed: dict[tuple[Key, int], int] = {}
+        self.folds: dict[Key, Fold] = {}
+        self.records: list[tuple[Key, Record]] = []
+        self.given: dict[tuple[Key, str], Event] = {}
+        self.scopes: dict[ScopeKey, ScopeValue] = {}
+        self.writes: list[tuple[Key, ScopeWrite]] = []
+
+    def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
+        if len(commits) == 1 and len(commits[0].drafts) == 1:
+            answer = self._add_plain(commits[0])
+            if answer is not None:
+                return (answer,)
+        records, writes = len(self.records), len(self.writes)
+        self._undo.clear()
+        try:
+            return tuple([self._add(commit) for commit in commits])
+        except BaseException:
+            del self.records[records:], self.writes[writes:]
+            if self._scanned > records:
+                self._scanned = 0
+                self._inputs.clear()
+                self._processed.clear()
+            for kept, key, before in reversed(self._undo):
+                if before is None:
+                    del kept[key]
+                else:
+                    kept[key] = before
+            raise
+
+    def _add_plain(self, commit: Commit) -> Committed | None:
+        """The common case on the hot path: one new event, no conditions, no scopes. Else None."""
+        draft = commit.drafts[0]
+        conditions = commit.expect is not None or commit.fence is not None or commit.guards
+        if (
+            conditions
+            or commit.schema is not msgspec.UNSET
+            or draft.given
+            or draft.scoped
+            or draft.type == PROCESSED
+        ):
+            return None
+        key = commit.key
+        fold = self.folds.get(key) or self._view.fold(key)
+        if fold is None:
+            return None
+        after, rec = record(fold, draft, self._now_us, self._salt())
+        self.records.append((key, rec))
+        self.folds[key] = after
+        return Committed((rec.event,), after.head, after.fields, after.versions, {})
+
+    def _add(self, commit: Commit) -> Committed:
+        key = commit.key
+        if not commit.drafts:
+            raise InvalidEvent(f"a commit to {key} has no events")
+        fold = self.folds.get(key) or self._view.fold(key)
+        scopes = self._scopes(key) if fold is None else {}
+        events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
+        before = len(self.records)
+        if None in events:
+            fold = self._admit(commit, fold)
+            for place, draft in enumerate(commit.drafts):
+                if events[place] is None and draft.given:  # the same id twice in one commit
+                    events[place] = self.given.get((key, draft.id))
+                if events[place] is None:
+                    fold, events[place] = self._record(key, fold, draft, scopes)
+            self._put(self.folds, key, fold)
+        assert fold is not None
+        return Committed(
+            tuple(events),  # type: ignore[arg-type]  # no None is left
+            fold.head,
+            fold.fields,
+            fold.versions,
+            scopes,
+            len(events) - (len(self.records) - before),
+        )
+
+    def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
+        if fold is None:
+            return None
+        event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
+        if event is None or not event.type.startswith(INPUT):
+            return event
+        self._scan()
+        at_us = self._processed.get((key, event.seq))  # by a commit of this very plan?
+        return event if at_us is None else msgspec.structs.replace(event, processed_us=at_us)
+
+    def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
+        """Compare the commit's conditions with what is there; the fold to record onto."""
+        key, expect = commit.key, commit.expect
+        creates = expect == 0 and commit.drafts[0].type == CREATED
+        if fold is None:
+            if not creates:
+                raise SessionNotFound(key)
+            return Fold(blank(key, commit.drafts[0].id, self._now_us))
+        if expect is not None and expect != fold.head.version:
+            if creates:
+                raise SessionExists(key)
+            raise SessionConflict(key, "the session", expect, fold.head.version)
+        if commit.fence is not None and not admits(fold.head, commit.fence, self._lease_now_us):
+            raise SessionFenced(key, commit.fence, fold.head.fence)
+        if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
+            raise SessionConflict(key, "the schema", commit.schema, fold.head.schema_version)
+        for name, version in commit.guards.items():
+            actual = self._version_of(key, fold, name)
+            if actual != version:
+                raise SessionConflict(key, name, version, actual)
+        return fold
+
+    def _version_of(self, key: Key, fold: Fold, name: str) -> int:
+        """The version of a name in state, whatever its scope; 0 if it is not there."""
+        kind = scope_of(name)
+        if kind == "session":
+            return int(fold.versions.get(name, 0))
+        scope = self._scope((key.app, "" if kind == "app" else key.user, name))
+        return 0 if scope is None else scope.version
+
+    def _record(
+        self, key: Key, fold: Fold, draft: Prepared, scopes: dict[str, ScopeValue]
+    ) -> tuple[Fold, Event]:
+        if draft.type == PROCESSED:
+            self._check_pending(key, draft)
+        after, rec = record(fold, draft, self._now_us, self._salt())
+        if draft.scoped:
+            for scope_key, op in scope_ops(draft, key.app, key.user):
+                value = scope_next(scope_key, self._scope(scope_key), op)
+                self._put(self.scopes, scope_key, value)
+                scopes[scope_key[2]] = value
+                self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq)))
+        self.records.append((key, rec))
+        if draft.given:
+            self._put(self.given, (key, draft.id), rec.event)
+        return after, rec.event
+
+    def _check_pending(self, key: Key, draft: Prepared) -> None:
+        self._scan()
+        for seq in draft.data["seqs"]:
+            new = (key, seq) in self._inputs
+            if (key, seq) in self._processed or not (new or self._view.pending(key, seq)):
+                raise NotPending(seq)
+
+    def _scan(self) -> None:
+        """Note which inputs the records of this plan bring and process, each record once."""
+        for key, rec in self.records[self._scanned :]:
+            event = rec.event
+            if event.type.startswith(INPUT):
+                self._inputs.add((key, event.seq))
+            elif event.type == PROCESSED and event.data is not None:
+                self._processed.update({(key, seq): event.at_us for seq in event.data["seqs"]})
+        self._scanned = len(self.records)
+
+    def _scopes(self, key: Key) -> dict[str, ScopeValue]:
+        """What a new session finds: stored names, and those this plan has written already."""
+        found = self._view.scopes(key.app, key.user)
+        for (app, user, name), value in self.scopes.items():
+            if app == key.app and user in ("", key.user):
+                found[name] = value
+        return found
+
+    def _scope(self, key: ScopeKey) -> ScopeValue | None:
+        return self.scopes.get(key) or self._view.scope(key)
+
+    def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
+        self._undo.append((kept, key, kept.get(key)))
+        kept[key] = value

@@ -1,0 +1,134 @@
+"""The committer: gathers the commits of all callers and hands them, in batches, to its lanes.
+
+One batch is one call and one flush of the server's log, however many commits are in it. Two lanes
+take turns: while the server works on one batch, the next is planned here. What a batch touches, a
+session or a scope name, is touched by no other batch until it is settled; what has to wait for
+that keeps its place in the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from limpet.model.events import Commit
+from limpet.store.cache import Cache
+from limpet.store.postgres.connect import Line
+from limpet.store.postgres.lane import Lane
+from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.unit import Touched, Unit
+from limpet.store.protocol import Committed
+
+LANES: Final = 2
+BATCH_MAX: Final = 256
+BATCH_BYTES_MAX: Final = 8 * 2**20
+BATCH_SPLIT_MIN: Final = 16  # a batch up to this size is not worth a second flush
+WAITING_MAX: Final = 16_384
+SNAPSHOTS_EVERY: Final = 256  # batches
+_LOOKED_AT_MAX: Final = 4 * BATCH_MAX  # of the queue, for a batch
+
+
+class Committer:
+    """Belongs to one store and one event loop."""
+
+    def __init__(self, lines: Sequence[Line], reader: Reader, tell: Callable[[], None]) -> None:
+        self.cache = Cache()
+        self._lanes = [Lane(line, reader, self.cache, tell) for line in lines]
+        self._waiting: deque[Unit] = deque()
+        self._busy: set[Touched] = set()
+        self._sent = 0  # units on their way
+        self._bell = asyncio.Event()
+        self._room = asyncio.Event()
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._closing = False
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        while len(self._waiting) >= WAITING_MAX:
+            self._room.clear()
+            await self._room.wait()
+        unit = Unit(commits)
+        self._waiting.append(unit)
+        self._start()
+        self._bell.set()
+        try:
+            return await unit.wait()
+        except asyncio.CancelledError:
+            if not unit.taken:
+                self._waiting.remove(unit)  # it never happened
+            raise
+
+    async def close(self) -> None:
+        """Wait until everything that was asked for has its answer."""
+        self._closing = True
+        self._bell.set()
+        await asyncio.gather(*map(asyncio.shield, self._tasks.values()))
+        for lane in self._lanes:
+            await lane.close()
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Set the lanes going, or again if a task was ended from outside."""
+        for lane in self._lanes:
+            task = self._tasks.get(lane)
+            if task is None or task.done():
+                self._tasks[lane] = asyncio.get_running_loop().create_task(self._run(lane))
+
+    async def _run(self, lane: Lane) -> None:
+        served = 0
+        while True:
+            batch = self._take()
+            if batch:
+                await self._serve(lane, batch)
+                served += 1
+                if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
+                    await lane.write_snapshots()
+                continue
+            self._bell.clear()
+            await lane.write_snapshots()
+            if self._closing and not self._waiting:
+                self._bell.set()  # for the other lane
+                return
+            await self._bell.wait()
+
+    async def _serve(self, lane: Lane, batch: list[Unit]) -> None:
+        touched = [thing for unit in batch for thing in unit.touches()]
+        self._busy.update(touched)
+        self._sent += len(batch)
+        if self._waiting:
+            self._bell.set()  # there is more than this lane took
+        try:
+            await lane.serve(batch)
+        finally:
+            self._busy.difference_update(touched)
+            self._sent -= len(batch)
+            self._bell.set()  # somebody may have waited for what this batch touched
+
+    def _take(self) -> list[Unit]:
+        """The next batch: the first units of the queue that touch nothing that is on its way."""
+        fair = max(BATCH_SPLIT_MIN, (len(self._waiting) + self._sent + 1) // LANES)
+        batch: list[Unit] = []
+        passed: list[Unit] = []
+        blocked: set[Touched] = set()
+        size = looked_at = 0
+        while (
+            self._waiting
+            and len(batch) < min(fair, BATCH_MAX)
+            and size < BATCH_BYTES_MAX
+            and looked_at < _LOOKED_AT_MAX
+        ):
+            unit = self._waiting.popleft()
+            looked_at += 1
+            touches = unit.touches() if self._busy else ()
+            if any([thing in self._busy or thing in blocked for thing in touches]):
+                blocked.update(touches)  # nobody behind it may overtake it
+                passed.append(unit)
+                continue
+            unit.taken = True
+            batch.append(unit)
+            size += unit.size()
+        self._waiting.extendleft(reversed(passed))
+        self._room.set()
+        return batch

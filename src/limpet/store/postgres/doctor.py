@@ -1,0 +1,346 @@
+"""How a database server is kept: durability, versions, room, replication, clocks, old transactions.
+
+Everything that verification does not read. One query gathers what a check needs; a pure function
+beside it judges, so that every bad value can be tried without a server that has it. What the
+user may not see is said, not guessed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+from limpet.store.doctor import listed, plural, size
+from limpet.store.postgres.connect import (
+    SCHEMA,
+    TABLES_SECONDS_MAX,
+    TIMELINE,
+    Connection,
+    behind,
+)
+from limpet.store.protocol import Check
+
+OLDEST: Final = 14  # of the major versions that its makers still mend
+DEAD_ROWS_MIN: Final = 10_000
+LAG_BYTES_MAX: Final = 256 * 2**20
+TRANSACTION_SECONDS_MAX: Final = 30.0
+AHEAD_SECONDS_MAX: Final = 60
+CLOCK_SECONDS_MAX: Final = 1.0
+_ROUNDS: Final = 5
+
+_SETTINGS: Final = """
+SELECT name, setting FROM pg_settings WHERE name IN (
+    'server_version', 'server_version_num', 'fsync', 'synchronous_commit', 'full_page_writes',
+    'wal_level', 'autovacuum')"""
+_ROOM: Final = """
+SELECT current_setting('max_connections')::int
+           - current_setting('superuser_reserved_connections')::int AS most,
+       count(*)::int AS used, count(*) FILTER (WHERE application_name = 'limpet')::int AS ours
+  FROM pg_stat_activity
+ WHERE datid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend'"""
+_REPLICAS: Final = """
+SELECT pg_is_in_recovery() AS standby, count(r.pid)::int AS replicas,
+       count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum'))::int AS synchronous,
+       coalesce(max(CASE WHEN pg_is_in_recovery() THEN 0
+           ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn) END), 0)::bigint AS lag_bytes,
+       (SELECT count(*)::int FROM pg_replication_slots WHERE NOT active) AS idle_slots
+  FROM pg_stat_replication r"""
+_WAL: Final = """
+SELECT (SELECT coalesce(sum(size), 0) FROM pg_ls_waldir())::bigint AS held,
+       (SELECT setting::bigint * 1048576 FROM pg_settings WHERE name = 'max_wal_size') AS most"""
+_TABLES: Final = """
+SELECT relname::text AS name, n_dead_tup AS dead, n_live_tup AS live
+  FROM pg_stat_user_tables WHERE schemaname = 'limpet' ORDER BY relname"""
+_INDEXES: Final = """
+SELECT c.relname::text AS name FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+ WHERE c.relnamespace = 'limpet'::regnamespace AND NOT (i.indisvalid AND i.indisready)"""
+# Each label of a living session is a row of `labels`, and each row is such a label.
+_LABELS: Final = """
+WITH heads AS (
+    SELECT s.sid, l.key AS name, l.value FROM limpet.sessions s, jsonb_each_text(s.labels) l
+     WHERE s.deleted_us IS NULL),
+listed AS (SELECT sid, name, value FROM limpet.labels)
+SELECT count(*)::int FROM (
+    (TABLE heads EXCEPT TABLE listed) UNION ALL (TABLE listed EXCEPT TABLE heads)) AS differing"""
+_ORPHANS: Final = """
+SELECT ((SELECT count(*) FROM limpet.events e WHERE NOT EXISTS (
+            SELECT FROM limpet.sessions s WHERE s.sid = e.sid AND s.deleted_us IS NULL))
+      + (SELECT count(*) FROM limpet.snapshots n WHERE NOT EXISTS (
+            SELECT FROM limpet.sessions s WHERE s.sid = n.sid AND s.deleted_us IS NULL)))::int"""
+# A transaction that has a number and has not ended hides everything after it from the feed.
+_OLD: Final = """
+SELECT 'process ' || pid || ' of ' || coalesce(usename, '?') AS who,
+       extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
+  FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+ UNION ALL
+SELECT 'prepared transaction ' || gid,
+       extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
+ ORDER BY 2 DESC"""
+_AHEAD: Final = """
+SELECT count(*) FROM limpet.sessions
+ WHERE deleted_us IS NULL AND updated_us > limpet.now_us() + $1::bigint"""
+_SCHEMA: Final = "SELECT value FROM limpet.meta WHERE name = 'schema'"
+_SEES: Final = "SELECT pg_has_role('pg_monitor', 'usage')"
+_HIDDEN: Final = "not shown to this user"
+_SHOWING: Final = "To see it: GRANT pg_monitor to the user that the URL names."
+_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+Asked = Callable[[Connection], Awaitable[Check]]
+
+
+async def examine(conn: Connection, each: int) -> tuple[Check, ...]:
+    """All checks of the server and of our schema on it; `each` store takes so many connections."""
+    found = {row["name"]: row["setting"] for row in await conn.fetch(_SETTINGS)}
+    checks = [*settings(found)]
+    # The others below answer wrongly, rather than not at all, to those who may not ask them.
+    asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_room, each=each), _clock, _ahead]
+    for ask in asked:
+        checks.append(await ask(conn))
+    sees = await conn.fetchval(_SEES)
+    for name, ask in _MONITORED:
+        checks.append(await ask(conn) if sees else _hidden(name))
+    return tuple(checks)
+
+
+def _hidden(name: str) -> Check:
+    return Check(name, _HIDDEN, "skipped", _SHOWING)
+
+
+# --- settings: values in, checks out -------------------------------------------------------------
+
+
+def settings(found: Mapping[str, str]) -> tuple[Check, ...]:
+    """The checks that need nothing but the server's settings."""
+    return (
+        _version(found["server_version"], int(found["server_version_num"]) // 10_000),
+        _switch("fsync", found["fsync"], "a power cut can destroy the whole database"),
+        _committing(found["synchronous_commit"]),
+        _switch(
+            "full_page_writes",
+            found["full_page_writes"],
+            "a page that a power cut tears in two cannot be mended",
+        ),
+        _wal_level(found["wal_level"]),
+        _autovacuum(found["autovacuum"]),
+    )
+
+
+def _version(text: str, major: int) -> Check:
+    if major >= OLDEST:
+        return Check("server", f"PostgreSQL {text}")
+    advice = f"Upgrade the server: versions before {OLDEST} are not mended any more."
+    return Check("server", f"PostgreSQL {text}", "warning", advice)
+
+
+def _switch(name: str, value: str, danger: str) -> Check:
+    if value == "on":
+        return Check(name, value)
+    advice = f"Run: ALTER SYSTEM SET {name} = on; SELECT pg_reload_conf(). Then take a backup."
+    return Check(name, f"{value}: {danger}", "problem", advice)
+
+
+def _committing(value: str) -> Check:
+    name = "synchronous_commit"
+    if value != "off":
+        return Check(name, value)
+    advice = f"Only the URL can ask for that: take it out of the URL ({name}=off)."
+    found = "off: acknowledged commits are lost if the server crashes"
+    return Check(name, found, "problem", advice)
+
+
+def _wal_level(value: str) -> Check:
+    if value != "minimal":
+        return Check("wal_level", value)
+    advice = "Run: ALTER SYSTEM SET wal_level = replica, then restart the server."
+    found = "minimal: neither replicas nor recovery to a point in time are possible"
+    return Check("wal_level", found, "warning", advice)
+
+
+def _autovacuum(value: str) -> Check:
+    if value == "on":
+        return Check("autovacuum", value)
+    advice = "Run: ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()."
+    return Check("autovacuum", f"{value}: dead rows pile up and slow every read", "warning", advice)
+
+
+# --- our schema ----------------------------------------------------------------------------------
+
+
+async def _schema(conn: Connection) -> Check:
+    number = int(bytes(await conn.fetchval(_SCHEMA)))
+    if number == SCHEMA:
+        if await behind(conn) != TIMELINE:
+            return Check("schema", f"{number}, the one of this release")
+        advice = (
+            "Open the store once as a role with CREATE on the database: until then a watcher may "
+            "miss as many new events as the server lost."
+        )
+        return Check("schema", "from before the server was put back in time", "warning", advice)
+    advice = "A newer release migrated the database while this one was running. Upgrade limpet."
+    return Check("schema", f"{number}, not {SCHEMA}", "problem", advice)
+
+
+async def _tables(conn: Connection) -> Check:
+    """Reads whole tables, as verification does, and so may take longer than a call may."""
+    broken = [f"index {row['name']} is not valid" for row in await conn.fetch(_INDEXES)]
+    async with conn.transaction(readonly=True):
+        await conn.execute(f"SET LOCAL statement_timeout = '{TABLES_SECONDS_MAX}s'")
+        if labels := await conn.fetchval(_LABELS, timeout=TABLES_SECONDS_MAX):
+            broken.append(f"{plural(labels, 'label')} not listed as the heads have them")
+        if orphans := await conn.fetchval(_ORPHANS, timeout=TABLES_SECONDS_MAX):
+            broken.append(f"{plural(orphans, 'row')} of no living session")
+    if not broken:
+        return Check("tables", "every index is valid, no row is left over")
+    advice = (
+        "Something else than Limpet wrote to the schema, or a DROP was cut short. REINDEX SCHEMA "
+        "limpet mends indexes; restore the rest from a backup."
+    )
+    return Check("tables", listed(broken), "problem", advice)
+
+
+async def _dead_rows(conn: Connection) -> Check:
+    tables = await conn.fetch(_TABLES)
+    return dead_rows({row["name"]: (row["dead"], row["live"]) for row in tables})
+
+
+def dead_rows(tables: Mapping[str, tuple[int, int]]) -> Check:
+    """Dead and living rows of each table: more dead than alive slows every read."""
+    total = sum(dead for dead, _ in tables.values())
+    bloated = [n for n, (dead, live) in tables.items() if dead >= max(DEAD_ROWS_MIN, live)]
+    if not bloated:
+        return Check("dead rows", f"{total:,} wait for vacuum")
+    names = ", ".join(f"limpet.{name}" for name in bloated)
+    advice = (
+        f"Run: VACUUM (ANALYZE) {names}. If they come back, let autovacuum come sooner "
+        "(autovacuum_vacuum_scale_factor) and look for old transactions below."
+    )
+    return Check("dead rows", f"{total:,}, most of them in {names}", "warning", advice)
+
+
+# --- the server around it ------------------------------------------------------------------------
+
+
+async def _room(conn: Connection, *, each: int) -> Check:
+    return room(each=each, **dict(await conn.fetchrow(_ROOM)))
+
+
+def room(most: int, used: int, ours: int, each: int) -> Check:
+    """Whether one more process of ours would find connections."""
+    found = f"{used} of {most} in use, {ours} by Limpet; a process takes up to {each}"
+    if most - used >= each:
+        return Check("connections", found)
+    advice = (
+        "Raise max_connections and restart the server, run fewer processes, or give each fewer: "
+        "limpet.open(url, connections=…)."
+    )
+    return Check("connections", found, "warning", advice)
+
+
+async def _replication(conn: Connection) -> Check:
+    names = await conn.fetchval("SELECT current_setting('synchronous_standby_names')")
+    return replication(names=names, **dict(await conn.fetchrow(_REPLICAS)))
+
+
+def replication(
+    *, names: str, standby: bool, replicas: int, synchronous: int, lag_bytes: int, idle_slots: int
+) -> Check:
+    """Whether this is the server to write to, and whether its replicas follow."""
+    name = "replication"
+    if standby:
+        advice = "Name the primary in the URL, or add target_session_attrs=read-write to it."
+        return Check(name, "this is a standby, which cannot be written", "problem", advice)
+    found = f"{plural(replicas, 'replica')}, {synchronous} synchronous, "
+    found += f"{size(lag_bytes)} behind at most"
+    if names and not synchronous:
+        advice = "Bring a standby of synchronous_standby_names back, or take it from the setting."
+        return Check(name, f"{found}: commits wait for a standby", "problem", advice)
+    if idle_slots:
+        advice = "Reconnect its replica, or drop the slot: SELECT pg_drop_replication_slot(name)."
+        return Check(
+            name, f"{found}; WAL is kept for {plural(idle_slots, 'unused slot')}", "warning", advice
+        )
+    if lag_bytes > LAG_BYTES_MAX:
+        advice = "Look at the replica's disk and network; reads from it are that much older."
+        return Check(name, found, "warning", advice)
+    return Check(name, found if replicas else "no replica")
+
+
+async def _wal(conn: Connection) -> Check:
+    return wal(**dict(await conn.fetchrow(_WAL)))
+
+
+def wal(held: int, most: int) -> Check:
+    found = f"{size(held)} on disk, max_wal_size is {size(most)}"
+    if held <= 2 * most:
+        return Check("wal size", found)
+    advice = (
+        "Something keeps it: a replication slot nobody reads (pg_replication_slots) or an archive "
+        "command that fails (pg_stat_archiver)."
+    )
+    return Check("wal size", found, "warning", advice)
+
+
+async def _old_transactions(conn: Connection) -> Check:
+    found = [(row["who"], row["seconds"] or 0.0) for row in await conn.fetch(_OLD)]
+    return old_transactions(found)
+
+
+def old_transactions(open_ones: list[tuple[str, float]]) -> Check:
+    """Transactions that hold the feed's horizon back, longest first."""
+    old = [f"{who}, {age:,.0f} s" for who, age in open_ones if age >= TRANSACTION_SECONDS_MAX]
+    if not old:
+        return Check("old transactions", f"none holds the feed back, {len(open_ones)} open")
+    advice = (
+        "Followers see nothing newer until they end: SELECT pg_terminate_backend(process), or "
+        "ROLLBACK PREPARED 'name'; idle_in_transaction_session_timeout prevents them."
+    )
+    return Check("old transactions", listed(old), "warning", advice)
+
+
+async def _clock(conn: Connection) -> Check:
+    """The server's clock against ours, read at the middle of the quickest of some round trips."""
+    best = (float("inf"), 0.0)
+    for _ in range(_ROUNDS):
+        before = time.time()
+        server = await conn.fetchval(_NOW)
+        after = time.time()
+        best = min(best, ((after - before) / 2, server - (before + after) / 2))
+    return clock(skew_seconds=best[1], doubt_seconds=best[0])
+
+
+def clock(*, skew_seconds: float, doubt_seconds: float) -> Check:
+    """A skew counts only as far as it is certain."""
+    away = abs(skew_seconds)
+    found = f"the server is {away * 1_000:.1f} ms {'ahead' if skew_seconds > 0 else 'behind'} "
+    found += f"(± {doubt_seconds * 1_000:.1f} ms)"
+    if away - doubt_seconds <= CLOCK_SECONDS_MAX:
+        return Check("clock", found)
+    advice = (
+        "Events are dated by the server, timers that programs set by their own clock: keep both "
+        "machines in step with NTP (timedatectl tells; chrony, systemd-timesyncd)."
+    )
+    return Check("clock", found, "warning", advice)
+
+
+async def _ahead(conn: Connection) -> Check:
+    return ahead(await conn.fetchval(_AHEAD, AHEAD_SECONDS_MAX * 1_000_000))
+
+
+def ahead(count: int) -> Check:
+    """Sessions dated in the future: their input is due only then."""
+    if not count:
+        return Check("dates", "no session is ahead of the clock")
+    advice = (
+        "The server's clock was ahead and was set back. What came in since is due when the clock "
+        "has caught up; claim such sessions by acquire_lock if that is too late."
+    )
+    return Check("dates", f"{plural(count, 'session')} ahead of the clock", "warning", advice)
+
+
+_MONITORED: Final[tuple[tuple[str, Asked], ...]] = (
+    ("replication", _replication),
+    ("wal size", _wal),
+    ("old transactions", _old_transactions),
+)

@@ -1,0 +1,179 @@
+"""Failures: how PostgreSQL's and its driver's errors are told.
+
+Every error that a caller may meet becomes one of ours here, in words that say what to do. Opening
+asks why no connection came about (`unopened`), every later call what became of it (`translate`).
+No password is ever shown: what is told of a place is what `address.where` leaves of its URL.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final
+
+import asyncpg
+
+from limpet.errors import (
+    Asked,
+    InvalidURL,
+    LimpetError,
+    StoreBusy,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreReadOnly,
+    StoreUnopened,
+)
+
+# The line to the server broke, or was never there: what was asked may be asked again.
+BROKEN: Final = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+)
+FAILURES: Final = (*BROKEN, asyncpg.PostgresError)
+UNOPENED: Final = (*FAILURES, ValueError, OverflowError)  # the last two of a URL nobody can read
+
+RIGHTS: Final = (
+    "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA limpet and "
+    "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limpet to this role"
+)
+_ATTRIBUTES: Final = "any, primary, standby, read-write, read-only, prefer-standby"
+_SETTINGS: Final = (
+    "What stands after the ? in the URL and is no option of the driver is a setting for the "
+    "server: correct it, or take it out"
+)
+_FEWER: Final = (
+    "if it stays so, raise max_connections on the server (or the limit of this role or database), "
+    "run fewer processes, or give each fewer connections than 15: limpet.open(url, connections=…)"
+)
+
+
+def unopened(error: Exception, place: str) -> LimpetError:
+    """Why no connection came about, and what to do."""
+    match error:
+        case asyncpg.TooManyConnectionsError():
+            return translate(error, place, "read")
+        case asyncpg.ClientConfigurationError() if "certificate" not in str(error):
+            return InvalidURL(place, _misread(error))
+        case OSError() | asyncpg.InterfaceError() | asyncpg.InternalClientError():
+            return StoreUnopened(place, _unreached(error))
+        case asyncpg.PostgresError():
+            return StoreUnopened(place, f"{said(error)}. {_refused(error)}")
+        case _:
+            return InvalidURL(place, "it names a host that cannot be")
+
+
+def translate(error: BaseException, place: str, asked: Asked) -> StoreError:
+    """The one place where PostgreSQL's errors become ours, told by what was asked."""
+    match error:
+        case (
+            asyncpg.LockNotAvailableError()
+            | asyncpg.QueryCanceledError()
+            | asyncpg.DeadlockDetectedError()
+        ):
+            return StoreBusy(place)
+        case asyncpg.TooManyConnectionsError():
+            return StoreBusy(place, f"no connection is free ({said(error)})", _FEWER)
+        case asyncpg.DiskFullError():
+            return StoreFull(place)
+        case asyncpg.ReadOnlySQLTransactionError():
+            return StoreReadOnly(
+                place, "the server is a standby or read-only. Connect to the primary"
+            )
+        case asyncpg.InsufficientPrivilegeError():
+            return StoreReadOnly(place, f"{said(error)}. {RIGHTS}")
+        case asyncpg.UndefinedFunctionError():
+            newer = "A newer release may have changed the schema: upgrade"
+            return StoreFailed(place, f"{said(error)}. {newer}", asked)
+        case _:
+            return StoreFailed(place, _reason(error), asked)
+
+
+def said(error: BaseException) -> str:
+    """The error's own words, without their full stop; its name where it has none."""
+    return str(error).strip().rstrip(".") or type(error).__name__
+
+
+def _reason(error: BaseException) -> str:
+    """Why a call came to nothing."""
+    if isinstance(error, (OSError, asyncpg.CannotConnectNowError)):
+        return f"the server does not answer ({said(error)})"
+    if isinstance(error, BROKEN):
+        return f"the connection to the server broke ({said(error)})"
+    return f"{type(error).__name__}: {said(error)}"
+
+
+def _misread(error: asyncpg.ClientConfigurationError) -> str:
+    """What the driver has against an option of the URL."""
+    if "target_session_attrs" in str(error):
+        return f"its target_session_attrs is none of {_ATTRIBUTES}"
+    return said(error)
+
+
+def _unreached(error: Exception) -> str:
+    """Nobody answered, or nobody who could be talked to."""
+    text = said(error)
+    match error:
+        case TimeoutError():
+            return (
+                "the server does not answer in time. Check host and port in the URL, that the "
+                "server is running, and that no firewall stands between"
+            )
+        case socket.gaierror():
+            return f"its host is not known ({text}). Correct the host in the URL"
+        case ssl.SSLError() | asyncpg.ClientConfigurationError():
+            return (
+                f"its certificate cannot be checked ({text}). Name the authority's file in the "
+                "URL (sslrootcert=), or ask for less (sslmode=require encrypts and checks nothing)"
+            )
+        case asyncpg.TargetServerAttributeNotMatched():
+            return (
+                "none of its hosts is what target_session_attrs asks for. Name the right host in "
+                "the URL, or ask for another"
+            )
+        case ConnectionError() if "SSL" in text:
+            return (
+                f"{text}. Turn ssl on at the server, or take sslmode out of the URL; or what "
+                "listens there is no PostgreSQL: then correct host and port"
+            )
+        case _:
+            return (
+                f"the server does not answer ({text}). Check that it is running, and host and port "
+                "in the URL; then try again"
+            )
+
+
+def _refused(error: asyncpg.PostgresError) -> str:
+    """What to do about a server that answered, and let nobody in."""
+    match error:
+        case asyncpg.InvalidPasswordError():
+            return "Correct user and password in the URL, or in PGPASSWORD or ~/.pgpass"
+        case asyncpg.InvalidAuthorizationSpecificationError() if "pg_hba" in str(error):
+            return (
+                "Have the server's pg_hba.conf admit this host, user and database; if it admits "
+                "them with encryption only, write sslmode=require into the URL"
+            )
+        case asyncpg.InvalidAuthorizationSpecificationError():
+            return "Name another user in the URL, or make this one: CREATE ROLE name LOGIN"
+        case asyncpg.InvalidCatalogNameError():
+            return "Name another database in the URL, or make this one: CREATE DATABASE name"
+        case asyncpg.InsufficientPrivilegeError():
+            return RIGHTS
+        case asyncpg.CannotConnectNowError():
+            return "Wait until the server is up, then try again"
+        case asyncpg.ProtocolViolationError() if "parameter" in str(error):
+            return (
+                "A pool stands between that does not pass settings on to the server: name the "
+                "server itself in the URL"
+            )
+        case asyncpg.UndefinedObjectError() | asyncpg.DataError() | asyncpg.SyntaxOrAccessError():
+            return _SETTINGS
+        case asyncpg.CantChangeRuntimeParamError():
+            return _SETTINGS
+        case _:
+            return "Look into the server's log, then try again"

@@ -1,0 +1,302 @@
+"""A lane: one connection over which batches go to the server, one after the other.
+
+Units are planned here, on what is known of their sessions, and checked there: the function
+`limpet.commit` writes what still holds and says what does not. What does not is read anew and
+planned again, after a few times under the rows' locks, so that every writer gets its turn. If the
+connection breaks while an answer is awaited, the same events are sent again under their ids, and
+those that had been recorded are found, not doubled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import asyncpg
+import msgspec
+
+from limpet.errors import LimpetError, StoreBusy
+from limpet.model.chain import SALT_BYTES
+from limpet.model.head import CREATED
+from limpet.model.ids import Entropy
+from limpet.model.keys import Key
+from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
+from limpet.store import bodies
+from limpet.store.cache import Cache, Live
+from limpet.store.plan import Plan
+from limpet.store.postgres.call import SOON, Call, Reply
+from limpet.store.postgres.connect import (
+    LOST_PAUSE_SECONDS,
+    LOST_SECONDS_MAX,
+    Connection,
+    Line,
+)
+from limpet.store.postgres.failures import BROKEN, translate
+from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.sight import Sight
+from limpet.store.postgres.unit import Unit
+from limpet.store.protocol import Committed, Place
+
+TRIES_MAX: Final = 30
+LOCK_AFTER_TRIES: Final = 3
+_AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once already
+
+
+class Unwritable(Exception):  # no error of the tree: it never leaves the lane
+    """One unit cannot be put into bytes; what was planned with it must be planned again."""
+
+    def __init__(self, unit: Unit, reason: Exception) -> None:
+        self.unit, self.reason = unit, reason
+        super().__init__("cannot be encoded or sealed")
+
+
+class Sent(NamedTuple):
+    """A call and its reply, with the units that were in it and those the planner refused."""
+
+    call: Call
+    reply: Reply
+    planned: list[tuple[Unit, int, tuple[Committed, ...]]]
+    refused: list[tuple[Unit, LimpetError]]
+
+
+class Lane:
+    """Belongs to one committer. While it serves a batch nobody else touches what is in it."""
+
+    def __init__(self, line: Line, reader: Reader, cache: Cache, tell: Callable[[], None]) -> None:
+        self._line, self._reader, self._cache, self._tell = line, reader, cache, tell
+        self._entropy = Entropy(os.urandom)
+        self._due: dict[Key, Live] = {}
+
+    async def serve(self, units: list[Unit]) -> None:
+        """Bring every unit to an answer."""
+        waiting = units
+        try:
+            while waiting:
+                slow = [unit for unit in waiting if unit.tries >= LOCK_AFTER_TRIES]
+                quick = [unit for unit in waiting if unit.tries < LOCK_AFTER_TRIES]
+                again = await self._attempt(quick, locked=False) if quick else []
+                for unit in slow:
+                    again += await self._attempt([unit], locked=True)
+                waiting = again
+        except BaseException as error:
+            self._fail(units, error)  # those that were told already stay told
+            raise
+
+    async def write_snapshots(self) -> None:
+        """Off the critical path; one that is not written costs a later reader time."""
+        due, self._due = self._due, {}
+        for live in due.values():
+            if live.damaged:
+                continue
+            fold = live.fold
+            seq = fold.head.version
+            try:
+                raw = bodies.snapshot_body(fold.fields, fold.versions)
+                place = Place("snapshot", fold.head.uid, str(seq))
+                packed = self._reader.codec.pack(raw, place, bound=True)
+                conn = await self._line.connection()
+                await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
+            except Exception:  # a seal may fail with anything, and nobody waits for this
+                return
+            live.snapshot_bytes, live.delta_bytes = len(raw), 0
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    # --- private -------------------------------------------------------------------------------
+
+    async def _attempt(
+        self, units: list[Unit], *, locked: bool, hurried: bool = False
+    ) -> list[Unit]:
+        """Plan and send; the units that must be tried again. Whoever fails is told."""
+        try:
+            sent = await self._deliver(units, locked=locked, hurried=hurried)
+            return self._settle(sent)  # only now is it durable: nobody is told before
+        except Unwritable as error:
+            self._fail([error.unit], error.reason)
+            return [unit for unit in units if unit is not error.unit]
+        except _AGAIN as error:
+            self._cache.clear()
+            return [unit for unit in units if not self._gives_up(unit, error)]
+        except asyncpg.ReadOnlySQLTransactionError as error:
+            self._line.drop()  # the server may have become a standby: look for the primary again
+            self._fail(units, error)
+        except asyncpg.TooManyConnectionsError as error:
+            self._fail(units, error)  # whoever is in the batch: there is no line to send it over
+        except asyncpg.PostgresError as error:
+            self._cache.clear()
+            if len(units) > 1:
+                return await self._apart(units)
+            self._fail(units, error)
+        except Exception as error:
+            self._fail(units, error)
+        return []
+
+    def _gives_up(self, unit: Unit, error: Exception) -> bool:
+        """Count one more try in vain."""
+        unit.tries += 1
+        if unit.tries > TRIES_MAX:
+            self._fail([unit], error)
+        return unit.tries > TRIES_MAX
+
+    async def _deliver(self, units: list[Unit], *, locked: bool, hurried: bool) -> Sent:
+        """Send over whatever connection there is, until there is an answer or no hope of one."""
+        deadline = asyncio.get_running_loop().time() + LOST_SECONDS_MAX
+        while True:
+            try:
+                conn = await self._line.connection()
+                if not locked:
+                    return await self._send(conn, units)
+                async with conn.transaction():
+                    if hurried:
+                        await conn.execute(_HURRY)
+                    await self._lock(conn, units[0])
+                    sent = await self._send(conn, units)
+                return sent
+            except BROKEN as error:
+                # Unknown whether it was recorded: ask again under the same ids.
+                self._line.drop()
+                self._cache.clear()
+                if asyncio.get_running_loop().time() > deadline:
+                    raise translate(error, self._line.place, "write") from error
+                for unit in units:
+                    unit.know_ids()
+                await asyncio.sleep(LOST_PAUSE_SECONDS)
+
+    async def _apart(self, units: list[Unit]) -> list[Unit]:
+        """The server refused a batch as a whole: each alone, so that only the culprit fails.
+
+        Somebody else's transaction holds one of the rows, or a value cannot be stored.
+        """
+        again: list[Unit] = []
+        held: set[Key] = set()
+        for unit in units:
+            keys = {commit.key for commit in unit.commits}
+            if keys & held:
+                self._fail([unit], StoreBusy(self._line.place))
+                continue
+            again += await self._attempt([unit], locked=True, hurried=True)
+            if isinstance(unit.failure, StoreBusy):
+                held |= keys
+        return again
+
+    def _fail(self, units: list[Unit], error: BaseException) -> None:
+        self._cache.clear()
+        told = (
+            error if isinstance(error, LimpetError) else translate(error, self._line.place, "write")
+        )
+        for unit in units:
+            unit.fail(told)
+
+    async def _lock(self, conn: Connection, unit: Unit) -> None:
+        """Take the rows and names of a unit that others keep being faster to."""
+        await self._lock_rows(conn, [unit])
+        if unit.names:
+            columns = [list(column) for column in zip(*sorted(unit.names), strict=True)]
+            await conn.execute("SELECT limpet.lock_names($1, $2, $3)", *columns)
+        self._forget(unit)
+
+    async def _lock_rows(self, conn: Connection, units: list[Unit]) -> None:
+        keys = [(c.key.app, c.key.user, c.key.id) for unit in units for c in unit.commits]
+        await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
+
+    async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
+        """Plan on what is known, and have it checked and written. Changes no unit."""
+        sight = Sight(self._cache, self._reader)
+        await sight.fetch(conn, units)
+        # The server judges leases; after a refusal its time tells the planner which had ended.
+        plan = Plan(
+            sight,
+            SOON,
+            lambda: self._entropy.take(SALT_BYTES),
+            lease_now_us=max([unit.judged_us for unit in units]),
+        )
+        call = Call(plan, sight, self._reader)
+        refused: list[tuple[Unit, LimpetError]] = []
+        planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
+        for unit in units:
+            try:
+                answers = plan.add(unit.commits)
+            except LimpetError as error:
+                refused.append((unit, error))
+                continue
+            try:
+                planned.append((unit, call.take(unit.commits), answers))
+            except Exception as error:  # a seal, which is not ours, may fail with anything
+                raise Unwritable(unit, error) from error
+        reply = await call.send(conn)
+        if any([unit.lost for unit in units]) and not call.recorded():
+            # Found recorded, which does not yet mean durable: the first answer may have been lost
+            # while the server waited for a standby. A lock waits as a commit does.
+            await self._lock_rows(conn, units)
+        return Sent(call, reply, planned, refused)
+
+    def _settle(self, sent: Sent) -> list[Unit]:
+        """Tell the callers what is durable now; the units that must be tried again."""
+        again: list[Unit] = []
+        for unit, error in sent.refused:
+            # Refused on what was read before the unit came, or on top of something that came to
+            # nothing: look again first.
+            if (unit.fresh and not sent.reply.refused) or unit.tries > TRIES_MAX:
+                unit.fail(error)
+            else:
+                unit.tries += unit.fresh
+                unit.fresh = unit.lost = True
+                again.append(unit)
+        for key, live in sent.call.settle(sent.reply).items():
+            self._keep(key, live)
+        for scope_key, scope in sent.call.scopes(sent.reply).items():
+            self._cache.keep_scope(scope_key, scope)
+        if sent.reply.heard and sent.call.recorded():
+            self._tell()
+        for unit, place, answers in sent.planned:
+            self._answer(unit, place, answers, sent, again)
+        for unit in again:
+            self._forget(unit)
+        return again
+
+    def _answer(
+        self,
+        unit: Unit,
+        place: int,
+        answers: tuple[Committed, ...],
+        sent: Sent,
+        again: list[Unit],
+    ) -> None:
+        reason = sent.reply.refused.get(place)
+        told = sent.call.answers(answers, sent.reply) if reason is None else None
+        if told is not None:
+            unit.tell(tuple([_as_first(answer) for answer in told]) if unit.resent else told)
+            return
+        unit.tries += 1
+        unit.fresh = unit.lost = True
+        if reason == "fenced":
+            unit.judged_us = sent.reply.now_us
+        if unit.tries > TRIES_MAX:
+            unit.fail(StoreBusy(self._line.place))
+        else:
+            again.append(unit)
+
+    def _keep(self, key: Key, live: Live) -> None:
+        self._cache.keep(key, live)
+        if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
+            self._due[key] = live
+
+    def _forget(self, unit: Unit) -> None:
+        for commit in unit.commits:
+            self._cache.forget(commit.key)
+        for name in unit.names:
+            self._cache.forget_scope(name)
+
+
+def _as_first(answer: Committed) -> Committed:
+    """Sent twice because the first answer was lost: to the caller it happened once, and now.
+
+    But for a creation, whose caller must know that not all was told again.
+    """
+    created = answer.events[0].type == CREATED
+    return answer if created else msgspec.structs.replace(answer, repeated=0)

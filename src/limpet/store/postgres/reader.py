@@ -1,0 +1,170 @@
+"""Reading: each call one round trip, each within one snapshot of the server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.model.canon import canonical
+from limpet.model.events import Event
+from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any
+from limpet.model.head import Head, blank
+from limpet.model.keys import Key
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
+from limpet.store import bodies
+from limpet.store.cache import Live
+from limpet.store.codec import Codec, Damaged
+from limpet.store.postgres import rows
+from limpet.store.postgres.connect import Connection
+from limpet.store.postgres.rows import SQL
+from limpet.store.protocol import Erasure, Place
+
+_ALL: Final = 2**62  # events, as a tail
+Snapshot: TypeAlias = tuple[int, Fold | None, int]  # seq, fold if it can be read, size
+
+
+class Found(msgspec.Struct):
+    """A session as one round trip brought it."""
+
+    live: Live
+    events: tuple[Event, ...]
+    scopes: dict[ScopeKey, rows.Name]
+    damaged: tuple[int, ...]
+    snapshot: tuple[int, Fold | None] | None  # its seq, and the fold if it can be read
+
+
+class Reader:
+    """What is asked of the database, on whatever connection the caller holds."""
+
+    def __init__(self, codec: Codec, secret: bytes) -> None:
+        self.codec, self._secret = codec, secret
+
+    async def load(
+        self, conn: Connection, key: Key, *, tail: int = 0, scopes: bool = False
+    ) -> Found:
+        """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
+        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes)
+        heads = [row for row in found if row["kind"] == 0]
+        if not heads:
+            if await self.erasure(conn, key) is not None:
+                raise SessionErased(key)
+            raise SessionNotFound(key)
+        if heads[0]["last"] is not None:
+            raise SessionDeleted(key)
+        head = rows.head_from(key, heads[0])
+        events = [rows.event_from(r, head.uid, self.codec) for r in found if r["kind"] == 2]
+        snapshot = next((self._snapshot(head, r) for r in found if r["kind"] == 1), None)
+        if snapshot is not None and snapshot[1] is None and tail < _ALL:
+            return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
+        live, damaged = self._fold(heads[0]["sid"], head, found, events, snapshot)
+        kept = None if snapshot is None else snapshot[:2]
+        return Found(live, tuple(events), self._names(key, found), damaged, kept)
+
+    def _fold(
+        self,
+        sid: int,
+        head: Head,
+        found: list[Any],
+        events: list[Event],
+        snapshot: Snapshot | None,
+    ) -> tuple[Live, tuple[int, ...]]:
+        _, start, snapshot_bytes = snapshot or (0, None, 0)
+        fold = start or Fold(blank(head.key, head.uid, head.created_us))
+        delta = sum(
+            len(r["body"]) + EVENT_OVERHEAD_BYTES
+            for r in found
+            if r["kind"] == 2 and r["seq"] > fold.head.version
+        )
+        damaged: list[int] = []
+        seq = fold.head.version
+        for event in events:
+            if event.seq > seq:
+                damaged += range(seq + 1, event.seq)  # rows that are not there at all
+                fold, whole = replay_any(fold, event)
+                if not whole:
+                    damaged.append(event.seq)
+                seq = event.seq
+        damaged += range(seq + 1, head.version + 1)
+        settled = Fold(head, fold.fields, fold.versions)
+        return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
+
+    def _snapshot(self, head: Head, row: Any) -> Snapshot:
+        seq = row["seq"]
+        place = Place("snapshot", head.uid, str(seq))
+        try:
+            raw = self.codec.unpack(
+                row["flags"], row["body"], row["crc"], lambda: place, bound=True
+            )
+            fields, versions = bodies.snapshot_from(raw)
+        except (Damaged, msgspec.MsgspecError):
+            return seq, None, 0
+        start = blank(head.key, head.uid, head.created_us)
+        at = msgspec.structs.replace(start, version=seq)
+        return seq, Fold(at, fields, versions), len(raw)
+
+    def _names(self, key: Key, found: list[Any]) -> dict[ScopeKey, rows.Name]:
+        names: dict[ScopeKey, rows.Name] = {}
+        for row in found:
+            if row["kind"] == 3:
+                scope_key = (key.app, row["id"], row["type"])
+                name = names.setdefault(scope_key, rows.Name(scope_key, self.codec))
+                name.add(
+                    {
+                        "version": row["seq"],
+                        "base": row["at_us"],
+                        "form": row["processed_us"],
+                        "uid": row["cause"],
+                        "seq": row["more"],
+                        **{n: row[n] for n in ("flags", "body", "crc")},
+                    }
+                )
+        return names
+
+    async def names(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, rows.Name]:
+        """The newest versions of some scope names; those that never were are left out."""
+        found: dict[ScopeKey, rows.Name] = {}
+        columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
+        for row in await conn.fetch(SQL["names"], *columns):
+            key = keys[row["i"] - 1]
+            name = found.setdefault(key, rows.Name(key, self.codec))
+            name.add(row)
+        return found
+
+    async def scopes(self, conn: Connection, app: str, user: str) -> dict[ScopeKey, rows.Name]:
+        """Every name that this user's sessions see."""
+        found: dict[ScopeKey, rows.Name] = {}
+        for owner in ("", user):
+            for row in await conn.fetch("SELECT * FROM limpet.scopes_of($1, $2)", app, owner):
+                key = (app, owner, row["name"])
+                name = found.setdefault(key, rows.Name(key, self.codec))
+                name.add(row)
+        return found
+
+    async def recorded(
+        self, conn: Connection, wanted: list[tuple[Live, str]]
+    ) -> dict[tuple[Key, str], Event]:
+        """Events by the ids they were recorded under."""
+        sids = [live.sid for live, _ in wanted]
+        ids = [id for _, id in wanted]
+        found: dict[tuple[Key, str], Event] = {}
+        for row in await conn.fetch(SQL["recorded"], sids, ids):
+            live, id = wanted[row["i"] - 1]
+            head = live.fold.head
+            found[head.key, id] = rows.event_from(row, head.uid, self.codec)
+        return found
+
+    async def erasure(self, conn: Connection, key: Key) -> Erasure | None:
+        row = await conn.fetchrow(SQL["erased"], self.key_hash(key))
+        return None if row is None else Erasure(*row)
+
+    def key_hash(self, key: Key) -> bytes:
+        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+
+
+def values(names: dict[ScopeKey, rows.Name]) -> dict[str, ScopeValue]:
+    """Names as the planner and the session want them."""
+    return {key[2]: name.value for key, name in names.items() if name.value is not None}

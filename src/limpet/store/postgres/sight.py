@@ -1,0 +1,128 @@
+"""What the planner needs to know of the database, fetched before it asks.
+
+The committer remembers sessions and scope names between calls (its cache). The rest is read for one
+attempt and forgotten after it: keys that are gone, ids that were recorded, inputs still pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.model.events import Commit, Event
+from limpet.model.fold import Fold, ScopeKey, ScopeValue
+from limpet.model.head import PROCESSED
+from limpet.model.keys import Key
+from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.postgres.connect import Connection
+from limpet.store.postgres.reader import Reader, values
+from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.unit import Unit
+
+
+class Sight:
+    """One attempt's view. Implements the planner's View."""
+
+    __slots__ = ("_cache", "_gone", "_pending", "_reader", "_recorded", "_seen", "lives", "names")
+
+    def __init__(self, cache: Cache, reader: Reader) -> None:
+        self._cache, self._reader = cache, reader
+        # Held here too: the cache may let go of one to make room for another.
+        self.lives: dict[Key, Live] = {}
+        self.names: dict[ScopeKey, LiveScope] = {}
+        self._gone: dict[Key, LimpetError | None] = {}
+        self._recorded: dict[tuple[Key, str], Event] = {}
+        self._pending: set[tuple[Key, int]] = set()
+        self._seen: dict[tuple[str, str], dict[str, ScopeValue]] = {}
+
+    @property
+    def era(self) -> int:
+        return self._cache.era
+
+    async def fetch(self, conn: Connection, units: Sequence[Unit]) -> None:
+        """Read what is not known yet; nothing, for sessions that are."""
+        for unit in units:
+            for commit in unit.commits:
+                await self._fetch_session(conn, commit)
+            if unit.lost:
+                await self._fetch_recorded(conn, unit)
+        names = {name for unit in units for name in unit.names}
+        if names:
+            await self._fetch_names(conn, names)
+
+    async def _fetch_session(self, conn: Connection, commit: Commit) -> None:
+        key = commit.key
+        if key not in self.lives and key not in self._gone:
+            live = self._cache.session(key)
+            if live is None:
+                live = await self._load(conn, key)
+            if live is not None:
+                self.lives[key] = live
+        if key in self.lives:
+            for draft in commit.drafts:
+                if draft.type == PROCESSED:
+                    seqs = list(draft.data["seqs"])
+                    sids = [self.lives[key].sid] * len(seqs)
+                    rows = await conn.fetch(SQL["pending"], sids, seqs)
+                    self._pending |= {(key, seqs[row["i"] - 1]) for row in rows}
+        elif (key.app, key.user) not in self._seen:
+            seen = await self._reader.scopes(conn, key.app, key.user)
+            self._seen[key.app, key.user] = values(seen)
+
+    async def _load(self, conn: Connection, key: Key) -> Live | None:
+        try:
+            found = await self._reader.load(conn, key)
+        except SessionNotFound:
+            self._gone[key] = None
+        except (SessionDeleted, SessionErased) as error:
+            self._gone[key] = error
+        else:
+            self._cache.keep(key, found.live)
+            return found.live
+        return None
+
+    async def _fetch_names(self, conn: Connection, names: set[ScopeKey]) -> None:
+        cached = {name: self._cache.scope(name) for name in names}
+        self.names = {name: live for name, live in cached.items() if live is not None}
+        unknown = [name for name in names if name not in self.names]
+        if unknown:
+            for key, name in (await self._reader.names(conn, unknown)).items():
+                if name.value is not None:
+                    live = LiveScope(name.value, name.base, name.since_base, self._cache.era)
+                    self._cache.keep_scope(key, live)
+                    self.names[key] = live
+
+    async def _fetch_recorded(self, conn: Connection, unit: Unit) -> None:
+        wanted = [
+            (live, draft.id)
+            for commit in unit.commits
+            if (live := self.lives.get(commit.key)) is not None
+            for draft in commit.drafts
+            if draft.given
+        ]
+        if wanted:
+            self._recorded |= await self._reader.recorded(conn, wanted)
+
+    # --- the planner asks ----------------------------------------------------------------------
+
+    def fold(self, key: Key) -> Fold | None:
+        live = self.lives.get(key)
+        if live is not None:
+            return live.fold
+        error = self._gone[key]
+        if error is not None:
+            raise error
+        return None
+
+    def recorded(self, key: Key, id: str) -> Event | None:
+        return self._recorded.get((key, id))
+
+    def pending(self, key: Key, seq: int) -> bool:
+        return (key, seq) in self._pending
+
+    def scope(self, key: ScopeKey) -> ScopeValue | None:
+        live = self.names.get(key)
+        return None if live is None else live.value
+
+    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
+        return dict(self._seen.get((app, user), {}))

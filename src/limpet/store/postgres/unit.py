@@ -1,0 +1,113 @@
+"""A unit: one caller's commits on their way to the server, and the answer the caller waits for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from limpet.model.events import Commit
+from limpet.model.fold import ScopeKey
+from limpet.model.keys import Key
+from limpet.model.ops import scope_of
+from limpet.store.protocol import Committed
+
+Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
+_NO_NAMES: frozenset[ScopeKey] = frozenset()
+
+
+class Unit:
+    """Taken by one lane. A caller that is cancelled then goes only once the outcome is known."""
+
+    __slots__ = (
+        "_gone",
+        "answer",
+        "commits",
+        "failure",
+        "fresh",
+        "judged_us",
+        "lost",
+        "names",
+        "resent",
+        "settled",
+        "taken",
+        "tries",
+    )
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self.commits = commits
+        self.names = _names_of(commits)  # the scope names that it writes or guards
+        self.answer: asyncio.Future[tuple[Committed, ...]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._gone: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
+        self.failure: BaseException | None = None
+        self.settled = False  # the outcome is known
+        self.taken = False
+        self.fresh = False  # planned on what was read after it was asked for
+        self.resent = False  # an answer was lost: a repeat is our own doing
+        self.lost = False  # it may have been recorded before: look its ids up
+        self.judged_us = 0  # the server's time at which it refused the unit's fence
+        self.tries = 0
+
+    def size(self) -> int:
+        return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
+
+    def touches(self) -> list[Touched]:
+        """What no other unit may touch while this one is on its way."""
+        return [*[commit.key for commit in self.commits], *self.names]
+
+    def know_ids(self) -> None:
+        """From now on a repeat of these drafts is looked for, whoever chose their ids."""
+        self.lost = self.resent = True
+        self.commits = [_with_given_ids(commit) for commit in self.commits]
+
+    # --- the answer ----------------------------------------------------------------------------
+
+    async def wait(self) -> tuple[Committed, ...]:
+        """For the caller."""
+        try:
+            return await self.answer
+        except asyncio.CancelledError:
+            if self.taken and not self.settled:
+                self._gone = asyncio.get_running_loop().create_future()
+            while self._gone is not None and not self._gone.done():
+                try:
+                    await asyncio.shield(self._gone)
+                except asyncio.CancelledError:
+                    continue
+            raise
+
+    def tell(self, answers: tuple[Committed, ...]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answers)
+        self._release()
+
+    def fail(self, error: BaseException) -> None:
+        self.failure = error
+        if not self.answer.done():
+            self.answer.set_exception(error)
+        self._release()
+
+    def _release(self) -> None:
+        self.settled = True
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+
+
+def _names_of(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
+    found: set[ScopeKey] = set()
+    for commit in commits:
+        names = {str(op.path[0]) for d in commit.drafts if d.scoped for op in d.plain_ops}
+        for name in names.union(commit.guards):
+            kind = scope_of(name)
+            if kind in ("app", "user"):
+                found.add((commit.key.app, "" if kind == "app" else commit.key.user, name))
+    return frozenset(found) if found else _NO_NAMES
+
+
+def _with_given_ids(commit: Commit) -> Commit:
+    drafts = tuple(msgspec.structs.replace(draft, given=True) for draft in commit.drafts)
+    return msgspec.structs.replace(commit, drafts=drafts)

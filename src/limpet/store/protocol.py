@@ -1,0 +1,325 @@
+"""What a store promises. Sessions, harnesses and doors rely on these words and on nothing else.
+
+A store keeps logs and what is folded from them. It decides nothing about meaning: drafts arrive
+prepared, folding is the model's. The contract suite in `limpet.testing` holds every store to
+each sentence below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from limpet.model.events import Commit, Event
+from limpet.model.fold import ScopeValue
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.values import EMPTY, FrozenDict
+
+Order: TypeAlias = Literal["created", "updated"]
+Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
+Progress: TypeAlias = Callable[[int, int], None]  # done, total
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """What one Commit left: its events (earlier records for repeated drafts) and the session."""
+
+    events: tuple[Event, ...]
+    head: Head
+    fields: FrozenDict
+    versions: FrozenDict
+    scopes: dict[str, ScopeValue]  # app: and user: names it changed; all of them if it created
+    repeated: int = 0  # how many of the events were recorded before
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A session as one consistent reading: head, state, scopes and the last events."""
+
+    head: Head
+    fields: FrozenDict
+    versions: FrozenDict
+    scopes: dict[str, ScopeValue]
+    events: tuple[Event, ...]
+    damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which heads, in which order. Newest first unless `reverse` is False."""
+
+    app: str | None = None
+    user: str | None = None
+    labels: FrozenDict = EMPTY
+    order: Order = "created"
+    reverse: bool = True
+    created_after_us: int | None = None
+    updated_after_us: int | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some heads, and where the next page begins (None: there is none)."""
+
+    items: tuple[Head, ...]
+    cursor: str | None
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """The certificate of a forgotten session: all that is left of it."""
+
+    key_hash: bytes
+    version: int
+    link: bytes
+    erased_us: int
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, and where."""
+
+    where: str
+    problem: str
+    key: Key | None = None
+    seq: int | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a verification read and what it found."""
+
+    sessions: int
+    events: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a restore put in place, and where it left what could not be replaced cleanly."""
+
+    report: Report  # of the verification of what is in place now
+    aside: Path | None  # None: there was nothing, or it was closed and replaced
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing a doctor looked at: what was found and, where it is not well, what to do."""
+
+    name: str
+    found: str
+    severity: Severity = "ok"
+    advice: str = ""  # empty when ok
+
+    @property
+    def ok(self) -> bool:
+        return self.severity == "ok"
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Every check of a store, and the report of its verification."""
+
+    checks: tuple[Check, ...]
+    report: Report
+
+    @property
+    def ok(self) -> bool:
+        """No problem was found. Warnings, and what was skipped, are for those who read them."""
+        return all(check.severity != "problem" for check in self.checks)
+
+
+class Store(Protocol):
+    """Append-only logs with atomic commits.
+
+    Every coroutine raises StoreClosed after close and translates its driver's errors to StoreError.
+    A cancelled call either never happened or has completed by the time CancelledError is raised.
+    """
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Record all of the commits or none; durable when it returns.
+
+        Order: repeats are looked for first. A draft whose id its session has recorded before is
+        not recorded again; the first record is returned in its place, and a commit of nothing
+        but repeats succeeds whatever it expects. Then expect, fence and guards (the version of a
+        session field is the seq that last set it, of an app: or user: name its own count; 0 if it
+        is not there) are compared,
+        then each op is checked on the newest state and applied, all in one transaction: no
+        update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
+        Commits of concurrent callers do not fail each other.
+
+        Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
+        SessionConflict, SessionFenced, NotPending, or InvalidInput when an op does not fit.
+        """
+        ...
+
+    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+        """The session and its last `tail` events (at or after `since_us`), from one instant.
+
+        One round trip, and a cost that does not grow with the log. An unreadable event does not
+        make the session unreadable: it is returned with `damage` set and named in `damaged`.
+        Raises SessionNotFound, SessionDeleted, SessionErased.
+        """
+        ...
+
+    async def read(
+        self,
+        key: Key,
+        *,
+        after: int,
+        limit: int,
+        reverse: bool,
+        types: tuple[str, ...] | None,
+    ) -> tuple[Event, ...]:
+        """At most `limit` events beyond seq `after`, ascending.
+
+        Reversed: at most `limit` events before `after` (0: from the end), descending. A type
+        ending in `.*` stands for its family. Raises as load does.
+        """
+        ...
+
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        """At most `limit` inputs that no later event has processed, the oldest first.
+
+        From one instant. Its cost grows with what was recorded since the oldest of them, not with
+        the log before it. Raises as load does.
+        """
+        ...
+
+    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+        """One page of heads of living sessions, on an index: its cost does not grow with the rest.
+
+        Order "created" goes with created_after; order "updated", for an app or a user without
+        labels, with updated_after. Paging through order "created" meets every session that exists
+        throughout exactly once.
+        Raises InvalidCursor, and InvalidQuery for an order that no index serves.
+        """
+        ...
+
+    async def delete(self, key: Key) -> bool:
+        """Remove the session's log, leaving a tombstone. False if there was nothing to delete.
+
+        Durable when it returns, and atomic: a racing commit is recorded before or is refused.
+        What it wrote to app: and user: stays.
+        """
+        ...
+
+    async def erase(self, key: Key) -> Erasure | None:
+        """Forget the session: its log, its key and its labels leave the store.
+
+        A deleted session can still be erased; an erased one gives its certificate again; None
+        if there never was one. What it wrote to app: and user: stays.
+        """
+        ...
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        """Read everything back and compare: chain, checksums, folds, indexes. Changes nothing.
+
+        With a key, one session; without, every session and the store's own structures.
+        """
+        ...
+
+    def pulse(self) -> int:
+        """A number that has changed if another process may have committed since the last call.
+
+        No I/O to speak of. Never misses a commit (a store that learns by hints may be a moment
+        late where one is lost); may change without one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Finish what was handed over, release everything. Closing twice is fine."""
+        ...
+
+
+class FeedEntry(msgspec.Struct, frozen=True):
+    """One event in the feed, and the position to go on from once it was dealt with."""
+
+    position: str
+    key: Key
+    event: Event
+
+
+@runtime_checkable
+class Feed(Protocol):
+    """The log of all sessions, in one order."""
+
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[FeedEntry, ...], str]:
+        """Events beyond a position (None: from the first), and the position that was read up to.
+
+        No event is ever recorded behind a position that was returned: not by concurrent writers,
+        not by a transaction that was open for long. Events of one session come in the order of
+        their seq. Fewer than `limit` means that the end was reached for now. Events of deleted
+        sessions are no longer there. Raises InvalidCursor if the position is not one of ours.
+        """
+        ...
+
+    async def position(self) -> str:
+        """The end of the feed: whatever is recorded after this call lies beyond it.
+
+        So does nothing that the feed has handed out; what was recorded while an older transaction
+        was open, and is therefore not handed out yet, may. The cost does not grow with the log.
+        """
+        ...
+
+
+@runtime_checkable
+class Hints(Protocol):
+    """A channel by which other processes say that something changed: soon, usually."""
+
+    async def listen(self, heard: Callable[[], None]) -> None:
+        """Call `heard` when another process has committed. A lost hint only delays: see pulse."""
+        ...
+
+
+@runtime_checkable
+class Backups(Protocol):
+    """The ability to copy a whole store while it is in use."""
+
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        """Write a consistent copy to `target`, which appears complete or not at all."""
+        ...
+
+
+@runtime_checkable
+class Examined(Protocol):
+    """The ability to say how the store itself is kept: settings, versions, sizes, clocks."""
+
+    async def examine(self) -> tuple[Check, ...]:
+        """Look at everything that verify does not read. Quick, and changes nothing.
+
+        What cannot be looked at is a check too. Raises StoreError if the store cannot be reached.
+        """
+        ...
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
+
+    kind: Literal["event", "scope", "snapshot"]
+    owner: str  # the session's uid, or the scope's app and user
+    id: str
+    type: str = ""
+
+    def aad(self) -> bytes:
+        """The place as bytes for authenticated encryption."""
+        return msgspec.json.encode((self.kind, self.owner, self.id, self.type))
+
+
+class Seal(Protocol):
+    """Encryption of stored bodies. Both directions are pure functions of key, bytes and place."""
+
+    def seal(self, plain: bytes, place: Place) -> bytes: ...
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        """Raises any exception if the bytes were not sealed for this place with this key."""
+        ...
+
+
+def scope_fields(scopes: dict[str, ScopeValue]) -> dict[str, Any]:
+    """The values of the scope names that are neither deleted nor damaged."""
+    return {
+        name: scope.value
+        for name, scope in scopes.items()
+        if not scope.deleted and scope.damage is None
+    }

@@ -1,0 +1,373 @@
+"""Online backup and restore of a database file.
+
+A backup is a consistent copy taken while others write, of the schema that it was taken from. Both
+write beside the target, verify what they wrote, and rename: a target is complete or as it was,
+whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import apsw
+
+from limpet.errors import (
+    BackupDamaged,
+    BackupRefused,
+    StoreCorrupt,
+    StoreForeign,
+    StoreNewer,
+)
+from limpet.store.doctor import damage, finding_line
+from limpet.store.protocol import Progress, Report, Restored
+from limpet.store.sqlite.audit import audit_copy
+from limpet.store.sqlite.connect import (
+    APPLICATION_ID,
+    SCHEMA,
+    Database,
+    close,
+    followed,
+    may_write,
+    schema_of,
+    translate,
+)
+from limpet.store.sqlite.sql import SQL
+
+_PAGES_PER_STEP: Final = 1_000
+_EPOCH_BITS: Final = 20  # below the milliseconds of the clock: positions between two restores
+_EXISTS: Final = (
+    "exists already; to overwrite it, ask for that (replace=True, or --replace on the command line)"
+)
+_TAKEN: Final = "exists already; choose another name or remove it"
+_DIRECTORY: Final = "is a directory; name a file in it"
+_NO_DIRECTORY: Final = "is in a directory that does not exist; create it first"
+_NOT_WRITTEN: Final = "is in a directory that this user may not write; name another"
+_NO_BACKUP: Final = "is not there; name the file of a backup"
+_NOT_OURS: Final = (
+    "Nothing was replaced: name another file. If this was a store once and is too damaged to be "
+    "known as one, move it away first"
+)
+_IN_USE: Final = (
+    "has a log of its own beside it (-wal): it is open in a process, or was not closed. Close it "
+    "there, or copy it with limpet backup and restore the copy"
+)
+_ANOTHER: Final = "Restore another backup"
+_MAGIC: Final = b"SQLite format 3\x00"
+
+
+def back_up(
+    database: Database,
+    target: Path,
+    progress: Progress | None,
+    *,
+    verify: bool = False,
+    checking: Progress | None = None,
+) -> Report | None:
+    """Copy the database as it is at this moment to a file that must not exist yet.
+
+    With `verify` the copy is read back, before it gets its name, and told of; damage is copied.
+    """
+    target = followed(target)
+    _refuse_place(target)
+    if target.exists():
+        raise BackupRefused(str(target), _TAKEN)
+    source = database.connect()
+    part = _beside(target)
+    try:
+        source.execute("BEGIN")
+        source.execute("SELECT 1 FROM meta").fetchone()  # the copy is of this instant
+        _make(part, database.path)
+        report = _copy(source, part, progress, checking, verify=verify)
+        _put(part, target)
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise translate(error, database.where, "read") from error
+    except apsw.Error as error:
+        raise translate(error, str(target), "change") from error
+    except OSError as error:
+        raise BackupRefused(str(target), _unwritten(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+        close(source)
+    return report
+
+
+def restore(
+    backup: Path,
+    target: Path,
+    *,
+    replace: bool,
+    damaged: bool = False,
+    progress: Progress | None = None,
+    checking: Progress | None = None,
+) -> Restored:
+    """Put a backup in the place of a database that no process has open.
+
+    The backup is only read, and its copy verified before anything is replaced: with findings it
+    is refused, unless `damaged`. What was in its place is moved aside if it cannot be closed
+    cleanly; nothing but the database that is replaced is ever deleted.
+    """
+    target = followed(target)
+    _refuse_place(target)
+    if target.exists() and not replace:
+        raise BackupRefused(str(target), _EXISTS)
+    backup = followed(backup)
+    source = _open_backup(backup)
+    part = _beside(target)
+    try:
+        _refuse_foreign(target)
+        _make(part, target if target.exists() else backup)
+        report = _copy(source, part, progress, checking, verify=True)
+        assert report is not None
+        if not damaged:
+            _refuse_damaged(backup, report)
+        with _set_aside(target) as (aside, issued):
+            _lift(part, issued)
+            _put(part, target)
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        raise StoreCorrupt(str(backup), str(error), _ANOTHER) from error
+    except apsw.Error as error:
+        raise translate(error, str(target), "change") from error
+    except OSError as error:
+        raise BackupRefused(str(target), _unwritten(error)) from error
+    finally:
+        part.unlink(missing_ok=True)
+        close(source)
+    return Restored(report, aside)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def _refuse_place(target: Path) -> None:
+    try:
+        if target.is_dir():
+            raise BackupRefused(str(target), _DIRECTORY)
+        if not target.parent.is_dir():
+            raise BackupRefused(str(target), _NO_DIRECTORY)
+        if not may_write(target.parent):
+            raise BackupRefused(str(target), _NOT_WRITTEN)
+    except OSError as error:
+        raise BackupRefused(str(target), _unwritten(error)) from error
+
+
+def _refuse_damaged(backup: Path, report: Report) -> None:
+    findings = damage(report)
+    broken = [finding.problem for finding in findings if finding.where == "file"]
+    if broken:
+        raise StoreCorrupt(str(backup), broken[0], _ANOTHER)
+    if findings:
+        raise BackupDamaged(str(backup), tuple(map(finding_line, findings)))
+
+
+def _refuse_foreign(target: Path) -> None:
+    """Raise StoreForeign for a file that is there and is not ours, however damaged."""
+    if not target.exists() or not target.stat().st_size:
+        return
+    with target.open("rb") as file:
+        header = file.read(100)
+    if header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+        return
+    try:  # a new database has its name in its log until that is copied into the file
+        conn = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            ours = schema_of(conn) >= 0
+        finally:
+            close(conn)
+    except apsw.Error:
+        ours = False
+    if not ours:
+        raise StoreForeign(str(target), _NOT_OURS)
+
+
+def _unwritten(error: OSError) -> str:
+    what = error.strerror or str(error)
+    return f"cannot be written: {what}. Check the path, its permissions and the space on its disk"
+
+
+def _open_backup(backup: Path) -> apsw.Connection:
+    """A backup, read-only: ours, and of a schema we know."""
+    where = str(backup)
+    _refuse_unreadable(backup)
+    name = f"file:{quote(str(backup.absolute()))}?immutable=1"
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
+    try:
+        conn = apsw.Connection(name, flags=flags)
+        found = schema_of(conn)
+    except apsw.NotADBError as error:
+        raise StoreForeign(where) from error
+    except apsw.CorruptError as error:
+        raise StoreCorrupt(where, str(error), _ANOTHER) from error
+    except apsw.Error as error:
+        raise translate(error, where, "read") from error
+    if 0 < found <= SCHEMA:
+        return conn
+    close(conn)
+    raise StoreForeign(where) if found < 1 else StoreNewer(where, found, SCHEMA)
+
+
+def _refuse_unreadable(backup: Path) -> None:
+    try:
+        with backup.open("rb"):
+            pass
+        log = backup.with_name(f"{backup.name}-wal")
+        beside = log.exists() and log.stat().st_size > 0
+    except FileNotFoundError as error:
+        raise BackupRefused(str(backup), _NO_BACKUP) from error
+    except IsADirectoryError as error:
+        raise BackupRefused(str(backup), "is a directory; name the file of a backup") from error
+    except OSError as error:
+        what = f"cannot be read: {error.strerror}. Give this user the right to read it"
+        raise BackupRefused(str(backup), what) from error
+    if beside:
+        raise BackupRefused(str(backup), _IN_USE)
+
+
+# --- what is in the way --------------------------------------------------------------------------
+
+
+@contextmanager
+def _set_aside(target: Path) -> Iterator[tuple[Path | None, int]]:
+    """Hold the database that is replaced, so that nobody opens it meanwhile.
+
+    Leaving WAL mode writes everything back into the file and fails if any process has it open. A
+    file too damaged for that is moved aside with its log, where it can still be looked at: the
+    name that it has then is given, and the last position that the database has handed out.
+    """
+    if not target.exists() or not target.stat().st_size:
+        # A log of a file that is gone would be taken for the log of the one that comes.
+        with _moved(target, "-wal", "-shm", "-journal") as aside:
+            yield aside, 0
+        return
+    conn = apsw.Connection(str(target))
+    # If it cannot be closed cleanly, closing must not throw its log away.
+    conn.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    try:
+        conn.pragma("locking_mode", "exclusive")
+        conn.pragma("journal_mode", "delete")
+        conn.execute("BEGIN EXCLUSIVE")
+        issued = _issued(conn)
+    except (apsw.BusyError, apsw.LockedError) as error:
+        close(conn)
+        raise BackupRefused(str(target), "is open in a process; close it there first") from error
+    except apsw.Error:
+        close(conn)
+        with _moved(target, "-wal", "-shm", "-journal", "") as aside:
+            yield aside, 0
+        return
+    try:
+        yield None, issued
+    finally:
+        close(conn)
+
+
+@contextmanager
+def _moved(target: Path, *suffixes: str) -> Iterator[Path | None]:
+    """Give what is left of a database another name, log included, and take it back on failure."""
+    name = _beside(target).with_suffix(".damaged")
+    moved = []
+    for suffix in suffixes:
+        old = target.with_name(target.name + suffix)
+        if old.exists():
+            aside = name.with_name(name.name + suffix)
+            old.rename(aside)
+            moved.append((old, aside))
+    try:
+        asides = dict(moved)
+        yield asides.get(target, moved[0][1] if moved else None)
+    except BaseException:
+        for old, aside in moved:
+            aside.rename(old)
+        raise
+
+
+def _beside(target: Path) -> Path:
+    """A name of our own in the target's directory. What dead processes left there is cleared."""
+    for left in target.parent.glob(f"{target.name}.*-*.part*"):
+        pid = left.name.removeprefix(f"{target.name}.").partition("-")[0]
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
+            left.unlink(missing_ok=True)
+    return target.with_name(f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
+
+
+def _make(part: Path, like: Path) -> None:
+    """An empty file that nobody may read who may not read the other: of its owner and its group as
+    far as this user may give it away."""
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    found = like.stat()
+    mode = stat.S_IMODE(found.st_mode) | stat.S_IWUSR
+    with suppress(PermissionError):  # only root may
+        os.chown(part, found.st_uid, -1)
+    try:
+        os.chown(part, -1, found.st_gid)
+    except PermissionError:
+        mode &= ~stat.S_IRWXG  # another group was not meant
+    part.chmod(mode)
+
+
+# --- the copy ------------------------------------------------------------------------------------
+
+
+def _copy(
+    source: apsw.Connection,
+    part: Path,
+    progress: Progress | None,
+    checking: Progress | None,
+    *,
+    verify: bool,
+) -> Report | None:
+    """All pages in a new file; what a verification of it found, if it is to be verified."""
+    copy = apsw.Connection(str(part))
+    try:
+        with copy.backup("main", source, "main") as running:
+            while not running.done:
+                running.step(_PAGES_PER_STEP)
+                if progress is not None:
+                    progress(running.page_count - running.remaining, running.page_count)
+        copy.pragma("journal_mode", "delete")  # one file, no -wal beside it
+        report = audit_copy(copy, checking) if verify else None
+        copy.pragma("journal_mode", "wal")
+        return report
+    finally:
+        close(copy)
+
+
+def _lift(part: Path, issued: int) -> None:
+    """Let positions in the feed begin above every one that was handed out since the backup.
+
+    What was recorded since then is gone, and watchers remember positions of it: given again, they
+    would hide what comes now. By the clock, as the file that held them may be gone too.
+    """
+    copy = apsw.Connection(str(part))
+    try:
+        epochs = [(each >> _EPOCH_BITS) + 1 for each in (issued, _issued(copy))]
+        with copy:
+            copy.execute(SQL["feed_forget"])
+            copy.execute(
+                SQL["feed_begin"], (max(time.time_ns() // 1_000_000, *epochs) << _EPOCH_BITS,)
+            )
+    finally:
+        close(copy)
+
+
+def _issued(conn: apsw.Connection) -> int:
+    """The last position that a database has handed out."""
+    return int(conn.execute(SQL["feed_issued"]).get)
+
+
+def _put(part: Path, target: Path) -> None:
+    """Durable under its name: the bytes first, then the name, then the directory that has it."""
+    for path in (part, target.parent):
+        if path == target.parent:
+            os.replace(part, target)  # noqa: PTH105  # the atomic one, by its name
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

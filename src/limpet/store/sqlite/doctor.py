@@ -1,0 +1,229 @@
+"""How a database file is kept: its settings, its file system, its log, what was left undone.
+
+Everything that verification does not read. Each check asks one small thing of a connection of its
+own; a question that fails is itself a finding, so a damaged file still gets its other answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import apsw
+
+from limpet.store.doctor import plural, size
+from limpet.store.protocol import Check
+from limpet.store.sqlite.connect import APPLICATION_ID, SCHEMA
+from limpet.store.sqlite.disks import NETWORK, file_system
+from limpet.store.sqlite.wal import CHECKPOINT_PAGES
+
+PAGE_BYTES: Final = 4_096
+WAL_PAGES_MAX: Final = 4 * CHECKPOINT_PAGES
+FREE_PAGES_MIN: Final = 1_000
+CLOCK_US_MAX: Final = 60 * 1_000_000
+# A log that is begun anew during a checkpoint may be lost before these two releases, which mend
+# it in their lines (sqlite.org/wal.html#walresetbug).
+_MENDED: Final = (3, 51, 3)
+_MENDED_BEFORE: Final = (3, 50, 7)
+_WAL_HEADER: Final = b"\x02\x02"  # the versions by which a file is written and read
+_SYNC: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
+_FLEETING: Final = {"tmpfs", "ramfs", "overlay"}
+# NOOP only tells; where SQLite does not know it yet, PASSIVE copies what it can and waits for none.
+_ASK: Final = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PASSIVE)
+
+
+def examine(conn: apsw.Connection, path: Path, now_us: int) -> tuple[Check, ...]:
+    """All checks of the file at `path`, on a connection with our settings."""
+    return tuple(_asked(conn, path, now_us))
+
+
+def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
+    questions: tuple[tuple[str, Callable[[], Check]], ...] = (
+        ("sqlite", lambda: version(apsw.sqlite_lib_version())),
+        ("schema", lambda: schema(conn.pragma("application_id"), conn.pragma("user_version"))),
+        ("journal mode", lambda: journal_mode(_mode(conn, path))),
+        ("synchronous", lambda: synchronous(conn.pragma("synchronous"))),
+        ("file system", lambda: disk(file_system(path))),
+        ("page size", lambda: page_size(conn.pragma("page_size"))),
+        ("write-ahead log", lambda: _wal(conn, path)),
+        ("free pages", lambda: free(conn.pragma("freelist_count"), conn.pragma("page_count"))),
+        ("removals", lambda: _removals(conn)),
+        ("clock", lambda: clock(_newest_us(conn), now_us)),
+    )
+    for name, ask in questions:
+        try:
+            yield ask()
+        except apsw.Error as error:
+            advice = "Keep a copy of the file and restore it from a backup."
+            yield Check(name, f"cannot be read: {error}", "problem", advice)
+
+
+# --- settings: one value in, one check out -------------------------------------------------------
+
+
+def version(found: str) -> Check:
+    number = tuple(int(part) for part in found.split("."))
+    if number >= _MENDED or _MENDED_BEFORE <= number < (3, 51):
+        return Check("sqlite", found)
+    advice = (
+        "Upgrade apsw to 3.51.3 or later: before it, a checkpoint that meets a commit of another "
+        "process can, very rarely, damage the file."
+    )
+    return Check("sqlite", found, "warning", advice)
+
+
+def schema(application_id: int, number: int) -> Check:
+    if application_id == APPLICATION_ID and number == SCHEMA:
+        return Check("schema", f"{number}, the one of this release")
+    advice = "Another program changed the file's header. Restore it from a backup."
+    found = f"{number}, application id {application_id:#x}"
+    return Check("schema", found, "problem", advice)
+
+
+def journal_mode(mode: str) -> Check:
+    if mode == "wal":
+        return Check("journal mode", mode)
+    advice = (
+        "Close every process that has the file open; the next program that opens it to write "
+        "switches it back."
+    )
+    return Check(
+        "journal mode", f"{mode}, not wal: readers and writers block each other", "problem", advice
+    )
+
+
+def synchronous(level: int) -> Check:
+    name = _SYNC.get(level, str(level))
+    if level >= 2:
+        return Check("synchronous", f"{name}: every commit is synced before it is answered")
+    advice = "Leave ?sync=… out of the URL, unless losing the last commits is acceptable."
+    if level == 1:
+        found = "normal: a power cut may take the last commits (a crash does not)"
+        return Check("synchronous", found, "warning", advice)
+    return Check("synchronous", f"{name}: a power cut may damage the file", "problem", advice)
+
+
+def disk(kind: str | None) -> Check:
+    if kind is None:
+        advice = "Make sure that the file is on a local disk that outlives the machine."
+        return Check("file system", "not told by this operating system", "skipped", advice)
+    if kind in NETWORK:
+        advice = "Move the file to a local disk: locks over a network cannot be trusted."
+        return Check("file system", f"{kind}, over a network", "problem", advice)
+    if kind in _FLEETING:
+        advice = "Put the file on a disk, or a volume that outlives the machine or container."
+        return Check(
+            "file system", f"{kind}, gone with the machine or container", "warning", advice
+        )
+    return Check("file system", f"{kind}, local")
+
+
+def page_size(count: int) -> Check:
+    if count == PAGE_BYTES:
+        return Check("page size", size(count))
+    advice = (
+        f"It works, more slowly: the log is lengthened for pages of {PAGE_BYTES:,}. With every "
+        "process closed, run: sqlite3 FILE 'PRAGMA journal_mode=delete; PRAGMA page_size=4096; "
+        "VACUUM; PRAGMA journal_mode=wal'."
+    )
+    return Check("page size", size(count), "warning", advice)
+
+
+# --- what has piled up ---------------------------------------------------------------------------
+
+
+def _mode(conn: apsw.Connection, path: Path) -> str:
+    """As the header has it, where the file is read as it lies there and SQLite does not tell."""
+    if conn.readonly("main"):
+        with path.open("rb") as file:
+            header = file.read(20)
+        if header[18:20] == _WAL_HEADER:
+            return "wal"
+    return str(conn.pragma("journal_mode"))
+
+
+def _wal(conn: apsw.Connection, path: Path) -> Check:
+    log = path.with_name(path.name + "-wal")
+    length = log.stat().st_size if log.exists() else 0
+    if conn.readonly("main"):
+        if not length:
+            return Check("write-ahead log", "empty")
+        found = f"{size(length)}; how much of it waits is told to those who may write"
+        advice = "To see it, run the doctor as a user who may write the file."
+        return Check("write-ahead log", found, "skipped", advice)
+    try:
+        pages, copied = conn.wal_checkpoint(mode=_ASK)
+    except apsw.BusyError:
+        return Check("write-ahead log", f"{size(length)}, being copied into the file just now")
+    return wal(length, max(pages, 0), max(copied, 0))
+
+
+def wal(length: int, pages: int, copied: int) -> Check:
+    waiting = pages - copied
+    found = f"{size(length)}, {waiting:,} of its {pages:,} pages wait to be copied into the file"
+    if not pages:
+        return Check("write-ahead log", "empty")
+    if waiting <= WAL_PAGES_MAX:
+        return Check("write-ahead log", found)
+    advice = (
+        "Some process keeps a read transaction open, so the log cannot be emptied and grows. End "
+        "that transaction (lsof FILE names the processes), then write once."
+    )
+    return Check("write-ahead log", found, "warning", advice)
+
+
+def free(unused: int, pages: int) -> Check:
+    found = f"{unused:,} of {pages:,} pages are free for reuse"
+    if unused < max(FREE_PAGES_MIN, pages // 2):
+        return Check("free pages", found)
+    advice = (
+        "Nothing is wrong: the space is used again. To give it back, close every process and run: "
+        "sqlite3 FILE VACUUM."
+    )
+    return Check("free pages", found, "warning", advice)
+
+
+def _removals(conn: apsw.Connection) -> Check:
+    rows = conn.execute(
+        "SELECT count(*), coalesce(sum(sid NOT IN (SELECT sid FROM sessions)), 0) FROM purges"
+    ).fetchone()
+    assert rows is not None
+    return removals(*rows)
+
+
+def removals(waiting: int, erased: int) -> Check:
+    """Logs of ended sessions whose rows are not all gone: a process died, or is still at it."""
+    name = "removals"
+    if not waiting:
+        return Check(name, "no deleted or erased session has rows left")
+    if erased:
+        advice = (
+            "The process that erased them died before their bytes were overwritten. Call lp.erase "
+            "with the same key again: it finishes, and gives the same certificate."
+        )
+        return Check(
+            name, f"rows are left of {plural(erased, 'erased session')}", "problem", advice
+        )
+    advice = (
+        "The next process that writes removes them, a few thousand rows at a time. If the number "
+        "stays the same while one writes, restart that process."
+    )
+    return Check(name, f"rows are left of {plural(waiting, 'deleted session')}", "warning", advice)
+
+
+def _newest_us(conn: apsw.Connection) -> int | None:
+    newest: Any = conn.execute("SELECT max(updated_us) FROM sessions").get
+    return None if newest is None else int(newest)
+
+
+def clock(newest_us: int | None, now_us: int) -> Check:
+    """The wall against the newest event: time never runs backwards within a session."""
+    if newest_us is None or newest_us - now_us <= CLOCK_US_MAX:
+        return Check("clock", "not behind the newest event")
+    ahead = (newest_us - now_us) / 1_000_000
+    advice = (
+        "Set this machine's clock (timedatectl), and keep it set (chrony, systemd-timesyncd). "
+        "Until it has caught up, new events of those sessions all have the same time."
+    )
+    return Check("clock", f"the newest event is {ahead:,.0f} s in the future", "warning", advice)

@@ -1,0 +1,375 @@
+"""The SQLite store: the embedded default.
+
+Reads run inline on the caller's event loop, each bounded and within one instant of the database;
+writes go to the writer's thread, which is started by the first of them. Several processes may
+open the same file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from limpet.errors import (
+    Asked,
+    LimpetError,
+    StoreBusy,
+    StoreClosed,
+    StoreCorrupt,
+    StoreForked,
+    StoreReadOnly,
+)
+from limpet.model.events import Commit, Event
+from limpet.model.fold import Fold
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.lease import Lease
+from limpet.store import cursor as cursors
+from limpet.store.cache import TAIL_MAX
+from limpet.store.clock import Clock
+from limpet.store.codec import Codec
+from limpet.store.protocol import (
+    Check,
+    Committed,
+    Erasure,
+    FeedEntry,
+    Loaded,
+    Page,
+    Progress,
+    Query,
+    Report,
+    Seal,
+)
+from limpet.store.sqlite import doctor, heads, remove
+from limpet.store.sqlite.audit import Audit
+from limpet.store.sqlite.backup import back_up
+from limpet.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
+from limpet.store.sqlite.disks import refuse_network
+from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.work import Desk
+from limpet.store.sqlite.writer import Job, Writer
+from limpet.store.threads import in_thread
+
+TAILS_MAX: Final = 256
+T = TypeVar("T")
+
+
+class SQLiteStore:
+    """A database file. Open with `await SQLiteStore.open(path)`."""
+
+    def __init__(
+        self, database: Database, conn: apsw.Connection, codec: Codec, clock: Clock
+    ) -> None:
+        self._database, self._codec, self._clock = database, codec, clock
+        self._reader = Reader(conn, codec)
+        self._writer: Writer | None = None
+        self._tails: dict[Key, tuple[Event, ...]] = {}
+        self._pid = os.getpid()
+        self._open = True
+        self._closed = asyncio.Event()
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        sync: str = "full",
+        seal: Seal | None = None,
+        vfs: str | None = None,
+        busy_seconds: float = BUSY_SECONDS_MAX,
+        clock: Clock | None = None,
+    ) -> SQLiteStore:
+        """Open the file, creating it if it is not there. Raises StoreError."""
+        refuse_network(path)
+        database = Database(path, sync=sync, vfs=vfs, busy_seconds=busy_seconds)
+        try:
+            conn = database.prepare(patient=False)
+        except StoreBusy:  # another process is at it: wait where nobody else has to
+            conn = await in_thread(database.prepare)
+        return cls(database, conn, Codec(seal), clock or Clock())
+
+    @classmethod
+    async def look(cls, path: Path, *, sync: str = "full") -> SQLiteStore:
+        """Open the file that is there to read it, and nothing else. Raises StoreError."""
+        refuse_network(path)
+        database = Database(path, sync=sync, vfs=None, looking=True)
+        conn = await in_thread(database.recognise)
+        database.remember()
+        return cls(database, conn, Codec(None), Clock())
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
+        return self._write().submit(Job(commits, None))
+
+    async def delete(self, key: Key) -> bool:
+        job = Job((), partial(self._remove, remove.delete, key), "change")
+        deleted: bool = await self._write().submit(job)
+        return deleted
+
+    async def erase(self, key: Key) -> Erasure | None:
+        job = Job((), partial(self._remove, remove.erase, key), "change")
+        erasure: Erasure | None = await self._write().submit(job)
+        # Also when it was erased before: that process may have died between there and here.
+        if erasure is not None and await self._write().submit(
+            Job((), remove.is_unfinished, "change")
+        ):
+            await self._overwrite()
+        return erasure
+
+    async def _overwrite(self) -> None:
+        """Let nothing of what was erased be left in the files. Others write between the steps."""
+        while await self._write().submit(Job((), Writer.purge_some, "change")):
+            pass
+        await self._write().submit(Job((), remove.rewrite, "change"))
+        deadline = time.monotonic() + self._database.busy_seconds
+        while not await self._write().submit(Job((), remove.finish, "change")):
+            if time.monotonic() > deadline:
+                raise StoreBusy(f"{self._database.where} (erased, but its log is still read)")
+            await asyncio.sleep(0.01)
+
+    def _remove(self, how: Callable[[Writer, Key, int], Any], key: Key, writer: Writer) -> Any:
+        return how(writer, key, self._clock())
+
+    # --- work ----------------------------------------------------------------------------------
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        return await self._at_desk(
+            lambda desk: desk.claim(worker, limit, lease_seconds, app), "lease"
+        )
+
+    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds), "change")
+
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
+        return await self._at_desk(lambda desk: desk.release(lease, retry_seconds), "change")
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds), "lease")
+
+    async def _at_desk(self, ask: Callable[[Desk], T], asked: Asked) -> T:
+        job = Job((), lambda writer: ask(Desk(writer, self._clock)), asked)
+        answer: T = await self._write().submit(job)
+        return answer
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+        return self._read(lambda: self._load(key, tail, since_us))
+
+    async def read(
+        self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+    ) -> tuple[Event, ...]:
+        return self._read(lambda: self._events(key, after, limit, types, reverse=reverse))
+
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        return self._read(lambda: self._pending_inputs(key, limit))
+
+    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+        conn = self._reader.conn
+        return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
+
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[FeedEntry, ...], str]:
+        position = 0 if after is None else cursors.read_position(after, 1)[0]
+        found: list[FeedEntry] = []
+        while True:
+            room = limit - len(found)
+            more, end = self._read(partial(self._changes, position, app, key, room))
+            found += more
+            if len(found) == limit or end == position:  # less than a page only at the end
+                return tuple(found), cursors.write_position(end)
+            position = end
+            await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
+
+    def _changes(
+        self, after: int, app: str | None, key: Key | None, limit: int
+    ) -> tuple[list[FeedEntry], int]:
+        with self._reader.instant():
+            return self._reader.changes(after, app, key, limit)
+
+    async def position(self) -> str:
+        return self._read(lambda: cursors.write_position(self._reader.feed_end()))
+
+    def pulse(self) -> int:
+        return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
+
+    # --- the whole file ------------------------------------------------------------------------
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        self._check()
+
+        return await self._apart(lambda conn: Audit(conn, self._codec).run(key, progress))
+
+    async def examine(self) -> tuple[Check, ...]:
+        self._check()
+        now_us = self._clock()
+        return await self._apart(lambda conn: doctor.examine(conn, self._database.path, now_us))
+
+    async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        self._check()
+        await in_thread(lambda: back_up(self._database, target, progress))
+
+    async def close(self) -> None:
+        if not self._open:
+            await self._closed.wait()
+            return
+        self._open = False
+        try:
+            close(self._reader.conn)
+            if self._writer is not None:
+                await self._writer.end()
+            self._database.forget()
+        finally:
+            self._closed.set()
+        self._database.refuse_written()
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if not self._open:
+            raise StoreClosed
+        if self._pid != os.getpid():
+            raise StoreForked
+
+    async def _apart(self, work: Callable[[apsw.Connection], T]) -> T:
+        """Long reading: in a thread, on a connection of its own."""
+
+        def run() -> T:
+            conn = self._database.connect()
+            try:
+                return work(conn)
+            except apsw.Error as error:
+                raise translate(error, self._database.where, "read") from error
+            finally:
+                close(conn)
+
+        return await in_thread(run)
+
+    def _write(self) -> Writer:
+        self._check()
+        if self._database.looking:
+            raise StoreReadOnly(self._database.where, "it was opened to be looked at. Open it anew")
+        if self._writer is None or self._writer.failed:
+            self._writer = Writer(self._database, self._codec, self._clock)
+            self._writer.start()
+        return self._writer
+
+    def _read(self, query: Callable[[], T]) -> T:
+        self._check()
+        try:
+            return query()
+        except apsw.Error as error:
+            raise translate(error, self._database.where, "read") from error
+        except LimpetError:
+            raise
+        except Exception as error:  # what is stored cannot be what was written
+            raise StoreCorrupt(self._database.where, repr(error)) from error
+
+    def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
+        reader = self._reader
+        with reader.instant():
+            sid, head = reader.living(key)
+            fold, events, damaged = self._fold(sid, key, head)
+            if len(events) < min(tail, head.version):
+                last = self._last(key, head, tail)
+                if last is None:
+                    sql, past = SQL["events_last"], head.version + 1
+                    read = reader.events(sid, head.uid, sql, past, tail)
+                    last = self._keep_last(key, tuple(reversed(read)))
+                events = last
+            scopes = reader.scopes(key.app, key.user)
+        events = events[len(events) - min(tail, len(events)) :]
+        if since_us is not None:
+            events = tuple(event for event in events if event.at_us >= since_us)
+        damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
+        return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
+
+    def _fold(
+        self, sid: int, key: Key, head: Head
+    ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
+        """The fold at this head: the writer's if it is just that, else read from the tables."""
+        live = None if self._writer is None else self._writer.cache.peek(key)
+        if live is not None and not live.damaged:
+            fold = live.fold
+            if fold.head.version == head.version and fold.head.uid == head.uid:
+                return fold, (), ()
+        found = self._reader.found(sid, head)
+        return found.fold, found.events, found.damaged
+
+    def _last(self, key: Key, head: Head, limit: int) -> tuple[Event, ...] | None:
+        """The last events from the writer's memory, if it has them all at this very version.
+
+        Whatever changes an event (being processed) is an event too, so equal versions are equal.
+        """
+        live = None if self._writer is None else self._writer.cache.peek(key)
+        for last in (() if live is None else live.tail, self._tails.get(key, ())):
+            current = last and last[-1].seq == head.version and last[-1].link == head.link
+            if current and len(last) >= min(limit, head.version):
+                return last[len(last) - min(limit, len(last)) :]
+        return None
+
+    def _keep_last(self, key: Key, last: tuple[Event, ...]) -> tuple[Event, ...]:
+        """Remember the last events that were read: they are asked for again and again."""
+        if 0 < len(last) <= TAIL_MAX:
+            if len(self._tails) >= TAILS_MAX:
+                self._tails.clear()
+            self._tails[key] = last
+        return last
+
+    def _events(
+        self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool
+    ) -> tuple[Event, ...]:
+        sql = SQL["events_last" if reverse else "events_after"]
+        start = (after or 2**62) if reverse else after
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            if reverse and types is None and not 0 < after <= head.version:
+                last = self._last(key, head, limit)
+                if last is None:
+                    read = self._reader.events(sid, head.uid, sql, start, limit)
+                    last = self._keep_last(key, tuple(reversed(read)))
+                return last[::-1]
+            if types is None:
+                return tuple(self._reader.events(sid, head.uid, sql, start, limit))
+            chosen, args = _by_type(types)
+            sql = sql.replace(" ORDER BY", f" AND ({chosen}) ORDER BY")
+            return tuple(self._reader.events(sid, head.uid, sql, start, *args, limit))
+
+    def _pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
+        """The head knows how many there are, so no row before the oldest is looked at."""
+        with self._reader.instant():
+            sid, head = self._reader.living(key)
+            if not head.pending:
+                return ()
+            since = self._reader.conn.execute(SQL["pending_since"], (sid, head.pending)).get
+            if since is None:  # the head counts inputs that are lost
+                return ()
+            sql = SQL["pending_inputs"]
+            return tuple(self._reader.events(sid, head.uid, sql, since, limit))
+
+
+def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:
+    """A condition on type. A family is the range from its dot to the character after the dot."""
+    if not types:
+        return "FALSE", []
+    parts, args = [], []
+    for each in types:
+        if each.endswith(".*"):
+            parts.append("type >= ? AND type < ?")
+            args += [each[:-1], each[:-2] + "/"]
+        else:
+            parts.append("type = ?")
+            args.append(each)
+    return " OR ".join(f"({part})" for part in parts), args

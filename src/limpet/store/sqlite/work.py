@@ -1,0 +1,113 @@
+"""Claims and leases, on the writer's thread: each in one transaction, so never two at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import apsw
+
+from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.model.due import runnable_us
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.lease import Lease, acquired, lease_of, released, renewed
+from limpet.model.limits import PRIORITY_MAX
+from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.writer import Writer
+from limpet.store.work import span_us
+
+
+class Desk:
+    """Where leases are given and taken back. The clock is read under the write lock."""
+
+    def __init__(self, writer: Writer, clock: Callable[[], int]) -> None:
+        self._writer, self._clock = writer, clock
+
+    def claim(
+        self, worker: str, limit: int, lease_seconds: float, app: str | None
+    ) -> tuple[Lease, ...]:
+        with self._writer.transaction():
+            now_us = self._clock()
+            until_us = now_us + span_us(lease_seconds)
+            found = due(self._writer.conn, now_us, limit, app)
+            leases = [
+                Lease(Key(*key), worker, fence + 1, until_us, lease_seconds)
+                for _, *key, fence in found
+            ]
+            values = [
+                (lease.fence, until_us, worker, until_us, row[0])
+                for lease, row in zip(leases, found, strict=True)
+            ]
+            self._writer.conn.executemany(SQL["set_lease"], values)
+        for lease in leases:
+            self._settle(lease.key, lease.fence, until_us, worker)
+        return tuple(leases)
+
+    def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        return self._change(
+            lease.key,
+            lease_seconds,
+            lambda head, now_us, until_us: renewed(head, lease.fence, now_us, until_us),
+        )
+
+    def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        return self._change(
+            key,
+            lease_seconds,
+            lambda head, now_us, until_us: acquired(head, worker, now_us, until_us),
+        )
+
+    def release(self, lease: Lease, retry_seconds: float | None) -> bool:
+        with self._writer.transaction():
+            try:
+                sid, head = self._writer.reader.living(lease.key)
+            except (SessionNotFound, SessionDeleted, SessionErased):
+                return False
+            now_us = self._clock()
+            retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
+            after = released(head, lease.fence, now_us, retry_us)
+            if after is None:
+                return False
+            self._write(sid, after)
+        self._settle(after.key, after.fence, after.lease_us, after.worker)
+        return True
+
+    def _change(
+        self, key: Key, lease_seconds: float, change: Callable[[Head, int, int], Head]
+    ) -> Lease:
+        with self._writer.transaction():
+            sid, head = self._writer.reader.living(key)
+            now_us = self._clock()
+            after = change(head, now_us, now_us + span_us(lease_seconds))
+            self._write(sid, after)
+        self._settle(after.key, after.fence, after.lease_us, after.worker)
+        return lease_of(after, lease_seconds)
+
+    def _write(self, sid: int, head: Head) -> None:
+        values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
+        self._writer.conn.execute(SQL["set_lease"], values)
+
+    def _settle(self, key: Key, fence: int, lease_us: int | None, worker: str | None) -> None:
+        """After the commit: what the writer remembers of the session is leased so too."""
+        live = self._writer.cache.peek(key)
+        if live is not None:
+            live.lease(fence, lease_us, worker)
+
+
+def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list[tuple[Any, ...]]:
+    """sid, key and fence of the first sessions that are due, from the highest priority down.
+
+    No more is read of them: a head that is damaged must not stand in the way of the others.
+    """
+    of_app, where = ("_in_app", (app,)) if app is not None else ("", ())
+    found: list[tuple[Any, ...]] = []
+    below = PRIORITY_MAX + 1
+    while len(found) < limit:
+        row = conn.execute(SQL["due_priority" + of_app], (*where, below)).fetchone()
+        if row is None:
+            break
+        below = row[0]
+        args = (*where, below, now_us, limit - len(found))
+        found += conn.execute(SQL["due" + of_app], args).fetchall()
+    return found

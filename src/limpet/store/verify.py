@@ -1,0 +1,197 @@
+"""Verification: sessions against their logs from the first event on, shared names row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from limpet.errors import LimpetError
+from limpet.model import chain
+from limpet.model.canon import canonical
+from limpet.model.events import Event
+from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
+from limpet.model.head import CREATED, INPUT, PROCESSED, Head, blank
+from limpet.model.keys import Key
+from limpet.model.values import freeze
+from limpet.store import bodies
+from limpet.store.codec import Codec, Damaged
+from limpet.store.protocol import Finding
+
+Stored: TypeAlias = tuple[
+    Event, bytes | None, bytes, bytes
+]  # event, body if readable, salt, digest
+_FOLDED: Final = (
+    "version",
+    "link",
+    "updated_us",
+    "labels",
+    "pending",
+    "pending_us",
+    "timers",
+    "priority",
+    "schema_version",
+)  # the lease and its fence are no part of the log
+Snapshot: TypeAlias = tuple[int, Fold | None]  # its seq, and the fold if it can be read
+
+
+def verify_session(
+    now: Fold, stored: Iterable[Stored], snapshot: Snapshot | None = None
+) -> Iterator[Finding]:
+    """Every way in which the log, its chain and what was folded from it disagree."""
+    log = Log(now, snapshot)
+    for each in stored:
+        yield from log.add(each)
+    yield from log.end()
+
+
+class Log:
+    """One session's log, read event by event and held against what was folded from it."""
+
+    def __init__(self, now: Fold, snapshot: Snapshot | None = None) -> None:
+        self._now, self._snapshot, self._key = now, snapshot, now.head.key
+        self._fold = Fold(blank(self._key, now.head.uid, now.head.created_us))
+        self._processed: dict[int, int] = {}  # by what events of processing say
+        self._claimed: dict[int, int] = {}  # by what the inputs themselves say
+        self._whole = True
+
+    def add(self, stored: Stored) -> Iterator[Finding]:
+        """What is wrong with the next event."""
+        event, key, before = stored[0], self._key, self._fold.head
+        expected = before.version + 1
+        for problem in _event_problems(before, *stored, expected):
+            yield Finding("event", problem, key, event.seq)
+        if event.seq == 1:
+            yield from _first_problems(key, self._now.head, event)
+        self._whole = self._whole and event.damage is None and event.seq == expected
+        if event.processed_us is not None:
+            self._claimed[event.seq] = event.processed_us
+        if event.type == PROCESSED and event.data is not None:
+            self._processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
+        if not self._whole:  # what follows a hole cannot be folded; its own chain and body can be
+            self._fold = Fold(_skip(before, event))
+            return
+        self._fold, fits = replay_any(self._fold, event)
+        if not fits:
+            yield Finding("event", "has operations that do not fit the state", key, event.seq)
+        if self._snapshot is not None and self._snapshot[0] == event.seq:
+            yield from _snapshot_problems(key, self._snapshot, self._fold)
+
+    def end(self) -> Iterator[Finding]:
+        """What is wrong with the whole, after the last event."""
+        key, now, snapshot = self._key, self._now, self._snapshot
+        if snapshot is not None and not 1 <= snapshot[0] <= now.head.version:
+            yield Finding("snapshot", "is of a version that is not in the log", key, snapshot[0])
+        if self._whole:
+            yield from _fold_problems(key, now, self._fold)
+            if self._processed != self._claimed:
+                yield Finding("event", "processed times differ from the log's", key)
+        elif now.head.version != self._fold.head.version:
+            yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
+
+
+def _event_problems(
+    before: Head, event: Event, raw: bytes | None, salt: bytes, digest: bytes, expected: int
+) -> Iterator[str]:
+    if event.seq != expected:
+        yield f"has seq {event.seq} where {expected} should follow"
+        return
+    if event.damage is not None:
+        yield event.damage
+    elif raw is not None and chain.body_digest(salt, raw) != digest:
+        yield "has a body that its digest does not match"
+    if event.at_us < before.updated_us:
+        yield "was recorded before the event it follows"
+    names = (event.id, event.type, event.actor, event.cause)
+    header = chain.header_digest((*names, event.invocation_id, event.correlation_id, event.wake_id))
+    if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
+        yield "breaks the chain"
+    if event.processed_us is not None and not event.type.startswith(INPUT):
+        yield "is marked processed and is no input"
+
+
+def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
+    if event.type != CREATED or event.id != head.uid:
+        yield Finding("event", "is not the creation of this session", key, 1)
+    elif event.data is not None:
+        said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
+        if said != (key.app, key.user, key.id):
+            yield Finding("head", "has another key than the one it was created with", key)
+    if head.created_us != event.at_us:
+        yield Finding("head", "has another time of creation than its first event", key)
+
+
+def _snapshot_problems(key: Key, snapshot: Snapshot, fold: Fold) -> Iterator[Finding]:
+    seq, kept = snapshot
+    if kept is None:
+        yield Finding("snapshot", "cannot be read or fails its checksum", key, seq)
+    elif _differ(kept, fold):
+        yield Finding("snapshot", "is not what the log amounts to", key, seq)
+
+
+def _differ(one: Fold, other: Fold) -> bool:
+    """By their canonical bytes: to Python 1, 1.0 and True are equal, and they are not the same."""
+    return canonical([one.fields, one.versions]) != canonical([other.fields, other.versions])
+
+
+def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
+    for name in _FOLDED:
+        if getattr(now.head, name) != getattr(fold.head, name):
+            yield Finding("head", f"has another {name} than its log amounts to", key)
+    leased = now.head.lease_us is not None  # or held back, which has no worker
+    if (now.head.worker is not None and not leased) or now.head.fence < leased:
+        yield Finding("head", "has a lease without an end or a fence", key)
+    if _differ(now, fold):
+        yield Finding("state", "is not what the log amounts to", key)
+
+
+def _skip(head: Head, event: Event) -> Head:
+    return Head(head.key, head.uid, event.seq, event.link, head.created_us, event.at_us)
+
+
+class ScopeRow(NamedTuple):
+    """One version of an app: or user: name, as it is stored."""
+
+    version: int
+    base: int
+    form: int
+    flags: int
+    body: bytes
+    crc: int
+    uid: str
+    seq: int
+
+
+class Names:
+    """Every version of every name, in order, each made again from the one before."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._last: ScopeKey | None = None
+        self._value: ScopeValue | None = None
+
+    def add(self, key: ScopeKey, row: ScopeRow) -> Iterator[Finding]:
+        before = self._value if key == self._last else None
+        expected = 1 if before is None else before.version + 1
+        where = f"version {row.version} of {key[2]} in {key[0]}/{key[1]}"
+        if row.version != expected:
+            yield Finding("scope", f"{where} stands where {expected} should")
+        try:
+            now = self._made(key, before, row)
+        except (Damaged, msgspec.MsgspecError, LimpetError, AssertionError) as error:
+            yield Finding("scope", f"{where} cannot be made: {error}")
+            now = ScopeValue(row.version, None, False, "unknown")
+        self._last, self._value = key, now
+
+    def _made(self, key: ScopeKey, before: ScopeValue | None, row: ScopeRow) -> ScopeValue:
+        version, base, form = row.version, row.base, row.form
+        place = bodies.scope_place(key, version, base, form, row.uid, row.seq)
+        raw = self._codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
+        if form == bodies.BY_OP:
+            assert base < version, "it has no base"
+            return scope_next(key, before, bodies.scope_op_from(raw))
+        assert base == version, "it needs no base and names one"
+        if form == bodies.DELETED:
+            return ScopeValue(version, None, True)
+        return ScopeValue(version, freeze(msgspec.json.decode(raw)))

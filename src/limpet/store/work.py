@@ -1,0 +1,130 @@
+"""What a store promises to workers: leases on sessions that want to run, and on any one session.
+
+The second protocol beside `Store`. Who may run a session is not part of its log: no call here
+changes a version or records an event.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from limpet.errors import InvalidInput
+from limpet.model.keys import Key, unfit
+from limpet.model.lease import Lease
+from limpet.model.limits import INT_MAX, LEASE_SECONDS_MAX, PAGE_MAX, WORKER_CHARS_MAX
+from limpet.model.values import described
+from limpet.store.protocol import Store
+
+
+@runtime_checkable
+class Work(Protocol):
+    """Leases with fences.
+
+    At any moment a session is leased to one worker at most, whatever the number of callers,
+    processes and machines; time is the store's. Each new lease has the session's last fence plus
+    one; renewing keeps it; releasing and expiring never lower it. A lease is over at `until_us`,
+    and from then on the session is due again: a worker that died needs no one to notice. A commit
+    that carries a fence is refused with SessionFenced unless that lease is held at the commit.
+
+    Each call is atomic and durable when it returns. If an answer is lost on the way, what it
+    granted ends by itself. Raises StoreClosed and StoreError as Store does.
+    """
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        """Leases on at most `limit` sessions (of one app) whose runnable time has come.
+
+        Highest priority first, then longest due, in this order. Never waits for another worker:
+        a session that somebody is just writing to may be left for the next call. The cost does
+        not grow with the sessions that are not taken. Empty if nothing is due.
+        """
+        ...
+
+    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
+        """The same lease, until `lease_seconds` from now; each lease says for how long it is given.
+
+        Raises SessionFenced if it is not held any more (expired, released, or taken by another),
+        SessionNotFound, SessionDeleted, SessionErased.
+        """
+        ...
+
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
+        """End the lease now: the session is due when its inputs and timers say so.
+
+        With `retry_seconds` it is held back: due then and not before, whatever is recorded
+        meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding back.
+        False, and nothing changes, if it was not held any more.
+        """
+        ...
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        """A lease on one session, due or not: a lock.
+
+        A worker that holds it already is given a new lease, which fences off its old one.
+        Raises SessionLocked if somebody else holds it, SessionNotFound, SessionDeleted,
+        SessionErased.
+        """
+        ...
+
+
+class WorkStore(Store, Work, Protocol):
+    """A store that gives leases, as all of ours do."""
+
+
+def check_worker(worker: str) -> str:
+    if reason := unfit(worker, WORKER_CHARS_MAX):
+        raise InvalidInput(
+            f"the worker's name {reason}. Name who holds the lease, as in 'worker-1'."
+        )
+    return worker
+
+
+def check_claim(limit: object) -> int:
+    """How many sessions one claim may lease."""
+    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
+        raise InvalidInput(
+            f"a claim is on 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again for "
+            "more."
+        )
+    return limit
+
+
+def check_lease(lease: Lease) -> Lease:
+    """A lease as a store gave it: whether it is still held is the store's to say."""
+    fits = (
+        isinstance(lease, Lease)
+        and isinstance(lease.key, Key)
+        and type(lease.fence) is int
+        and 0 <= lease.fence <= INT_MAX
+    )
+    if not fits:
+        raise InvalidInput(
+            f"{described(lease)} is no lease. Pass what lp.claim or lp.acquire_lock returned."
+        )
+    return lease
+
+
+def check_lease_seconds(seconds: float) -> float:
+    fits = type(seconds) in (int, float) and 0.000_001 <= seconds <= LEASE_SECONDS_MAX
+    if not fits:
+        raise InvalidInput(
+            f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX:,} seconds, not "
+            f"{described(seconds)}. Renew it in time for more."
+        )
+    return seconds
+
+
+def check_retry_seconds(seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LEASE_SECONDS_MAX:
+        raise InvalidInput(
+            f"a retry is from 0 to {LEASE_SECONDS_MAX:,} seconds away, not {described(seconds)}. "
+            "Leave retry_seconds out to have the session due at once."
+        )
+    return seconds
+
+
+def span_us(seconds: float) -> int:
+    return round(seconds * 1_000_000)

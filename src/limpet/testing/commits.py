@@ -1,0 +1,91 @@
+"""Short ways to say what a store is asked to record, and to see all that it shows."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from limpet.errors import LimpetError
+from limpet.model.events import Commit, Draft, Event, Prepared, prepare
+from limpet.model.head import CREATED, created_data
+from limpet.model.ids import Entropy, Ids
+from limpet.model.keys import Key
+from limpet.store.protocol import Committed, Loaded, Query, Store
+
+ACTOR: Final = "test:contract"
+ALL: Final = 1_000
+_new_id: Final = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
+
+
+def key(id: str = "one", *, app: str = "shop", user: str = "ada") -> Key:
+    return Key(app, user, id)
+
+
+def draft(type: str = "note.made", data: Mapping[str, Any] | None = None, **more: Any) -> Prepared:
+    """A draft ready for a store. Takes what Draft takes."""
+    made = Draft(type=type, data=data or {}, **more)
+    return prepare(made, id=_new_id(), actor=ACTOR, reserved=True)
+
+
+def creation(
+    of: Key,
+    state: Mapping[str, Any] | None = None,
+    labels: Mapping[str, str] | None = None,
+    **more: Any,
+) -> Commit:
+    """The commit that begins a session."""
+    first = draft(CREATED, created_data(of, labels or {}), set=state or {}, **more)
+    return Commit(of, (first,), 0)
+
+
+def addition(
+    to: Key,
+    *drafts: Prepared,
+    expect: int | None = None,
+    fence: int | None = None,
+    guards: Mapping[str, int] | None = None,
+) -> Commit:
+    """A commit of these drafts, or of one plain note."""
+    return Commit(to, drafts or (draft(),), expect, fence, guards or {})
+
+
+async def create(store: Store, of: Key, state: Mapping[str, Any] | None = None) -> Committed:
+    (committed,) = await store.commit([creation(of, state)])
+    return committed
+
+
+async def add(store: Store, to: Key, *drafts: Prepared, **conditions: Any) -> Committed:
+    (committed,) = await store.commit([addition(to, *drafts, **conditions)])
+    return committed
+
+
+async def load(store: Store, of: Key, tail: int = ALL) -> Loaded:
+    return await store.load(of, tail=tail)
+
+
+async def log(store: Store, of: Key) -> tuple[Event, ...]:
+    """Every event of a session that fits a page."""
+    return await store.read(of, after=0, limit=ALL, reverse=False, types=None)
+
+
+async def picture(store: Store) -> tuple[Loaded, ...]:
+    """Everything a store shows of its living sessions, comparable with an earlier picture."""
+    page = await store.heads(Query(), cursor=None, limit=ALL)
+    return tuple([await load(store, head.key) for head in page.items])
+
+
+@asynccontextmanager
+async def refused(
+    store: Store, error: type[LimpetError]
+) -> AsyncIterator[pytest.ExceptionInfo[LimpetError]]:
+    """The block is refused with exactly this error, and the store is as it was."""
+    before = await picture(store)
+    with pytest.raises(error) as info:
+        yield info
+    assert info.type is error
+    assert await picture(store) == before

@@ -1,0 +1,65 @@
+"""The contract suite: every sentence of the store protocol, as tests that any store can run.
+
+    class TestMyStore(StoreContract):
+        @pytest.fixture
+        async def store(self):
+            store = await MyStore.open(…)
+            yield store
+            await store.close()
+
+`store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
+that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
+open `SharedLaws` with a fixture `other`; one with a feed adds `FeedLaws`; one that gives leases
+adds `WorkLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from limpet.store.protocol import Store
+from limpet.testing.clock import FakeClock
+from limpet.testing.laws.commits import CommitLaws
+from limpet.testing.laws.durable import DurableLaws, Reopen
+from limpet.testing.laws.endings import EndLaws
+from limpet.testing.laws.facts import FactLaws
+from limpet.testing.laws.feed import FeedLaws
+from limpet.testing.laws.heads import HeadLaws
+from limpet.testing.laws.races import RaceLaws
+from limpet.testing.laws.reading import ReadLaws
+from limpet.testing.laws.repeats import RepeatLaws
+from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.shared import SharedLaws
+from limpet.testing.laws.times import TimeLaws
+from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
+from limpet.testing.leases import Age
+
+__all__ = [
+    "Age",
+    "DurableLaws",
+    "FeedLaws",
+    "Reopen",
+    "SharedLaws",
+    "SharedWorkLaws",
+    "StoreContract",
+    "TimeLaws",
+    "WorkLaws",
+]
+
+
+class StoreContract(
+    CommitLaws, RepeatLaws, ScopeLaws, ReadLaws, HeadLaws, FactLaws, EndLaws, RaceLaws
+):
+    """What holds for every store. Subclass it with a name that pytest collects."""
+
+    pytestmark = pytest.mark.asyncio
+
+    @pytest.fixture
+    def clock(self) -> FakeClock:
+        """Time by hand, for stores that take a Clock."""
+        return FakeClock()
+
+    @pytest.fixture
+    def store(self) -> Store:
+        """An empty store. Override it."""
+        raise NotImplementedError("the suite's class must provide the fixture `store`")

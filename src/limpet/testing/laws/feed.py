@@ -1,0 +1,73 @@
+"""The feed: the log of all sessions, from any position on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+
+from limpet.errors import StoreClosed
+from limpet.store.protocol import Feed, FeedEntry, Store
+from limpet.testing.commits import ALL, add, create, draft, key
+
+A, B = key("a"), key("b", app="other")
+
+
+class FeedStore(Store, Feed, Protocol):
+    """A store with a feed, as all of ours are."""
+
+
+async def met(store: FeedStore, count: int, after: str | None = None) -> list[FeedEntry]:
+    """So many entries beyond a position: what is recorded comes, if not always at once."""
+    found: list[FeedEntry] = []
+    while len(found) < count:
+        entries, after = await store.changes(after, app=None, key=None, limit=ALL)
+        found += entries
+    return found
+
+
+def named(entries: list[FeedEntry]) -> list[tuple[str, int]]:
+    return [(entry.key.id, entry.event.seq) for entry in entries]
+
+
+class FeedLaws:
+    """For stores with a feed."""
+
+    async def test_the_feed_has_every_event_in_order(self, store: FeedStore) -> None:
+        """Of all sessions, as they were recorded, from the first and from any position on."""
+        await create(store, A)
+        await create(store, B)
+        await add(store, A, draft(), draft())
+        entries = await met(store, 4)
+        assert named(entries) == [("a", 1), ("b", 1), ("a", 2), ("a", 3)]
+        for place, entry in enumerate(entries[:-1], 1):
+            assert await met(store, 4 - place, entry.position) == entries[place:]
+
+    async def test_what_comes_after_the_end_lies_beyond_it(self, store: FeedStore) -> None:
+        """And nothing that was met before, whatever of it is deleted."""
+        await create(store, A)
+        await create(store, B)
+        await met(store, 2)
+        end = await store.position()
+        await add(store, A, draft(), draft())
+        assert named(await met(store, 2, end)) == [("a", 2), ("a", 3)]
+        again = await store.position()
+        await store.delete(A)
+        late = await store.position()
+        await add(store, B)
+        for position in (end, again, late):
+            assert named(await met(store, 1, position)) == [("b", 2)]
+
+    async def test_an_empty_feed_has_an_end(self, store: FeedStore) -> None:
+        """Where the first event is still to come."""
+        end = await store.position()
+        await create(store, A)
+        assert named(await met(store, 1, end)) == [("a", 1)]
+
+    async def test_a_closed_store_has_no_feed(self, store: FeedStore) -> None:
+        """Every call after close raises StoreClosed."""
+        await store.close()
+        with pytest.raises(StoreClosed):
+            await store.position()
+        with pytest.raises(StoreClosed):
+            await store.changes(None, app=None, key=None, limit=1)

@@ -1,0 +1,96 @@
+"""Retries: work that failed is held back, and the others go first."""
+
+from __future__ import annotations
+
+from limpet.errors import (
+    SessionFenced,
+)
+from limpet.model.due import runnable_us
+from limpet.store.work import WorkStore
+from limpet.testing.commits import add, draft, key, load, picture, refused
+from limpet.testing.leases import Age, claim, claimed, due, ids, prioritized
+
+A, B, C = key("a"), key("b"), key("c")
+
+
+class RetryLaws:
+    """For stores that give leases."""
+
+    async def test_what_failed_lets_the_others_go_first(self, store: WorkStore, age: Age) -> None:
+        """Given back to be retried, it is claimed when that time has come and not before."""
+        await due(store, A, 1_000)
+        await due(store, B, 2_000)
+        (lease,) = await claim(store, 1)
+        assert await store.release(lease, 60)
+        held = (await load(store, A)).head
+        assert (held.fence, held.worker) == (lease.fence, None)
+        assert runnable_us(held) == held.lease_us
+        assert (await store.verify(None)).ok
+        (next_,) = await claim(store)
+        assert (lease.key, next_.key) == (A, B)
+        assert await store.release(next_, 3_600)
+        await age(59)
+        assert await claim(store) == ()
+        await age(1)
+        (again,) = await claim(store)
+        assert (again.key, again.fence) == (A, lease.fence + 1)
+        assert await store.release(again)
+        assert runnable_us((await load(store, A)).head) == 1_000
+
+    async def test_retried_at_once_it_stands_at_the_end(self, store: WorkStore, age: Age) -> None:
+        """No waiting, but after all that were due before."""
+        await due(store, A, 1_000)
+        await due(store, B, 2_000)
+        (lease,) = await claim(store, 1)
+        assert await store.release(lease, 0)
+        assert (lease.key, ids(await claim(store))) == (A, "ba")
+
+    async def test_what_is_held_back_is_held_by_nobody(self, store: WorkStore) -> None:
+        """The lease is over: it writes nothing, and is neither renewed nor released again."""
+        lease = await claimed(store)
+        await add(store, A, fence=lease.fence)
+        assert await store.release(lease, 60)
+        for fence in (lease.fence, lease.fence + 1, 0):
+            async with refused(store, SessionFenced):
+                await add(store, A, fence=fence)
+        async with refused(store, SessionFenced):
+            await store.renew(lease, 60)
+        before = await picture(store)
+        assert await store.release(lease) is False
+        assert await store.release(lease, 5) is False
+        assert await picture(store) == before
+
+    async def test_input_does_not_end_the_holding_back(self, store: WorkStore, age: Age) -> None:
+        """It is recorded, and is what the session is due for when its time has come."""
+        lease = await claimed(store)
+        await store.release(lease, 60)
+        held_us = (await load(store, A)).head.lease_us
+        made = await add(store, A, draft("user.said"), prioritized(9))
+        await add(store, A, draft("session.timer_cleared", {"name": "t"}))
+        head = (await load(store, A)).head
+        assert (made.head.lease_us, head.lease_us, runnable_us(head)) == (held_us,) * 3
+        assert await claim(store) == ()
+        assert (await store.verify(None)).ok
+        await age(60)
+        (lease,) = await claim(store)
+        await store.release(lease)
+        assert runnable_us((await load(store, A)).head) == made.events[0].at_us
+
+    async def test_a_lock_takes_what_is_held_back(self, store: WorkStore) -> None:
+        """Whoever asks for this very session has it, and afterwards it is due as ever."""
+        lease = await claimed(store)
+        await store.release(lease, 60)
+        lock = await store.acquire(A, "me", 60)
+        assert lock.fence == lease.fence + 1
+        assert (await add(store, A, fence=lock.fence)).head.worker == "me"
+        assert await store.release(lock)
+        assert ids(await claim(store)) == "a"
+
+    async def test_only_a_held_lease_holds_back(self, store: WorkStore, age: Age) -> None:
+        """A late worker does not make its successor's session wait."""
+        old = await claimed(store)
+        await age(61)
+        assert await store.release(old, 60) is False
+        (new,) = await claim(store)
+        assert await store.release(old, 60) is False
+        assert (await add(store, A, fence=new.fence)).head.worker == "w"
