@@ -16,7 +16,8 @@ import msgspec
 from bench.rounds import Contestant, Numbers, Run, milliseconds_plain
 from bench.table import Row, at_most, ratio, row
 from bench.texts import Writer
-from limpet import diff, ops
+from limpet import diff
+from limpet.model import ops
 from limpet.model.canon import canonical
 from limpet.model.values import FrozenDict, freeze
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from limpet import ops
 from limpet.errors import (
     ActorMissing,
     BackupDamaged,
@@ -51,6 +52,7 @@ from limpet.errors import (
     ReservedType,
     SchemaIncompatible,
     SchemaViolation,
+    ScopeUnknown,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
@@ -80,7 +82,6 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from limpet.model import ops
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.events import Draft, Event
 from limpet.model.head import Head, Timer
@@ -197,6 +198,7 @@ __all__ = [
     "SchemaIncompatible",
     "SchemaVersion",
     "SchemaViolation",
+    "ScopeUnknown",
     "Seal",
     "Session",
     "SessionConflict",

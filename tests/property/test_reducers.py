@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet import SchemaViolation, ops, reducers
+from limpet import SchemaViolation, reducers
+from limpet.model import ops
 from limpet.model.canon import canonical
 from limpet.model.reducers import MISSING, Reducer
 from limpet.model.values import freeze

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from limpet import Replace, SchemaViolation, ops
+from limpet import Replace, SchemaViolation
+from limpet.model import ops
 from limpet.model.canon import canonical
 from limpet.model.state import decode_fields, encode_fields
 from limpet.model.update import plan_update

@@ -45,6 +45,7 @@ ARGUMENTS: dict[str, Any] = {
     "size": 9,
     "size_max": 8,
     "type": "session.x",
+    "name": "apps:b",
     "path": "plan.steps[0]",
     "missing": "name 'plan'",
     "of": "feed",

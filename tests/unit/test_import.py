@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +47,24 @@ def test_every_public_name_is_there() -> None:
     """What __all__ promises can be had, and is sorted as a reader expects."""
     assert [name for name in limpet.__all__ if not hasattr(limpet, name)] == []
     assert len(set(limpet.__all__)) == len(limpet.__all__)
+
+
+def test_ops_completes_to_operations_only() -> None:
+    """No import, no helper and no check stands among what a program writes."""
+    assert dir(limpet.ops) == sorted(limpet.ops.__all__)
+    assert {n for n in vars(limpet.ops) if not n.startswith("_")} == {*limpet.ops.__all__}
+    for name in limpet.ops.__all__:
+        found = getattr(limpet.ops, name)
+        assert name in ("Op", "Path", "PlainOp") or found in limpet.ops.Op.__args__
+
+
+def test_the_extra_all_has_every_other_extra() -> None:
+    """Who installs limpet[all] meets no ExtraMissing."""
+    root = Path(__file__).parents[2]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    others = ",".join(sorted(extras.keys() - {"all"}))
+    assert extras["all"] == [f"limpet[{others}]"]
 
 
 def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:

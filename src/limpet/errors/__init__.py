@@ -5,7 +5,7 @@
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
-    │   ├── InvalidOp · OpPathUnknown · OpTypeMismatch · NotPending
+    │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
@@ -51,6 +51,7 @@ from limpet.errors.input import (
     PositionUnknown,
     ReservedType,
     SchemaViolation,
+    ScopeUnknown,
 )
 from limpet.errors.migration import (
     CheckpointMigrationAmbiguous,
@@ -155,6 +156,7 @@ __all__ = [
     "ReservedType",
     "SchemaIncompatible",
     "SchemaViolation",
+    "ScopeUnknown",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",

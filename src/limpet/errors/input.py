@@ -154,6 +154,17 @@ class InvalidOp(InvalidInput):
         super().__init__(f"the state operation is not valid: {reason}. See limpet.ops.")
 
 
+class ScopeUnknown(InvalidInput):
+    code = "op.scope"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        super().__init__(
+            f"the name {name!r} has a colon and names no scope. Begin it with app:, user: or "
+            "temp:, or leave the colon out for a field of the session's own."
+        )
+
+
 class OpPathUnknown(InvalidInput):
     code = "op.path"
 

@@ -30,7 +30,6 @@ from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
     ID_CHARS_MAX,
-    NAME_CHARS_MAX,
     OPS_PER_EVENT_MAX,
     TYPE_CHARS_MAX,
 )
@@ -180,7 +179,7 @@ def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False)
 
     Raises InvalidInput; what it returns can be recorded without another look at its form.
     """
-    actor = draft.actor or actor
+    actor = actor if draft.actor is None else draft.actor
     _check_names(draft, actor, reserved=reserved)
     assert actor is not None  # _check_names saw to it
     given = draft.id is not None
@@ -232,7 +231,7 @@ def collect_ops(draft: Draft) -> list[op.Op]:
     if draft.delete:
         if isinstance(draft.delete, str) or not isinstance(draft.delete, Iterable):
             raise InvalidOp(f"delete takes names, as in delete=[{str(draft.delete)!r}]")
-        ops += [op.Delete(_named(name)) for name in draft.delete]
+        ops += [op.Delete((op.check_name(name, deleted=True),)) for name in draft.delete]
     if draft.ops != ():
         if not isinstance(draft.ops, Iterable):
             raise InvalidOp("ops takes a list of operations")
@@ -306,10 +305,10 @@ def _check_names(draft: Draft, actor: str | None, *, reserved: bool) -> None:
         raise InvalidEvent(problem if isinstance(draft.type, str) else "its type is not text")
     if not reserved and draft.type.startswith(RESERVED):
         raise ReservedType(draft.type)
-    if not actor:
+    if actor is None:
         raise ActorMissing
     if reason := unfit(actor, ACTOR_CHARS_MAX):
-        raise InvalidEvent(f"its actor {reason}")
+        raise InvalidEvent(f"its actor {reason}; name who acts, as in actor='agent:main'")
     ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
     if ids == _NO_IDS:
         return
@@ -328,9 +327,7 @@ def _type_problem(type: str) -> str | None:
 
 
 def _named(name: str) -> op.Path:
-    if reason := unfit(name, NAME_CHARS_MAX):
-        raise InvalidOp(f"the name {name!r} {reason}")
-    return (name,)
+    return (op.check_name(name),)
 
 
 def _set(name: str, value: Any, data: Any) -> op.Op:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 import msgspec
 
-from limpet.errors import InvalidOp, OpPathUnknown, OpTypeMismatch
+from limpet.errors import InvalidOp, OpPathUnknown, OpTypeMismatch, ScopeUnknown
 from limpet.model.keys import unfit
 from limpet.model.limits import INT_MAX, INT_MIN, NAME_CHARS_MAX, VALUE_DEPTH_MAX
 from limpet.model.values import OPEN, FrozenDict, FrozenList, freeze
@@ -157,6 +157,19 @@ def scope_of(name: str) -> Scope:
     return "temp" if name.startswith("temp:") else "session"
 
 
+def check_name(name: object, *, deleted: bool = False) -> str:
+    """A name in state, well formed; raises InvalidOp, and ScopeUnknown for an unknown prefix.
+
+    A name that is deleted may have any prefix: earlier releases let such names be written.
+    """
+    if reason := unfit(name, NAME_CHARS_MAX):
+        raise InvalidOp(f"the name {name!r} {reason}")
+    assert isinstance(name, str)  # unfit says so of anything else
+    if ":" in name and not deleted and scope_of(name) == "session":
+        raise ScopeUnknown(name)
+    return name
+
+
 def check(op: object) -> Op:
     """The operation, well formed whatever the state; raises InvalidOp."""
     if not isinstance(op, _OPS):
@@ -167,8 +180,7 @@ def check(op: object) -> Op:
         op = cast(Op, msgspec.structs.replace(op, path=path))
     if not path or not isinstance(path[0], str):
         raise InvalidOp(f"the path {path!r} does not begin with a name")
-    if reason := unfit(path[0], NAME_CHARS_MAX):
-        raise InvalidOp(f"the name {path[0]!r} {reason}")
+    check_name(path[0], deleted=type(op) is Delete and len(path) == 1)
     if len(path) > VALUE_DEPTH_MAX:
         raise InvalidOp(f"a path of {len(path)} steps, more than {VALUE_DEPTH_MAX}")
     _check_steps(path, path[1:])

@@ -60,7 +60,7 @@ class Forward:
         if stored is None or not self.way(stored):
             return None
         migrated = self.migrations.migrate(fields, stored, self.code)
-        self._refuse_shared(stored, migrated)
+        self._refuse_shared(stored, fields, migrated)
         self.fit(migrated.fields)
         return Draft(
             type=MIGRATED,
@@ -81,10 +81,11 @@ class Forward:
         """Names that migrated fields hold and the code does not declare."""
         return ()
 
-    def _refuse_shared(self, stored: str, migrated: Migrated) -> None:
+    def _refuse_shared(self, stored: str, before: FrozenDict, migrated: Migrated) -> None:
         """A migration is of the session's own fields: what others see is not its to write."""
         for name in migrated.fields:
-            if not name or scope_of(name) != "session":
+            unknown = ":" in name and name not in before  # a scope that there is not
+            if not name or scope_of(name) != "session" or unknown:
                 reason = f"made {name!r}, which is no field of the session's own"
                 step = migrated.path[-1].step
                 raise SessionMigrationFailed(stored, str(self.code), step, reason)

@@ -20,8 +20,8 @@ from limpet import (
     InvalidValue,
     Kind,
     diff,
-    ops,
 )
+from limpet.model import ops
 from limpet.model.canon import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.values import ABSENT, FrozenDict, FrozenList, freeze

@@ -92,9 +92,15 @@ def test_every_event_has_an_actor() -> None:
     """The draft's own comes first, then the bound one; with neither it is refused."""
     assert prepare(Draft(type="a.b", actor="x"), id="i", actor="y").actor == "x"
     assert prepare(Draft(type="a.b"), id="i", actor="y").actor == "y"
-    for missing in (None, ""):
-        with pytest.raises(ActorMissing):
-            prepare(Draft(type="a.b", actor=missing), id="i", actor=missing)
+    with pytest.raises(ActorMissing):
+        prepare(Draft(type="a.b"), id="i", actor=None)
+
+
+@pytest.mark.parametrize(("own", "bound"), [("", "y"), ("", None), (None, ""), ("", "")])
+def test_an_empty_actor_does_not_stand_for_none(own: str | None, bound: str | None) -> None:
+    """Whoever passes "" meant to name somebody: another's name is not put in its place."""
+    with pytest.raises(InvalidEvent, match="its actor is empty; name who acts"):
+        prepare(Draft(type="a.b", actor=own), id="i", actor=bound)
 
 
 @pytest.mark.parametrize("actor", [" x", "x\x00", "\ud800", "x" * (ACTOR_CHARS_MAX + 1), 5, ["x"]])
@@ -332,7 +338,7 @@ def test_temporary_names_are_parted_from_the_rest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "scoped"), [("x", False), ("a:b", False), ("temp:x", False), ("app:x", True)]
+    ("name", "scoped"), [("x", False), ("temp:x", False), ("app:x", True), ("user:x", True)]
 )
 def test_a_draft_knows_whether_it_reaches_a_scope(name: str, scoped: bool) -> None:
     """Only app: and user: names do."""

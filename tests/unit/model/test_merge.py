@@ -18,8 +18,8 @@ from limpet import (
     Priority,
     escalate,
     merge,
-    ops,
 )
+from limpet.model import ops
 from limpet.model.canon import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.values import FrozenDict, FrozenList, freeze

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from limpet import ops
-from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch
+from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch, ScopeUnknown
 from limpet.model.limits import INT_MAX, INT_MIN
 from limpet.model.ops import apply, check, inverse, kind, resolve, scope_of, show
 from limpet.model.values import FrozenDict, freeze
@@ -271,6 +271,36 @@ def test_a_reference_to_nothing_fitting_is_refused(op: Any) -> None:
 def test_a_prefix_tells_the_scope(name: str, scope: str) -> None:
     """Only the exact prefixes count; any other name is the session's own."""
     assert scope_of(name) == scope
+
+
+@pytest.mark.parametrize("name", ["apps:b", "usr:x", "App:x", "x:app:n", ":n", "n:", "http://x"])
+def test_a_name_with_an_unknown_scope_is_refused(name: str) -> None:
+    """A misspelt prefix would else keep for one session what was meant for all."""
+    for op in (
+        ops.Set(name, 1),
+        ops.Set((name, "x"), 1),
+        ops.Add(name, [1]),
+        ops.Merge(name, {}),
+        ops.Inc(name, 1),
+        ops.Cut(name, 0, 0),
+        ops.SetRef(name, ("x",)),
+        ops.Delete((name, "x")),
+    ):
+        with pytest.raises(ScopeUnknown, match="Begin it with app:, user: or temp:") as refused:
+            check(op)
+        assert (refused.value.code, refused.value.name) == ("op.scope", name)
+
+
+def test_names_inside_a_value_may_hold_any_colon() -> None:
+    """Only the first name of a path has a scope."""
+    assert check(ops.Set(("links", "http://x"), {"a:b": 1}))
+    assert check(ops.Merge("links", {"a:b": 1}))
+
+
+def test_a_name_of_an_unknown_scope_can_be_deleted() -> None:
+    """Earlier releases let such names be written: what is there can be taken away."""
+    assert check(ops.Delete("apps:b")) == ops.Delete(("apps:b",))
+    assert apply(freeze({"apps:b": 1}), [ops.Delete(("apps:b",))]) == {}
 
 
 def test_paths_and_kinds_are_shown_as_people_write_them() -> None:
