@@ -88,6 +88,7 @@ from limpet.model.head import Head, Timer
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
+from limpet.session.app import App
 from limpet.session.session import Session
 from limpet.session.sessions import Limpet
 from limpet.store.protocol import (
@@ -118,7 +119,7 @@ if TYPE_CHECKING:
     from limpet.model.state import Record, State, decode_fields, encode_fields
     from limpet.model.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
-    from limpet.session.sync import SyncLimpet, SyncSession
+    from limpet.session.sync import SyncApp, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
 __version__ = "0.1.0"
@@ -127,6 +128,7 @@ __all__ = [
     "TTL",
     "Access",
     "ActorMissing",
+    "App",
     "BackupDamaged",
     "BackupRefused",
     "Change",
@@ -230,6 +232,7 @@ __all__ = [
     "StoreOnNetwork",
     "StoreReadOnly",
     "StoreUnopened",
+    "SyncApp",
     "SyncLimpet",
     "SyncSession",
     "Timer",
@@ -284,6 +287,7 @@ _LATER = {
     "merge": "model.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "SyncApp": "session.sync",
     "SyncLimpet": "session.sync",
     "SyncSession": "session.sync",
 }

@@ -78,10 +78,17 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "list cursor": lambda lp, s, v: lp.list(cursor=v),
             "watch app": lambda lp, s, v: lp.watch(app=v),
             "watch after": lambda lp, s, v: lp.watch(after=v),
+            "app name": lambda lp, s, v: lp.app(v),
+            "app create user": lambda lp, s, v: lp.app("a").create(v),
+            "app get id": lambda lp, s, v: lp.app("a").get("u", v),
+            "app session user": lambda lp, s, v: lp.app("a").session(v, "i"),
+            "app claim worker": lambda lp, s, v: lp.app("a").claim(v),
+            "get user": lambda lp, s, v: lp.get("a", v, "i"),
+            "get id": lambda lp, s, v: lp.get("a", "u", v),
             "migrate app": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), app=v),
             "claim worker": lambda lp, s, v: lp.claim(v),
             "claim app": lambda lp, s, v: lp.claim("w", app=v),
-            "acquire_lock owner": lambda lp, s, v: lp.acquire_lock(K, v),
+            "acquire_lock worker": lambda lp, s, v: lp.acquire_lock(K, worker=v),
             "append type": lambda lp, s, v: s.append(v, actor="x"),
             "append id": lambda lp, s, v: s.append("a.b", actor="x", id=v),
             "append cause": lambda lp, s, v: s.append("a.b", actor="x", cause=v),
@@ -99,6 +106,10 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         TEXT,
         {
+            "app actor": lambda lp, s, v: lp.app("a", actor=v),
+            "app create actor": lambda lp, s, v: lp.app("a").create("u", actor=v),
+            "app session actor": lambda lp, s, v: lp.app("a").session("u", "i", actor=v),
+            "migrate actor": lambda lp, s, v: lp.migrate(registered(), actor=v),
             "create actor": lambda lp, s, v: lp.create("a", "u", actor=v),
             "get_or_create actor": lambda lp, s, v: lp.get_or_create("a", "u", id="i", actor=v),
             "get actor": lambda lp, s, v: lp.get(K, actor=v),
@@ -107,6 +118,14 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "append actor": lambda lp, s, v: s.append("a.b", actor=v),
             "append_many actor": lambda lp, s, v: s.append_many([Draft(type="a.b")], actor=v),
             "update actor": lambda lp, s, v: s.update(lambda _: {"n": 1}, actor=v),
+            "draft actor": lambda lp, s, v: s.append_many([Draft(type="a.b", actor=v)], actor="x"),
+            "update actor, no change": lambda lp, s, v: s.update(lambda _: None, actor=v),
+            "commit append actor": lambda lp, s, v: one(
+                lp, s, lambda c: c.append(s, "a.b", actor=v)
+            ),
+            "commit label actor": lambda lp, s, v: one(
+                lp, s, lambda c: c.label(s, {"a": "b"}, actor=v)
+            ),
             "label actor": lambda lp, s, v: s.label({"a": "b"}, actor=v),
             "set_timer actor": lambda lp, s, v: s.set_timer("t", AT, actor=v),
             "clear_timer actor": lambda lp, s, v: s.clear_timer("t", actor=v),
@@ -125,6 +144,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "list limit": lambda lp, s, v: lp.list(limit=v),
             "claim limit": lambda lp, s, v: lp.claim("w", limit=v),
             "read after": lambda lp, s, v: s.read(after=v),
+            "read before": lambda lp, s, v: s.read(before=v if v is not None else 0),
             "read limit": lambda lp, s, v: s.read(limit=v),
             "pending limit": lambda lp, s, v: s.pending(limit=v),
             "follow after": lambda lp, s, v: s.follow(after=v),
@@ -151,7 +171,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         SECONDS,
         {
             "claim lease_seconds": lambda lp, s, v: lp.claim("w", lease_seconds=v),
-            "acquire_lock lease_seconds": lambda lp, s, v: lp.acquire_lock(K, "w", lease_seconds=v),
+            "acquire_lock lease_seconds": lambda lp, s, v: lp.acquire_lock(
+                K, worker="w", lease_seconds=v
+            ),
         },
     ),
     *rows(
@@ -167,7 +189,6 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "renew": lambda lp, s, v: lp.renew(v),
             "release": lambda lp, s, v: lp.release(v),
-            "release_lock": lambda lp, s, v: lp.release_lock(v),
         },
     ),
     *rows(LEASE[1:], {"session lease": lambda lp, s, v: lp.session(K, lease=v)}),
@@ -179,7 +200,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "session key": lambda lp, s, v: lp.session(v),
             "delete key": lambda lp, s, v: lp.delete(v),
             "erase key": lambda lp, s, v: lp.erase(v),
-            "acquire_lock key": lambda lp, s, v: lp.acquire_lock(v, "w"),
+            "acquire_lock key": lambda lp, s, v: lp.acquire_lock(v, worker="w"),
         },
     ),
     *rows(
@@ -195,7 +216,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "create labels": lambda lp, s, v: lp.create("a", "u", labels=v),
             "get_or_create labels": lambda lp, s, v: lp.get_or_create("a", "u", id="i", labels=v),
             "label": lambda lp, s, v: s.label(v, actor="x"),
-            "list label": lambda lp, s, v: lp.list(app="a", label=v),
+            "list labels": lambda lp, s, v: lp.list(app="a", labels=v),
             "commit label": lambda lp, s, v: one(lp, s, lambda c: c.label(s, v, actor="x")),
         },
     ),
@@ -216,6 +237,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         LISTED,
         {
+            "follow types": lambda lp, s, v: s.follow(types=v),
             "read types": lambda lp, s, v: s.read(types=v),
             "read a type": lambda lp, s, v: s.read(types=[v] if v != "user.message" else [""]),
             "append delete": lambda lp, s, v: s.append("a.b", actor="x", delete=v),
@@ -230,7 +252,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         TIME,
         {
             "get since": lambda lp, s, v: lp.get(K, since=v),
-            "find since": lambda lp, s, v: lp.find(K, since=v),  # type: ignore[call-overload]  # as get
+            "find since": lambda lp, s, v: lp.find(K, since=v),
             "list created_after": lambda lp, s, v: lp.list(app="a", created_after=v),
             "list updated_after": lambda lp, s, v: lp.list(
                 app="a", order="updated", updated_after=v

@@ -331,12 +331,12 @@ async def test_a_stale_condition_is_refused(
         "refresh tail": (errors.InvalidQuery, lambda lp, s: s.refresh(tail=1.5)),  # type: ignore[arg-type]  # wrong on purpose
         "list limit": (errors.InvalidQuery, lambda lp, s: lp.list(limit=0)),
         "list user alone": (errors.InvalidQuery, lambda lp, s: lp.list(user="ada")),
-        "list label alone": (errors.InvalidQuery, lambda lp, s: lp.list(label={"a": "b"})),
+        "list label alone": (errors.InvalidQuery, lambda lp, s: lp.list(labels={"a": "b"})),
         "list label of numbers": (
             errors.InvalidQuery,
-            lambda lp, s: lp.list(app="a", label={"a": 1}),  # type: ignore[dict-item]  # wrong on purpose
+            lambda lp, s: lp.list(app="a", labels={"a": 1}),  # type: ignore[dict-item]  # wrong on purpose
         ),
-        "list label as text": (errors.InvalidQuery, lambda lp, s: lp.list(app="a", label="gold")),  # type: ignore[arg-type]  # wrong on purpose
+        "list label as text": (errors.InvalidQuery, lambda lp, s: lp.list(app="a", labels="gold")),  # type: ignore[arg-type]  # wrong on purpose
         "list order": (errors.InvalidQuery, lambda lp, s: lp.list(order="size")),  # type: ignore[arg-type]  # wrong on purpose
         "list cursor": (errors.InvalidCursor, lambda lp, s: lp.list(cursor="nonsense")),
     }

@@ -38,7 +38,7 @@ async def fill(url: str) -> None:
         for id in ("waiting", "leased"):
             s = await lp.create("support", "ada", id=id, actor="user:ada")
             await s.append("user.message", {"text": "hi"})
-        await lp.acquire_lock(("support", "ada", "leased"), "worker-1", lease_seconds=HOUR)
+        await lp.acquire_lock(("support", "ada", "leased"), worker="worker-1", lease_seconds=HOUR)
         await lp.create("billing", "ada", id="other")
 
 
@@ -110,7 +110,7 @@ def test_a_session_held_back_is_shown_with_when_it_is_retried(tmp_path: Path) ->
     async def give_up() -> None:
         await fill(url)
         async with limpet.open(url) as lp:
-            lease = await lp.acquire_lock(("support", "ada", "waiting"), "worker-2")
+            lease = await lp.acquire_lock(("support", "ada", "waiting"), worker="worker-2")
             await lp.release(lease, retry_seconds=HOUR)
 
     asyncio.run(give_up())

@@ -58,7 +58,7 @@ async def test_the_example_everyone_starts_from_works(url: str) -> None:
         assert (await h.append("agent.thought")).seq == 7
         evs = await s.read(after=0, limit=100, reverse=False, types=None)
         assert [each.seq for each in evs] == [1, 2, 3, 4, 5, 6, 7]
-        page = await lp.list(app="support", user="ada", label=None, limit=50, cursor=None)
+        page = await lp.list(app="support", user="ada", labels=None, limit=50, cursor=None)
         assert ([head.key for head in page.items], page.cursor) == ([key], None)
         following = s.follow(after=s.version)
         assert (await anext(following)).seq == 7
@@ -415,12 +415,12 @@ async def test_the_tail_is_bounded(lp: limpet.Limpet) -> None:
 
 
 async def test_read_pages_both_ways(s: limpet.Session) -> None:
-    """Forwards after a seq, backwards before it, by type and family."""
+    """Forwards after a seq, backwards before one, by type and family."""
     await s.append_many([Draft(type=f"a.{n % 2}", actor="x") for n in range(6)])
     assert [e.seq for e in await s.read()] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert [e.seq for e in await s.read(after=3, limit=2)] == [4, 5]
     assert [e.seq for e in await s.read(reverse=True, limit=3)] == [8, 7, 6]
-    assert [e.seq for e in await s.read(after=6, reverse=True, limit=2)] == [5, 4]
+    assert [e.seq for e in await s.read(before=6, limit=2)] == [5, 4]
     assert [e.seq for e in await s.read(types=["a.0", "user.*"])] == [2, 3, 5, 7]
     assert [e.seq for e in await s.read(types={"a.*"}, reverse=True, limit=2)] == [8, 7]
 
@@ -444,7 +444,7 @@ async def test_list_pages_heads(lp: limpet.Limpet) -> None:
     assert await ids() == ["4", "3", "2", "1", "0"]
     assert await ids(app="a", reverse=False) == ["0", "1", "2", "3", "4"]
     assert await ids(app="a", user="bob") == ["3", "1"]
-    assert await ids(app="a", label={"odd": "0"}) == ["4", "2", "0"]
+    assert await ids(app="a", labels={"odd": "0"}) == ["4", "2", "0"]
     assert (await ids(app="a", order="updated"))[0] == "0"
     soon, late = datetime(2020, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
     assert len(await ids(app="a", created_after=soon)) == 5

@@ -529,7 +529,7 @@ async def test_tasks_that_share_an_object_migrate_once_and_lose_nothing(
 async def test_a_session_is_not_migrated_under_anothers_lease(lp: limpet.Limpet) -> None:
     """Whoever runs it is of the old version: SessionLocked until it lets go."""
     await chat(lp, plan="p")
-    lease = await lp.acquire_lock(KEY, "worker:old")
+    lease = await lp.acquire_lock(KEY, worker="worker:old")
     with pytest.raises(errors.SessionLocked):
         await lp.get(KEY, state_type=Renamed, migrations=MIGRATIONS)
     await lp.session(KEY, state_type=Chat, lease=lease, actor="x").apply({"plan": "q"})
@@ -546,7 +546,7 @@ async def test_a_lease_given_during_a_migration_stops_it(
     verify = store.verify
 
     async def claimed_meanwhile(*args: Any) -> limpet.Report:
-        await lp.acquire_lock(KEY, "worker:old")
+        await lp.acquire_lock(KEY, worker="worker:old")
         return await verify(*args)
 
     monkeypatch.setattr(store, "verify", claimed_meanwhile)

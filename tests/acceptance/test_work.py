@@ -62,7 +62,7 @@ async def test_renewing_never_shortens_a_lease_unasked(lp: Limpet, waiting: Sess
     short = await lp.renew(lease, lease_seconds=5)
     assert (await lp.renew(short)).until < far
     assert (await lp.renew(lease)).until > far
-    lock = await lp.acquire_lock(("support", "eve", "waiting"), "w1", lease_seconds=3_600)
+    lock = await lp.acquire_lock(("support", "eve", "waiting"), worker="w1", lease_seconds=3_600)
     assert (await lp.renew(lock)).until > far
 
 
@@ -95,7 +95,7 @@ async def test_every_way_to_write_is_guarded(lp: Limpet, waiting: Session) -> No
 async def test_one_commit_is_under_one_lease(lp: Limpet, waiting: Session) -> None:
     """Two handles on one session with different fences cannot be meant."""
     key = waiting.key
-    leases = [await lp.acquire_lock(key, "me") for _ in range(2)]
+    leases = [await lp.acquire_lock(key, worker="me") for _ in range(2)]
     commit = await lp.commit().__aenter__()
     for lease in leases:
         commit.append(lp.session(key, actor=WHO, lease=lease), "agent.thought")
@@ -116,13 +116,13 @@ async def test_the_urgent_come_first(lp: Limpet) -> None:
 
 async def test_a_lock_tells_who_has_it(lp: Limpet, waiting: Session) -> None:
     """And is free again once it is released."""
-    lock = await lp.acquire_lock(tuple_of(waiting.key), "me")
+    lock = await lp.acquire_lock(tuple_of(waiting.key), worker="me")
     with pytest.raises(errors.SessionLocked, match="'me'") as told:
-        await lp.acquire_lock(waiting.key, "you")
+        await lp.acquire_lock(waiting.key, worker="you")
     assert told.value.until == lock.until
-    assert await lp.release_lock(lock) is True
-    assert await lp.release_lock(lock) is False
-    assert (await lp.acquire_lock(waiting.key, "you")).fence == lock.fence + 1
+    assert await lp.release(lock) is True
+    assert await lp.release(lock) is False
+    assert (await lp.acquire_lock(waiting.key, worker="you")).fence == lock.fence + 1
 
 
 def tuple_of(key: Key) -> tuple[str, str, str]:
@@ -138,7 +138,7 @@ async def test_a_lease_has_a_length_within_bounds(
     for ask in (
         lambda: lp.claim("w", lease_seconds=seconds),  # type: ignore[arg-type]
         lambda: lp.renew(lease, lease_seconds=seconds),  # type: ignore[arg-type]
-        lambda: lp.acquire_lock(waiting.key, "w", lease_seconds=seconds),  # type: ignore[arg-type]
+        lambda: lp.acquire_lock(waiting.key, worker="w", lease_seconds=seconds),  # type: ignore[arg-type]
     ):
         with pytest.raises(errors.InvalidInput):
             await ask()
@@ -219,7 +219,7 @@ async def test_what_makes_no_sense_is_refused(lp: Limpet, waiting: Session) -> N
     with pytest.raises(errors.InvalidInput):
         await lp.claim("w", limit=0)
     with pytest.raises(errors.InvalidInput):
-        await lp.acquire_lock(waiting.key, "\x00")
+        await lp.acquire_lock(waiting.key, worker="\x00")
     with pytest.raises(errors.InvalidInput, match="the lease is of"):
         lp.session(("support", "ada", "x"), lease=Lease(waiting.key, "w", 1, 1))
     for priority in (1_001, -1_001, 1.5, True, "1"):

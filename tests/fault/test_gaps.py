@@ -102,7 +102,7 @@ async def answers(lp: Limpet, key: Key) -> list[Any]:
         lambda: lp.get(key),
         lambda: lp.session(key).read(),
         lambda: lp.list(app="a"),
-        lambda: lp.list(app="a", label={"plan": "gold"}),
+        lambda: lp.list(app="a", labels={"plan": "gold"}),
         lambda: lp.list(),
         lambda: lp.verify(key),
         lambda: lp.verify(),

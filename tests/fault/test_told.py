@@ -28,7 +28,7 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "verify": (READ, lambda lp, lease: lp.verify(KEY)),
     "doctor": (READ, lambda lp, lease: lp.doctor()),
     "claim": (LEASE, lambda lp, lease: lp.claim("w")),
-    "acquire_lock": (LEASE, lambda lp, lease: lp.acquire_lock(KEY, "w")),
+    "acquire_lock": (LEASE, lambda lp, lease: lp.acquire_lock(KEY, worker="w")),
     "renew": (CHANGE, lambda lp, lease: lp.renew(lease)),
     "release": (CHANGE, lambda lp, lease: lp.release(lease)),
     "delete": (CHANGE, lambda lp, lease: lp.delete(KEY)),
@@ -66,7 +66,7 @@ async def away(
     monkeypatch.setattr(lane, "LOST_SECONDS_MAX", 0.0)
     async with limpet.open(postgres_server.url) as lp:
         await lp.create(*KEY[:2], id=KEY[2])
-        lease = await lp.acquire_lock(KEY, "w")
+        lease = await lp.acquire_lock(KEY, worker="w")
         postgres_server.stop()
         try:
             yield lp, lease
@@ -92,7 +92,7 @@ async def test_a_disk_that_fails_is_told_by_what_was_asked(tmp_path: Path) -> No
         store = await SQLiteStore.open(path, vfs=vfs, busy_seconds=0.1)
         async with Limpet("sqlite:///faulty", store=store) as lp:
             await lp.create(*KEY[:2], id=KEY[2])
-            lease = await lp.acquire_lock(KEY, "w")
+            lease = await lp.acquire_lock(KEY, worker="w")
             async with limpet.open(f"sqlite:///{path}") as elsewhere:  # nothing is remembered
                 await elsewhere.session(KEY, actor="x").append("a.b")
             faults.at = faults.calls + 1

@@ -133,7 +133,7 @@ async def test_sessions_are_found(lp: limpet.Limpet, schema: int) -> None:
     assert shop == [MAIN, PEER, LONG]
     ada = [head.key for head in (await lp.list(app="shop", user="ada")).items]
     assert ada == [LONG, MAIN]
-    gold = [head.key for head in (await lp.list(app="shop", label={"plan": "gold"})).items]
+    gold = [head.key for head in (await lp.list(app="shop", labels={"plan": "gold"})).items]
     assert gold == [MAIN]
     assert len((await lp.list()).items) == len(stores.events(schema))
 

@@ -424,11 +424,11 @@ class StoresAgree(RuleBasedStateMachine):
 
         self.both(ask)
 
-    @rule(key=keys, owner=workers, hours=st.integers(1, 3), other=st.booleans())
-    def lock(self, key: Key, owner: str, hours: int, other: bool) -> None:
+    @rule(key=keys, worker=workers, hours=st.integers(1, 3), other=st.booleans())
+    def lock(self, key: Key, worker: str, hours: int, other: bool) -> None:
         async def ask(side: Side) -> Any:
             lp = side.other if other else side.one
-            lease = await lp.acquire_lock(key, owner, lease_seconds=3_600 * hours)
+            lease = await lp.acquire_lock(key, worker=worker, lease_seconds=3_600 * hours)
             self.leases = [lease, *self.leases][:12]
             return lease
 
@@ -462,18 +462,26 @@ class StoresAgree(RuleBasedStateMachine):
     @rule(
         key=keys,
         after=st.integers(0, 25),
+        before=st.none() | st.integers(1, 25),
         limit=st.integers(1, 12),
-        reverse=st.booleans(),
+        reverse=st.none() | st.booleans(),
         types=type_lists,
         other=st.booleans(),
     )
     def read(
-        self, key: Key, after: int, limit: int, reverse: bool, types: list[str] | None, other: bool
+        self,
+        key: Key,
+        after: int,
+        before: int | None,
+        limit: int,
+        reverse: bool | None,
+        types: list[str] | None,
+        other: bool,
     ) -> None:
         door = "other" if other else "handle"
         self.both(
             lambda side: side.at(door, key).read(
-                after=after, limit=limit, reverse=reverse, types=types
+                after=after, before=before, limit=limit, reverse=reverse, types=types
             )
         )
 
@@ -506,7 +514,7 @@ class StoresAgree(RuleBasedStateMachine):
                 page = await side.one.list(
                     app=app,
                     user=user,
-                    label=label,
+                    labels=label,
                     order=order,
                     reverse=reverse,
                     limit=limit,

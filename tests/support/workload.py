@@ -106,7 +106,7 @@ def script() -> Iterator[Step]:
     yield _append(B, "b0", large=70_000)  # past the floor of snapshots
     yield _append(B, "b1")
     yield Step("erase d", lambda run: run.lp.erase(D), ends=D)
-    yield Step("list", lambda run: run.lp.list(app=APP, label={"plan": "gold"}))
+    yield Step("list", lambda run: run.lp.list(app=APP, labels={"plan": "gold"}))
     for number in range(3, 5):
         yield _append(A, f"a{number}")
 

@@ -59,6 +59,46 @@ async def work(lp: limpet.Limpet, s: limpet.Session[object]) -> None:
 """
 
 
+GUESSED = """
+from datetime import timedelta
+
+import limpet
+
+
+class Chat(limpet.State):
+    title: str = ""
+
+
+async def main(lp: limpet.Limpet, key: limpet.Key) -> None:
+    reveal_type(await lp.get("a", "u", "i"))
+    reveal_type(await lp.find("a", "u", "i", state_type=Chat))
+    reveal_type(await lp.get(key, state_type=Chat))
+    reveal_type(lp.session("a", "u", "i", state_type=Chat))
+    await lp.delete("a", "u", "i")
+    await lp.verify()
+    await lp.get("a")  # wrong
+    await lp.get("a", "u")  # wrong
+    await lp.get(key, "u")  # wrong
+    await lp.acquire_lock("a", "u", "i", worker="w")
+    await lp.acquire_lock(key, "w")  # wrong
+    chats = lp.app("a", state_type=Chat, actor="x")
+    reveal_type(chats)
+    s = await chats.create("u", "i")
+    reveal_type(s.state.title)
+    reveal_type((await lp.app("a").get("u", "i")).state)
+    await chats.create("u", state={"title": ""})  # wrong
+    await chats.get("u")  # wrong
+    reveal_type(await s.apply({"title": "x"}))
+    reveal_type(await s.apply({"title": "x"}, type="a.b", expect=1))
+    reveal_type(await s.update(lambda state: {"title": state.title + "!"}, type="a.b"))
+    reveal_type(await s.update(lambda state: {"title": state.title} if state.title else None))
+    await s.set_timer("t", timedelta(minutes=5))
+    await s.set_timer("t", 5)  # wrong
+    reveal_type(s.app)
+    await lp.list(app="a", labels={"plan": "gold"})
+"""
+
+
 SYNC = """
 import limpet
 
@@ -75,6 +115,8 @@ reveal_type(s.state.title)
 reveal_type(lp.get(s.key).state)
 reveal_type(lp.find(s.key, state_type=Chat))
 reveal_type([change.event.seq for change in lp.watch()])
+reveal_type(lp.app("a", state_type=Chat).get("u", "i").state.title)
+reveal_type(lp.get("a", "u", "i", state_type=Chat))
 s.update(lambda state: {"title": state.title + "!"}, actor="x")
 s.append("a.b", {"text": "hi"}, actor="x").seq + 1
 with lp.commit() as c:
@@ -169,6 +211,28 @@ def test_the_synchronous_face_is_typed(at: Path) -> None:
         "typing.Mapping[str, Any]",
         "limpet.session.sync.SyncSession[program.Chat] | None",
         "list[int]",
+        "str",
+        "limpet.session.sync.SyncSession[program.Chat]",
+    ]
+
+
+def test_guessed_verbs_are_typed(at: Path) -> None:
+    """Half a key is refused before it runs, an app knows its state, a typed event is there."""
+    event, none = "limpet.model.events.Event", "limpet.model.events.Event | None"
+    chat = "limpet.session.session.Session[program.Chat]"
+    assert checked(GUESSED, at) == [
+        "limpet.session.session.Session[typing.Mapping[str, Any]]",
+        f"{chat} | None",
+        chat,
+        chat,
+        "limpet.session.app.App[program.Chat]",
+        "str",
+        "typing.Mapping[str, Any]",
+        none,
+        event,
+        event,
+        none,
+        "str",
     ]
 
 

@@ -7,17 +7,35 @@ is never handed what it would stumble over.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
-from typing import Any, TypeVar
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias, TypeVar
 
-from limpet.errors import InvalidInput, InvalidQuery
-from limpet.model.events import to_us
-from limpet.model.keys import unfit
+from limpet.errors import InvalidEvent, InvalidInput, InvalidKey, InvalidQuery
+from limpet.model.events import to_time, to_us
+from limpet.model.keys import Key, unfit
 from limpet.model.limits import ACTOR_CHARS_MAX
 from limpet.model.values import described
 from limpet.store.protocol import Progress
 
 T = TypeVar("T", bound=Callable[..., Any])
+AnyKey: TypeAlias = Key | tuple[str, str, str]
+
+
+def key_of(key: AnyKey | str | None, user: str | None = None, id: str | None = None) -> Key:
+    """The key that a verb was given: a Key, a tuple, or app, user and id. Raises InvalidKey."""
+    if isinstance(key, str):
+        for part, text in (("user", user), ("id", id)):
+            if text is None:
+                raise InvalidKey(part, "is missing: pass app, user and id, or one limpet.Key")
+        return Key(key, user, id)  # type: ignore[arg-type]  # both are there
+    if user is not None or id is not None:
+        given = f"is {described(key)} and more beside it"
+        raise InvalidKey("form", f"{given}: pass app, user and id, or one limpet.Key")
+    if isinstance(key, Key):
+        return key
+    if not isinstance(key, tuple) or len(key) != 3:
+        raise InvalidKey("form", f"is {key!r}, neither a limpet.Key nor (app, user, id)")
+    return Key(*key)
 
 
 def check_actor(actor: str | None) -> str | None:
@@ -54,6 +72,18 @@ def check_many(drafts: Iterable[Any]) -> Iterable[Any]:
             "limpet.Draft(type=…, data=…)."
         )
     return drafts
+
+
+def timer_at(at: datetime | timedelta, now_us: int) -> datetime:
+    """When a timer is due: at a time, or so long from now."""
+    if not isinstance(at, timedelta):
+        return at
+    if at < timedelta(0):
+        raise InvalidEvent(f"a timer is due after 0 seconds or more, not {at.total_seconds():g}")
+    try:
+        return to_time(now_us) + at
+    except OverflowError:
+        raise InvalidEvent(f"a timer of {at.days:,} days is due after the year 9999") from None
 
 
 def moment_us(name: str, at: datetime | None) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from limpet.model.head import (
 )
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, described
+from limpet.session.arguments import timer_at
 from limpet.session.session import Session, changes_fields, check_expect, own_ops
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class CommitBuilder:
         typed.check(known.head)
         if known.head.schema_version is not None:
             typed.prove(known.head, session._fields)
-        planned = typed.plan(known.fields, update, actor or session.actor)
+        planned = typed.plan(known.fields, update, session._acting(actor))
         if not planned.ops and type is None:
             return
         raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
@@ -142,13 +143,13 @@ class CommitBuilder:
         self,
         session: Session[Any],
         name: str,
-        at: datetime,
+        at: datetime | timedelta,
         *,
         kind: TimerKind = "wake",
         actor: str | None = None,
     ) -> None:
         """As Session.set_timer, within this commit."""
-        data = timer_data(name, at, kind)
+        data = timer_data(name, timer_at(at, self._lp._now_us()), kind)
         self._add(session, Draft(type=TIMER_SET, data=data, actor=actor), fact=True)
 
     def clear_timer(self, session: Session[Any], name: str, *, actor: str | None = None) -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.loop import Loop, Stream
 
 T = TypeVar("T")
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder)\b")
+_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -99,7 +99,7 @@ def public(of: object) -> list[str]:
 
 def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
-    names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit"}
+    names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
     if not isinstance(annotation, str):
         return annotation
     return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: names[found[0]], annotation))

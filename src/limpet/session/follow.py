@@ -19,6 +19,7 @@ from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.store.protocol import Hints, Store
+from limpet.store.select import wanted
 
 POLL_SECONDS: Final = 0.005
 _PAGE: Final = 100
@@ -28,9 +29,10 @@ _UNKNOWN: Final = (
 
 
 class _Follower:
-    __slots__ = ("behind", "bell", "partials")
+    __slots__ = ("behind", "bell", "partials", "types")
 
-    def __init__(self) -> None:
+    def __init__(self, types: tuple[str, ...] | None) -> None:
+        self.types = types
         self.bell = asyncio.Event()
         self.partials: deque[tuple[int, Event]] = deque()
         self.behind = False
@@ -66,6 +68,8 @@ class Hub:
         known = self._versions.get(key, _UNKNOWN)
         mark = max(known, version) if known != _UNKNOWN else version or _UNKNOWN
         for follower in self._followers.get(key, ()):
+            if not wanted(partial.type, follower.types):
+                continue
             if len(follower.partials) >= PARTIALS_WAITING_MAX:
                 follower.behind = True
                 follower.partials.clear()
@@ -73,10 +77,15 @@ class Hub:
                 follower.partials.append((mark, partial))
             follower.bell.set()
 
-    async def follow(self, key: Key, after: int) -> AsyncGenerator[Event, None]:
-        """Every event beyond seq `after`, in order, once; and partials as they come."""
+    async def follow(
+        self, key: Key, after: int, types: tuple[str, ...] | None = None
+    ) -> AsyncGenerator[Event, None]:
+        """Every event (of these types) beyond seq `after`, in order, once; and partials as they
+        come."""
+        # All are read and the others passed over: a store that selected would be asked again from
+        # the last match on, each time anything is recorded.
         position = after
-        with self._joined(key) as follower:
+        with self._joined(key, types) as follower:
             while True:
                 follower.bell.clear()
                 if follower.behind:
@@ -86,8 +95,10 @@ class Hub:
                     while follower.partials and follower.partials[0][0] < event.seq:
                         yield follower.partials.popleft()[1]
                     position = event.seq
-                    yield event
+                    if wanted(event.type, types):
+                        yield event
                 if len(page) == _PAGE:
+                    await asyncio.sleep(0)  # nothing of it may have been wanted: let others run
                     continue
                 if self._versions[key] == _UNKNOWN:
                     self._versions[key] = position
@@ -132,8 +143,8 @@ class Hub:
         return await self._store.read(key, after=position, limit=_PAGE, reverse=False, types=None)
 
     @contextmanager
-    def _joined(self, key: Key) -> Iterator[_Follower]:
-        follower = _Follower()
+    def _joined(self, key: Key, types: tuple[str, ...] | None) -> Iterator[_Follower]:
+        follower = _Follower(types)
         self._followers.setdefault(key, set()).add(follower)
         self._versions.setdefault(key, _UNKNOWN)
         self._start_polling()

@@ -74,7 +74,8 @@ class Loading:
         draft = forward.migration(loaded.head, loaded.fields)
         assert draft is not None
         try:
-            return self._lp._prepare(draft, self._actor or MIGRATOR, reserved=True)
+            actor = MIGRATOR if self._actor is None else self._actor
+            return self._lp._prepare(draft, actor, reserved=True)
         except EventTooLarge as error:
             stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
             reason = f"changes too much for one event ({error.size_bytes:,} bytes)"

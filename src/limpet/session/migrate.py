@@ -164,8 +164,17 @@ class _Tally:
 class Migrating:
     """One run over a store."""
 
-    def __init__(self, lp: Limpet, forward: Forward, *, app: str | None, apply: bool) -> None:
+    def __init__(
+        self,
+        lp: Limpet,
+        forward: Forward,
+        *,
+        app: str | None,
+        apply: bool,
+        actor: str | None = None,
+    ) -> None:
         self._lp, self._forward, self._app, self._apply = lp, forward, app, apply
+        self._actor = actor
         self._ways: dict[str, str | MigrationError] = {}  # by stored version
         self._tally = _Tally()
 
@@ -233,7 +242,7 @@ class Migrating:
         )
 
     async def _migrate(self, key: Key) -> bool:
-        _, moved = await Loading(self._lp, key).load(self._forward, tail=0)
+        _, moved = await Loading(self._lp, key, self._actor).load(self._forward, tail=0)
         return moved is not None
 
     async def _try(self, key: Key) -> bool:
@@ -241,7 +250,7 @@ class Migrating:
         loaded = await self._lp._store_now().load(key, tail=0)
         if not self._forward.way(loaded.head.schema_version):
             return False
-        prepared = Loading(self._lp, key).propose(self._forward, loaded)
+        prepared = Loading(self._lp, key, self._actor).propose(self._forward, loaded)
         for name in self._forward.undeclared(apply(loaded.fields, prepared.plain_ops)):
             self._tally.leftovers[name] = self._tally.leftovers.get(name, 0) + 1
         return True

@@ -11,8 +11,8 @@ import random
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from msgspec import UNSET, UnsetType, structs
 
@@ -36,10 +36,10 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import INT_MAX, TAIL_KEPT, UPDATE_TRIES_MAX
 from limpet.model.values import EMPTY, FrozenDict, Reads, described
-from limpet.session.arguments import check_actor, check_change, check_many
+from limpet.session.arguments import check_actor, check_change, check_many, timer_at
 from limpet.session.loading import Loading
 from limpet.store.protocol import Committed, Loaded, scope_fields
-from limpet.store.select import check_limit, check_seq, check_tail, check_types
+from limpet.store.select import check_before, check_limit, check_seq, check_tail, check_types
 
 if TYPE_CHECKING:
     from limpet.model.envelope import Format
@@ -90,6 +90,18 @@ class Session(Generic[S]):
         return f"<limpet.Session {self.key} {version}>"
 
     # --- what is known of it -------------------------------------------------------------------
+
+    @property
+    def app(self) -> str:
+        return self.key.app
+
+    @property
+    def user(self) -> str:
+        return self.key.user
+
+    @property
+    def id(self) -> str:
+        return self.key.id
 
     @property
     def head(self) -> Head:
@@ -172,21 +184,28 @@ class Session(Generic[S]):
         self,
         *,
         after: int = 0,
+        before: int | None = None,
         limit: int = 100,
-        reverse: bool = False,
+        reverse: bool | None = None,
         types: Iterable[str] | None = None,
     ) -> tuple[Event, ...]:
-        """A page of events after seq `after`; reversed: before it, newest first (0: from the end).
+        """A page of the events with after < seq < before, the oldest first.
 
-        `types` selects exact types or families (`user.*`).
+        With reverse=True, or with `before` alone, the newest first: the page that ends there. Read
+        on with after= or before= the last seq of the page. `types` selects exact types or families
+        (`user.*`).
         """
-        return await self._lp._store_now().read(
-            self.key,
-            after=check_seq(after),
-            limit=check_limit(limit),
-            reverse=reverse,
-            types=check_types(types),
+        after, before = check_seq(after), check_before(before)
+        if reverse is None:
+            reverse = before is not None and after == 0
+        limit = check_limit(limit)
+        if before is not None:  # seqs are dense: no more can lie between; 1 asks if it is there
+            limit = max(1, min(limit, before - after - 1))
+        start = (before or 0) if reverse else after
+        page = await self._lp._store_now().read(
+            self.key, after=start, limit=limit, reverse=reverse, types=check_types(types)
         )
+        return tuple([e for e in page if after < e.seq and (before is None or e.seq < before)])
 
     async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
         """What is still to be dealt with: user.* events not processed yet, the oldest first.
@@ -196,15 +215,17 @@ class Session(Generic[S]):
         """
         return await self._lp._store_now().pending_inputs(self.key, limit=check_limit(limit))
 
-    def follow(self, *, after: int = 0) -> AsyncGenerator[Event, None]:
+    def follow(
+        self, *, after: int = 0, types: Iterable[str] | None = None
+    ) -> AsyncGenerator[Event, None]:
         """Events after seq `after` as they are recorded: none lost, none doubled, in order.
 
-        Partial events of this process come too, marked `partial`. Ends with SessionDeleted when
-        the session is deleted, StoreClosed when Limpet is closed, FollowerBehind when partials
-        pile up unread.
+        `types` selects exact types or families (`user.*`), as in read. Partial events of this
+        process come too, marked `partial`. Ends with SessionDeleted when the session is deleted,
+        StoreClosed when Limpet is closed, FollowerBehind when partials pile up unread.
         """
         self._lp._store_now()
-        return self._lp._hub.follow(self.key, check_seq(after))
+        return self._lp._hub.follow(self.key, check_seq(after), check_types(types))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -261,19 +282,60 @@ class Session(Generic[S]):
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
     ) -> tuple[Event, ...]:
         """Record several events in order, all or nothing."""
-        actor = actor or self.actor
+        actor = self._acting(actor)
         drafts = check_many(drafts)
         prepared = tuple([self._lp._prepare(draft, actor) for draft in drafts])
         named = any([draft.id is not None for draft in drafts])
         return await self._append(prepared, expect, named=named) if prepared else ()
 
+    @overload
+    async def update(
+        self,
+        change: Callable[[S], Mapping[str, Any]],
+        *,
+        type: str,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Event: ...
+
+    @overload
     async def update(
         self,
         change: Callable[[S], Mapping[str, Any] | None],
         *,
+        type: str | None = None,
+        data: Mapping[str, Any] = ...,
         actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Event | None: ...
+
+    async def update(
+        self,
+        change: Callable[[S], Mapping[str, Any] | None],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] = _NONE,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
     ) -> Event | None:
         """Read, compute, commit: `change(state)` returns the names to set (None: nothing).
+
+        With a `type` the event is yours, with its data, and an empty dict records it alone; else
+        it is a state.updated. If the `id` was recorded before, the first record is returned and
+        `change` is not asked.
 
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
         `change` is called again on the newest state; SessionConflict after too many tries. Going
@@ -282,9 +344,51 @@ class Session(Generic[S]):
         SessionCorrupt if an event is damaged: what it did would be missing from what is computed.
         """
         check_change(change)
+        draft = Draft(
+            type="state.updated" if type is None else type,
+            data=data,
+            actor=self._acting(actor),
+            id=id,
+            cause=cause,
+            invocation_id=invocation_id,
+            correlation_id=correlation_id,
+            wake_id=wake_id,
+        )
         await self.refresh()  # "nothing to do" must be decided on the newest state too
         self._check_whole()
-        return await self._persist(lambda: self._try_update(change, actor))
+        return await self._persist(lambda: self._try_update(change, draft, reserved=type is None))
+
+    @overload
+    async def apply(
+        self,
+        update: Mapping[str, Any],
+        *,
+        type: str,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        expect: int | None = None,
+    ) -> Event: ...
+
+    @overload
+    async def apply(
+        self,
+        update: Mapping[str, Any],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        expect: int | None = None,
+    ) -> Event | None: ...
 
     async def apply(
         self,
@@ -298,12 +402,14 @@ class Session(Generic[S]):
         invocation_id: str | None = None,
         correlation_id: str | None = None,
         wake_id: str | None = None,
+        expect: int | None = None,
     ) -> Event | None:
         """Update typed state through the reducers of its fields, as one event; None: no change.
 
         Values are checked before anything is written (SchemaViolation). Where a reducer looks at
         what the field holds and another writer was faster, it is done again on the newest state.
-        With a `type` the event is yours, with its data; else it is a state.updated.
+        With a `type` the event is yours, with its data; else it is a state.updated. With
+        `expect=n` it is recorded only if the session is at version n, else SessionConflict.
         """
         if self._typed is None:
             raise InvalidInput(
@@ -312,7 +418,7 @@ class Session(Generic[S]):
         draft = Draft(
             type="state.updated" if type is None else type,
             data=data,
-            actor=actor or self.actor,
+            actor=self._acting(actor),
             id=id,
             cause=cause,
             invocation_id=invocation_id,
@@ -321,6 +427,8 @@ class Session(Generic[S]):
         )
         if self._head is None or self._scopes is None:
             await self.refresh()
+        if check_expect(expect) is not None:
+            return await self._apply_at(update, draft, expect, reserved=type is None)
         try:
             event = await self._persist(
                 lambda: self._try_apply(update, draft, reserved=type is None)
@@ -332,19 +440,26 @@ class Session(Generic[S]):
         return event if event is not None else await self._repeat(draft)
 
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
-        """Set labels; None takes one off. Labels are for finding sessions: lp.list(label=…)."""
+        """Set labels; None takes one off. Labels are for finding sessions: lp.list(labels=…)."""
         return await self._record(facts.LABELED, facts.labeled_data(labels), actor)
 
     async def set_timer(
-        self, name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
+        self,
+        name: str,
+        at: datetime | timedelta,
+        *,
+        kind: TimerKind = "wake",
+        actor: str | None = None,
     ) -> Event:
         """Ask to be due at a time, so that a claim gives the session. The same name replaces.
 
+        A timedelta counts from now, by the clock of this process.
         Time passing records nothing: the session stays due until whoever did what the timer was
         for clears it, or sets it anew, best in the commit that records the work (c.clear_timer).
         A kind="deadline" is recorded, listed with the head and told by limpet.deadline_at;
         nothing acts on it yet, and it makes no session due.
         """
+        at = timer_at(at, self._lp._now_us())
         return await self._record(facts.TIMER_SET, facts.timer_data(name, at, kind), actor)
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
@@ -360,6 +475,10 @@ class Session(Generic[S]):
         return await self._record(facts.PROCESSED, facts.processed_data(seqs), actor)
 
     # --- private -------------------------------------------------------------------------------
+
+    def _acting(self, actor: str | None) -> str | None:
+        """Who acts: the one named, or the one bound."""
+        return check_actor(self.actor if actor is None else actor)
 
     async def _persist(self, attempt: Callable[[], Awaitable[Event | None]]) -> Event | None:
         """Try until no other writer was faster; SessionConflict after too many tries."""
@@ -399,6 +518,19 @@ class Session(Generic[S]):
             drafts.insert(0, self._lp._prepare(raising, draft.actor, reserved=True))
         guards, schema = self._guards(planned.guards), self.head.schema_version
         return (await self._commit(tuple(drafts), expect, guards, schema))[-1]
+
+    async def _apply_at(
+        self, update: Mapping[str, Any], draft: Draft, expect: int | None, *, reserved: bool
+    ) -> Event | None:
+        """Plan on the state of this very version; not again on another."""
+        if self.version != expect:
+            await self.refresh()
+        repeat = await self._repeat(draft)
+        if repeat is not None:
+            return repeat
+        if self.version != expect:
+            raise SessionConflict(self.key, "the session", expect, self.version)
+        return await self._try_apply(update, draft, reserved=reserved, expect=expect)
 
     async def _repeat(self, draft: Draft) -> Event | None:
         """What was recorded under the draft's id before; a plan on newer state need not fit it."""
@@ -453,25 +585,30 @@ class Session(Generic[S]):
             self._absorb(moved, (None,))
 
     async def _try_update(
-        self, change: Callable[[Any], Mapping[str, Any] | None], actor: str | None
+        self, change: Callable[[Any], Mapping[str, Any] | None], draft: Draft, *, reserved: bool
     ) -> Event | None:
+        # Asked after the state was read: what is computed never builds on its own record.
+        repeat = await self._repeat(draft)
+        if repeat is not None:
+            return repeat
         if self._typed is not None:
             self._typed.check(self.head)
             update = change(self._typed.fresh(self._fields))  # its own: it may be called again
-            draft = Draft(type="state.updated", actor=actor or self.actor)
-            return await self._try_apply(update or {}, draft, reserved=True, expect=self.version)
+            if update is None:
+                return None
+            return await self._try_apply(update, draft, reserved=reserved, expect=self.version)
         reads = Reads(self.values)
         changes = change(reads)
-        if not changes:
+        if changes is None or (reserved and not changes):
             return None
-        draft = Draft(type="state.updated", set=changes, actor=actor or self.actor)
-        prepared = self._lp._prepare(draft, None, reserved=True)
+        draft = structs.replace(draft, set=changes)
+        prepared = self._lp._prepare(draft, None, reserved=reserved)
         guards = self._guards(reads.names.union(changes))
         expect = self.version if reads.all else None  # it saw which names there are
         return (await self._commit((prepared,), expect, guards))[0]
 
     async def _record(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
-        draft = Draft(type=type, data=data, actor=actor or self.actor)
+        draft = Draft(type=type, data=data, actor=self._acting(actor))
         prepared = self._lp._prepare(draft, None, reserved=True)
         return (await self._commit((prepared,), None))[0]
 

@@ -13,14 +13,13 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.errors import (
     BackupRefused,
     CommitTooLarge,
     ExtraMissing,
     InvalidInput,
-    InvalidKey,
     InvalidQuery,
     SessionDeleted,
     SessionErased,
@@ -41,7 +40,8 @@ from limpet.model.limits import (
     SESSIONS_PER_COMMIT_MAX,
 )
 from limpet.model.values import EMPTY, described
-from limpet.session.arguments import check_progress, moment_us
+from limpet.session.app import App
+from limpet.session.arguments import AnyKey, check_actor, check_progress, key_of, moment_us
 from limpet.session.commit import CommitBuilder
 from limpet.session.follow import Hub
 from limpet.session.given import Begin, given, is_plain
@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from limpet.session.typed import Typed
 
 S = TypeVar("S", bound="State")
-AnyKey: TypeAlias = Key | tuple[str, str, str]
 _NONE: Final[Mapping[str, Any]] = {}
 
 
@@ -143,9 +142,9 @@ class Limpet:
         self,
         app: str,
         user: str,
+        id: str | None = None,
         *,
         state: S,
-        id: str | None = None,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
@@ -156,8 +155,8 @@ class Limpet:
         self,
         app: str,
         user: str,
-        *,
         id: str | None = None,
+        *,
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
@@ -167,8 +166,8 @@ class Limpet:
         self,
         app: str,
         user: str,
-        *,
         id: str | None = None,
+        *,
         state: Begin = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
@@ -182,7 +181,8 @@ class Limpet:
         """
         self._store_now()
         key = Key(app, user, self._new_id() if id is None else id)
-        bound, actor = actor, actor or f"user:{key.user}"
+        bound = check_actor(actor)
+        actor = f"user:{key.user}" if actor is None else actor
         begin = given(state, migrations)
         data = created_data(key, EMPTY if labels is None else labels, begin.schema_version)
         draft = Draft(type=CREATED, data=data, set=begin.fields or EMPTY)
@@ -203,6 +203,22 @@ class Limpet:
     async def get(
         self,
         key: AnyKey,
+        /,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[S]: ...
+
+    @overload
+    async def get(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
@@ -215,6 +231,20 @@ class Limpet:
     async def get(
         self,
         key: AnyKey,
+        /,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[Mapping[str, Any]]: ...
+
+    @overload
+    async def get(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
         *,
         tail: int = 20,
         since: datetime | None = None,
@@ -223,7 +253,10 @@ class Limpet:
 
     async def get(
         self,
-        key: AnyKey,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
         *,
         state_type: type[Any] | None = None,
         migrations: MigrationRegistry | None = None,
@@ -239,7 +272,7 @@ class Limpet:
         """
         self._store_now()
         typed = _typed(state_type, migrations)
-        session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
+        session: Session[Any] = Session(self, key_of(key, user, id), actor=actor, typed=typed)
         await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
         if typed is not None and session.head.schema_version is not None:
             typed.prove(session.head, session._fields)
@@ -249,22 +282,65 @@ class Limpet:
     async def find(
         self,
         key: AnyKey,
+        /,
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
         tail: int = 20,
+        since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S] | None: ...
 
     @overload
     async def find(
-        self, key: AnyKey, *, tail: int = 20, actor: str | None = None
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[S] | None: ...
+
+    @overload
+    async def find(
+        self,
+        key: AnyKey,
+        /,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
     ) -> Session[Mapping[str, Any]] | None: ...
 
-    async def find(self, key: AnyKey, **how: Any) -> Session[Any] | None:
+    @overload
+    async def find(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[Mapping[str, Any]] | None: ...
+
+    async def find(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        **how: Any,
+    ) -> Session[Any] | None:
         """Like get, and None if there is no such session (any more)."""
         try:
-            found: Session[Any] = await self.get(key, **how)
+            found: Session[Any] = await self.get(key_of(key, user, id), **how)
         except (SessionNotFound, SessionDeleted, SessionErased):
             return None
         return found
@@ -274,8 +350,8 @@ class Limpet:
         self,
         app: str,
         user: str,
-        *,
         id: str,
+        *,
         state: S,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
@@ -288,8 +364,8 @@ class Limpet:
         self,
         app: str,
         user: str,
-        *,
         id: str,
+        *,
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
@@ -300,8 +376,8 @@ class Limpet:
         self,
         app: str,
         user: str,
-        *,
         id: str,
+        *,
         state: Begin = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
@@ -330,6 +406,7 @@ class Limpet:
     def session(
         self,
         key: AnyKey,
+        /,
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
@@ -339,12 +416,46 @@ class Limpet:
 
     @overload
     def session(
-        self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> Session[S]: ...
+
+    @overload
+    def session(
+        self,
+        key: AnyKey,
+        /,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> Session[Mapping[str, Any]]: ...
+
+    @overload
+    def session(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
     ) -> Session[Mapping[str, Any]]: ...
 
     def session(
         self,
-        key: AnyKey,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
         *,
         state_type: type[Any] | None = None,
         migrations: MigrationRegistry | None = None,
@@ -356,20 +467,50 @@ class Limpet:
         With a `lease` of this session, whatever it writes is refused once the lease is not held.
         """
         self._store_now()
-        if lease is not None and check_lease(lease).key != _key(key):
+        key = key_of(key, user, id)
+        if lease is not None and check_lease(lease).key != key:
             raise InvalidInput(
-                f"the lease is of {lease.key}, not of {_key(key)}. Pass the lease that was given "
+                f"the lease is of {lease.key}, not of {key}. Pass the lease that was given "
                 "on this session."
             )
         typed = _typed(state_type, migrations)
-        return Session(self, _key(key), actor=actor, lease=lease, typed=typed)
+        return Session(self, key, actor=actor, lease=lease, typed=typed)
+
+    @overload
+    def app(
+        self,
+        name: str,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+    ) -> App[S]: ...
+
+    @overload
+    def app(self, name: str, *, actor: str | None = None) -> App[Mapping[str, Any]]: ...
+
+    def app(
+        self,
+        name: str,
+        *,
+        state_type: type[Any] | None = None,
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+    ) -> App[Any]:
+        """The sessions of one app, without I/O: its class, migrations and actor are named once.
+
+        `support = lp.app("support", state_type=Support)`, then `await support.get("ada", "c1")`.
+        """
+        self._store_now()
+        _typed(state_type, migrations)  # refuses now what every verb would refuse
+        return App(self, name, state_type=state_type, migrations=migrations, actor=actor)
 
     async def list(
         self,
         *,
         app: str | None = None,
         user: str | None = None,
-        label: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         order: Order = "created",
         reverse: bool = True,
         created_after: datetime | None = None,
@@ -379,13 +520,13 @@ class Limpet:
     ) -> Page:
         """A page of heads, newest first; `page.cursor` leads to the next.
 
-        By app, by app and user, or by label ({"plan": "gold"}); in order of creation, or of last
+        By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, or of last
         update (for an app or a user).
         """
         query = Query(
             app=app,
             user=user,
-            labels=cursors.labels(label),
+            labels=cursors.labels(labels),
             order=order,
             reverse=reverse,
             created_after_us=moment_us("created_after", created_after),
@@ -398,14 +539,30 @@ class Limpet:
         self._store_now()
         return CommitBuilder(self)
 
-    async def delete(self, key: AnyKey) -> bool:
+    @overload
+    async def delete(self, key: AnyKey, /) -> bool: ...
+
+    @overload
+    async def delete(self, app: str, user: str, id: str, /) -> bool: ...
+
+    async def delete(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> bool:
         """Delete the session's log. Its key stays taken. False if there was nothing to delete."""
-        key = _key(key)
+        key = key_of(key, user, id)
         deleted = await self._store_now().delete(key)
         self._hub.touch(key)
         return deleted
 
-    async def erase(self, key: AnyKey) -> Erasure | None:
+    @overload
+    async def erase(self, key: AnyKey, /) -> Erasure | None: ...
+
+    @overload
+    async def erase(self, app: str, user: str, id: str, /) -> Erasure | None: ...
+
+    async def erase(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> Erasure | None:
         """Forget the session: nothing of it can be read from the store afterwards.
 
         A SQLite file is written anew, so that nothing is left in its pages either, which takes
@@ -413,7 +570,7 @@ class Limpet:
         long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
         server keeps the bytes until it vacuums and its WAL and backups are recycled.
         """
-        key = _key(key)
+        key = key_of(key, user, id)
         erasure = await self._store_now().erase(key)
         self._hub.touch(key)
         return erasure
@@ -429,7 +586,7 @@ class Limpet:
         if the store fails for longer than it waits: watch again from the last position.
         """
         feed = feed_of(self._store_now())
-        one, app = None if key is None else _key(key), check_app(app)
+        one, app = None if key is None else key_of(key), check_app(app)
         if one is not None and app not in (None, one.app):
             raise InvalidInput(
                 f"the session {one} is not of the app {app!r}. Name the app, or the key alone."
@@ -443,11 +600,27 @@ class Limpet:
         """
         return await feed_of(self._store_now()).position()
 
+    @overload
     async def verify(
-        self, key: AnyKey | None = None, *, progress: Progress | None = None
+        self, key: AnyKey | None = None, /, *, progress: Progress | None = None
+    ) -> Report: ...
+
+    @overload
+    async def verify(
+        self, app: str, user: str, id: str, /, *, progress: Progress | None = None
+    ) -> Report: ...
+
+    async def verify(
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        progress: Progress | None = None,
     ) -> Report:
         """Read one session (or, without a key, everything) back and check it against its chain."""
-        one = None if key is None else _key(key)
+        one = None if key is None and user is None and id is None else key_of(key, user, id)
         return await self._store_now().verify(one, check_progress(progress))
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
@@ -464,6 +637,7 @@ class Limpet:
         *,
         app: str | None = None,
         apply: bool = False,
+        actor: str | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan:
         """Say what becomes of every session (of an app) on the way to a schema version.
@@ -471,14 +645,16 @@ class Limpet:
         That of the State class, which what comes out has to fit; without one, the newest that the
         registry leads to. Nothing is written unless `apply`: then each session that can be is
         migrated as get() would, in a commit of its own, and the others are left as they are. Done
-        twice it does nothing more; interrupted, it goes on when called again.
+        twice it does nothing more; interrupted, it goes on when called again. What is recorded is
+        by `actor`, or by system:migrations.
         """
         self._store_now()
         from limpet.session.migrate import Migrating, forward_of
 
         with _pydantic():
             forward = forward_of(registry, state_type)
-        migrating = Migrating(self, forward, app=check_app(app), apply=apply)
+        acting = check_actor(actor)
+        migrating = Migrating(self, forward, app=check_app(app), apply=apply, actor=acting)
         return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
@@ -526,15 +702,33 @@ class Limpet:
             check_lease(lease), check_retry_seconds(retry_seconds)
         )
 
-    async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
-        """A lease on this very session, due or not. Raises SessionLocked if another holds it."""
+    @overload
+    async def acquire_lock(
+        self, key: AnyKey, /, *, worker: str, lease_seconds: float = 30
+    ) -> Lease: ...
+
+    @overload
+    async def acquire_lock(
+        self, app: str, user: str, id: str, /, *, worker: str, lease_seconds: float = 30
+    ) -> Lease: ...
+
+    async def acquire_lock(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        worker: str,
+        lease_seconds: float = 30,
+    ) -> Lease:
+        """A lease on this very session, due or not. Raises SessionLocked if another holds it.
+
+        Give it back with release.
+        """
         work = self._work_now()
         seconds = check_lease_seconds(lease_seconds)
-        return await work.acquire(_key(key), check_worker(owner), seconds)
-
-    async def release_lock(self, lease: Lease) -> bool:
-        """The same as release, for those who acquired a lock."""
-        return await self.release(lease)
+        return await work.acquire(key_of(key, user, id), check_worker(worker), seconds)
 
     # --- private: the one way in ---------------------------------------------------------------
 
@@ -594,14 +788,6 @@ def _pydantic() -> Generator[None]:
         if error.name is None or not error.name.startswith("pydantic"):
             raise
         raise ExtraMissing("pydantic", "state") from error
-
-
-def _key(key: AnyKey) -> Key:
-    if isinstance(key, Key):
-        return key
-    if not isinstance(key, tuple) or len(key) != 3:
-        raise InvalidKey("form", f"is {key!r}, neither a limpet.Key nor (app, user, id)")
-    return Key(*key)
 
 
 def _now_ms() -> int:

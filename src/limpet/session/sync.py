@@ -1,7 +1,7 @@
 """The same verbs without await, for scripts and notebooks.
 
 Nothing is implemented twice: an event loop runs in a thread of its own and every call is handed to
-it. What comes back is wrapped only if it has verbs itself. What a type checker sees of the three is
+it. What comes back is wrapped only if it has verbs itself. What a type checker sees of these is
 in sync.pyi, which a test holds to the classes they stand for.
 """
 
@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from limpet.errors import StoreClosed
+from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.facade import Facade
 from limpet.session.loop import Loop
@@ -19,6 +20,7 @@ from limpet.session.sessions import Limpet
 from limpet.store.protocol import Seal
 
 S = TypeVar("S", covariant=True)
+A = TypeVar("A")  # what the state of an app is, which it also takes
 
 
 class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
@@ -27,6 +29,10 @@ class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
 
 class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
     """A session, or a handle on one, without await."""
+
+
+class SyncApp(Facade[App[Any]], Generic[A], of=App):
+    """The sessions of one app, without await."""
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):

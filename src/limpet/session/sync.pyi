@@ -7,7 +7,7 @@ compares them one by one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
@@ -20,8 +20,8 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.migrations import MigrationRegistry
 from limpet.model.state import State
+from limpet.session.arguments import AnyKey
 from limpet.session.migrate import MigrationPlan
-from limpet.session.sessions import AnyKey
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -35,6 +35,7 @@ from limpet.store.protocol import (
 
 S = TypeVar("S", bound=State)
 S_co = TypeVar("S_co", covariant=True)
+A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
@@ -81,7 +82,7 @@ class SyncCommit:
         self,
         session: SyncSession[Any],
         name: str,
-        at: datetime,
+        at: datetime | timedelta,
         *,
         kind: TimerKind = "wake",
         actor: str | None = None,
@@ -95,6 +96,12 @@ class SyncSession(Generic[S_co]):
     actor: str | None
     lease: Lease | None
     damaged: tuple[int, ...]
+    @property
+    def app(self) -> str: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def id(self) -> str: ...
     @property
     def head(self) -> Head: ...
     @property
@@ -113,12 +120,13 @@ class SyncSession(Generic[S_co]):
         self,
         *,
         after: int = 0,
+        before: int | None = None,
         limit: int = 100,
-        reverse: bool = False,
+        reverse: bool | None = None,
         types: Iterable[str] | None = None,
     ) -> tuple[Event, ...]: ...
     def pending(self, *, limit: int = 100) -> tuple[Event, ...]: ...
-    def follow(self, *, after: int = 0) -> Iterator[Event]: ...
+    def follow(self, *, after: int = 0, types: Iterable[str] | None = None) -> Iterator[Event]: ...
     def append(
         self,
         type: str,
@@ -142,9 +150,50 @@ class SyncSession(Generic[S_co]):
     def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
     ) -> tuple[Event, ...]: ...
+    @overload
     def update(
-        self, change: Callable[[S_co], Mapping[str, Any] | None], *, actor: str | None = None
+        self,
+        change: Callable[[S_co], Mapping[str, Any]],
+        *,
+        type: str,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Event: ...
+    @overload
+    def update(
+        self,
+        change: Callable[[S_co], Mapping[str, Any] | None],
+        *,
+        type: str | None = None,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
     ) -> Event | None: ...
+    @overload
+    def apply(
+        self,
+        update: Mapping[str, Any],
+        *,
+        type: str,
+        data: Mapping[str, Any] = ...,
+        actor: str | None = None,
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        expect: int | None = None,
+    ) -> Event: ...
+    @overload
     def apply(
         self,
         update: Mapping[str, Any],
@@ -157,14 +206,84 @@ class SyncSession(Generic[S_co]):
         invocation_id: str | None = None,
         correlation_id: str | None = None,
         wake_id: str | None = None,
+        expect: int | None = None,
     ) -> Event | None: ...
     def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event: ...
     def set_timer(
-        self, name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
+        self,
+        name: str,
+        at: datetime | timedelta,
+        *,
+        kind: TimerKind = "wake",
+        actor: str | None = None,
     ) -> Event: ...
     def clear_timer(self, name: str, *, actor: str | None = None) -> Event: ...
     def set_priority(self, priority: int, *, actor: str | None = None) -> Event: ...
     def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event: ...
+
+class SyncApp(Generic[A]):
+    name: str
+    state_type: type[A] | None
+    migrations: MigrationRegistry | None
+    actor: str | None
+    def create(
+        self,
+        user: str,
+        id: str | None = None,
+        *,
+        state: A | None = None,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+    ) -> SyncSession[A]: ...
+    def get(
+        self,
+        user: str,
+        id: str,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[A]: ...
+    def find(
+        self,
+        user: str,
+        id: str,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[A] | None: ...
+    def get_or_create(
+        self,
+        user: str,
+        id: str,
+        *,
+        state: A | None = None,
+        labels: Mapping[str, str] = ...,
+        tail: int = 20,
+        actor: str | None = None,
+    ) -> SyncSession[A]: ...
+    def session(
+        self, user: str, id: str, *, actor: str | None = None, lease: Lease | None = None
+    ) -> SyncSession[A]: ...
+    def list(
+        self,
+        *,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        created_after: datetime | None = None,
+        updated_after: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
+    def watch(
+        self, *, key: AnyKey | None = None, after: str | None = None
+    ) -> Iterator[FeedEntry]: ...
+    def claim(
+        self, worker: str, *, limit: int = 1, lease_seconds: float = 30
+    ) -> tuple[Lease, ...]: ...
 
 class SyncLimpet:
     url: str
@@ -184,9 +303,9 @@ class SyncLimpet:
         self,
         app: str,
         user: str,
+        id: str | None = None,
         *,
         state: S,
-        id: str | None = None,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
@@ -196,8 +315,8 @@ class SyncLimpet:
         self,
         app: str,
         user: str,
-        *,
         id: str | None = None,
+        *,
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
@@ -206,6 +325,21 @@ class SyncLimpet:
     def get(
         self,
         key: AnyKey,
+        /,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[S]: ...
+    @overload
+    def get(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
@@ -217,6 +351,19 @@ class SyncLimpet:
     def get(
         self,
         key: AnyKey,
+        /,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[Mapping[str, Any]]: ...
+    @overload
+    def get(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
         *,
         tail: int = 20,
         since: datetime | None = None,
@@ -226,23 +373,57 @@ class SyncLimpet:
     def find(
         self,
         key: AnyKey,
+        /,
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
         tail: int = 20,
+        since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[S] | None: ...
     @overload
     def find(
-        self, key: AnyKey, *, tail: int = 20, actor: str | None = None
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[S] | None: ...
+    @overload
+    def find(
+        self,
+        key: AnyKey,
+        /,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[Mapping[str, Any]] | None: ...
+    @overload
+    def find(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
     ) -> SyncSession[Mapping[str, Any]] | None: ...
     @overload
     def get_or_create(
         self,
         app: str,
         user: str,
-        *,
         id: str,
+        *,
         state: S,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
@@ -254,8 +435,8 @@ class SyncLimpet:
         self,
         app: str,
         user: str,
-        *,
         id: str,
+        *,
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
@@ -265,6 +446,7 @@ class SyncLimpet:
     def session(
         self,
         key: AnyKey,
+        /,
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
@@ -273,14 +455,49 @@ class SyncLimpet:
     ) -> SyncSession[S]: ...
     @overload
     def session(
-        self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> SyncSession[S]: ...
+    @overload
+    def session(
+        self, key: AnyKey, /, *, actor: str | None = None, lease: Lease | None = None
     ) -> SyncSession[Mapping[str, Any]]: ...
+    @overload
+    def session(
+        self,
+        app: str,
+        user: str,
+        id: str,
+        /,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+    ) -> SyncSession[Mapping[str, Any]]: ...
+    @overload
+    def app(
+        self,
+        name: str,
+        *,
+        state_type: type[S],
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+    ) -> SyncApp[S]: ...
+    @overload
+    def app(self, name: str, *, actor: str | None = None) -> SyncApp[Mapping[str, Any]]: ...
     def list(
         self,
         *,
         app: str | None = None,
         user: str | None = None,
-        label: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         order: Order = "created",
         reverse: bool = True,
         created_after: datetime | None = None,
@@ -289,13 +506,26 @@ class SyncLimpet:
         cursor: str | None = None,
     ) -> Page: ...
     def commit(self) -> SyncCommit: ...
-    def delete(self, key: AnyKey) -> bool: ...
-    def erase(self, key: AnyKey) -> Erasure | None: ...
+    @overload
+    def delete(self, key: AnyKey, /) -> bool: ...
+    @overload
+    def delete(self, app: str, user: str, id: str, /) -> bool: ...
+    @overload
+    def erase(self, key: AnyKey, /) -> Erasure | None: ...
+    @overload
+    def erase(self, app: str, user: str, id: str, /) -> Erasure | None: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...
     def position(self) -> str: ...
-    def verify(self, key: AnyKey | None = None, *, progress: Progress | None = None) -> Report: ...
+    @overload
+    def verify(
+        self, key: AnyKey | None = None, /, *, progress: Progress | None = None
+    ) -> Report: ...
+    @overload
+    def verify(
+        self, app: str, user: str, id: str, /, *, progress: Progress | None = None
+    ) -> Report: ...
     def doctor(self, *, progress: Progress | None = None) -> Diagnosis: ...
     def migrate(
         self,
@@ -304,6 +534,7 @@ class SyncLimpet:
         *,
         app: str | None = None,
         apply: bool = False,
+        actor: str | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan: ...
     def backup(self, target: str | Path, *, progress: Progress | None = None) -> None: ...
@@ -312,5 +543,9 @@ class SyncLimpet:
     ) -> tuple[Lease, ...]: ...
     def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
     def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool: ...
-    def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease: ...
-    def release_lock(self, lease: Lease) -> bool: ...
+    @overload
+    def acquire_lock(self, key: AnyKey, /, *, worker: str, lease_seconds: float = 30) -> Lease: ...
+    @overload
+    def acquire_lock(
+        self, app: str, user: str, id: str, /, *, worker: str, lease_seconds: float = 30
+    ) -> Lease: ...

@@ -102,5 +102,5 @@ def labels(given: Mapping[str, Any] | None) -> FrozenDict:
         return EMPTY
     pairs = given.items() if isinstance(given, Mapping) else [(None, None)]
     if not all(isinstance(text, str) for pair in pairs for text in pair):
-        raise InvalidQuery("label takes names and values that are text, as in {'plan': 'gold'}")
+        raise InvalidQuery("labels takes names and values that are text, as in {'plan': 'gold'}")
     return FrozenDict(given)

@@ -46,6 +46,13 @@ def check_tail(tail: object) -> int:
     return tail
 
 
+def check_before(before: object) -> int | None:
+    """A seq to end before, or none."""
+    if before is not None and (type(before) is not int or not 1 <= before <= INT_MAX):
+        raise InvalidQuery(f"before is a seq, 1 or more, not {described(before)}")
+    return before
+
+
 def check_seq(after: object) -> int:
     """A seq to begin from."""
     if type(after) is not int or not 0 <= after <= INT_MAX:

@@ -14,12 +14,18 @@ import pytest
 
 import limpet
 from limpet.session import facade, sync
+from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.session import Session
 from limpet.session.sessions import Limpet
 
 STUB = Path(sync.__file__).with_suffix(".pyi")
-PAIRS = [("SyncLimpet", Limpet), ("SyncSession", Session), ("SyncCommit", CommitBuilder)]
+PAIRS = [
+    ("SyncLimpet", Limpet),
+    ("SyncApp", App),
+    ("SyncSession", Session),
+    ("SyncCommit", CommitBuilder),
+]
 VERBS = [
     pytest.param(name, of, verb, id=f"{name}.{verb}")
     for name, of in PAIRS
@@ -58,7 +64,7 @@ def _parameter(of: inspect.Parameter) -> str:
 
 def _text(annotation: Any) -> str:
     """As it is written, in the words of the synchronous face."""
-    return re.sub(r"\bS_co\b", "S", str(facade.renamed(annotation)))
+    return re.sub(r"\b(S_co|A)\b", "S", str(facade.renamed(annotation)))
 
 
 @pytest.mark.parametrize(("name", "of", "verb"), VERBS)
@@ -84,7 +90,8 @@ def test_the_stub_has_all_names_and_no_others(stub: Any, name: str, of: type) ->
     typed = getattr(stub, name)
     with limpet.open_sync("memory://") as lp:
         s = lp.create("a", "u")
-        one: Any = {"SyncLimpet": lp, "SyncSession": s, "SyncCommit": lp.commit()}[name]
+        all_: Any = {"SyncLimpet": lp, "SyncSession": s, "SyncCommit": lp.commit()}
+        one: Any = {**all_, "SyncApp": lp.app("a")}[name]
         assert type(one) is getattr(sync, name)
         assert isinstance(one._of, of)
         assert {*facade.public(typed), *typed.__annotations__} == {*facade.public(one)}

@@ -1,0 +1,203 @@
+"""App: the sessions of one app, with what its code would repeat at every call bound once.
+
+The name, the class of the state, the migrations and the actor are said in `lp.app(…)`; each verb
+here hands them to the verb of Limpet with the same name. Nothing is read or written otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
+from limpet.model.keys import unfit
+from limpet.model.lease import Lease
+from limpet.model.limits import KEY_PART_CHARS_MAX
+from limpet.model.values import described
+from limpet.session.arguments import AnyKey, check_actor
+from limpet.session.session import Session
+from limpet.store.protocol import FeedEntry, Order, Page
+
+if TYPE_CHECKING:
+    from limpet.model.migrations import MigrationRegistry
+    from limpet.session.sessions import Limpet
+
+S = TypeVar("S")
+_NONE: Final[Mapping[str, Any]] = {}
+
+
+class App(Generic[S]):
+    """The sessions of one app. `S` is what their state is: a State class, or else a mapping."""
+
+    def __init__(
+        self,
+        lp: Limpet,
+        name: str,
+        *,
+        state_type: type[S] | None = None,
+        migrations: MigrationRegistry | None = None,
+        actor: str | None = None,
+    ) -> None:
+        if reason := unfit(name, KEY_PART_CHARS_MAX):
+            raise InvalidKey("app", reason)
+        self._lp = lp
+        self.name = name
+        self.state_type = state_type
+        self.migrations = migrations
+        self.actor = check_actor(actor)
+
+    def __repr__(self) -> str:
+        of = "" if self.state_type is None else f" of {self.state_type.__name__}"
+        return f"<limpet.App {self.name}{of}>"
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    async def create(
+        self,
+        user: str,
+        id: str | None = None,
+        *,
+        state: S | None = None,
+        labels: Mapping[str, str] = _NONE,
+        actor: str | None = None,
+    ) -> Session[S]:
+        """A new session. Without a state it begins with the defaults of the class, or empty.
+
+        Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
+        """
+        begin: dict[str, Any] = {"state": self._begin(state), "labels": labels}
+        if self.state_type is not None:
+            begin["migrations"] = self.migrations
+        made: Session[S] = await self._lp.create(
+            self.name, user, id, actor=self._acting(actor), **begin
+        )
+        return made
+
+    async def get(
+        self,
+        user: str,
+        id: str,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[S]:
+        """The session with its state and its last events: see Limpet.get."""
+        how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
+        found: Session[S] = await self._lp.get(self.name, user, id, **how)
+        return found
+
+    async def find(
+        self,
+        user: str,
+        id: str,
+        *,
+        tail: int = 20,
+        since: datetime | None = None,
+        actor: str | None = None,
+    ) -> Session[S] | None:
+        """Like get, and None if there is no such session (any more)."""
+        how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
+        found: Session[S] | None = await self._lp.find(self.name, user, id, **how)
+        return found
+
+    async def get_or_create(
+        self,
+        user: str,
+        id: str,
+        *,
+        state: S | None = None,
+        labels: Mapping[str, str] = _NONE,
+        tail: int = 20,
+        actor: str | None = None,
+    ) -> Session[S]:
+        """The session of this key, created as `create` does if it is not there yet."""
+        if state is not None:
+            self._begin(state)  # of a wrong class in either case
+        found = await self.find(user, id, tail=tail, actor=actor)
+        if found is not None:
+            return found
+        try:
+            return await self.create(user, id, state=state, labels=labels, actor=actor)
+        except SessionExists:  # another was faster, which is as good
+            return await self.get(user, id, tail=tail, actor=actor)
+
+    def session(
+        self, user: str, id: str, *, actor: str | None = None, lease: Lease | None = None
+    ) -> Session[S]:
+        """A handle, without I/O: see Limpet.session."""
+        how: dict[str, Any] = {"lease": lease, **self._bound(actor)}
+        handle: Session[S] = self._lp.session(self.name, user, id, **how)
+        return handle
+
+    async def list(
+        self,
+        *,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        created_after: datetime | None = None,
+        updated_after: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """A page of heads of this app: see Limpet.list."""
+        return await self._lp.list(
+            app=self.name,
+            user=user,
+            labels=labels,
+            order=order,
+            reverse=reverse,
+            created_after=created_after,
+            updated_after=updated_after,
+            limit=limit,
+            cursor=cursor,
+        )
+
+    def watch(
+        self, *, key: AnyKey | None = None, after: str | None = None
+    ) -> AsyncGenerator[FeedEntry, None]:
+        """Every event of this app, or of one of its sessions: see Limpet.watch."""
+        return self._lp.watch(app=self.name, key=key, after=after)
+
+    async def claim(
+        self, worker: str, *, limit: int = 1, lease_seconds: float = 30
+    ) -> tuple[Lease, ...]:
+        """Leases on sessions of this app that want to run: see Limpet.claim."""
+        return await self._lp.claim(worker, limit=limit, lease_seconds=lease_seconds, app=self.name)
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _acting(self, actor: str | None) -> str | None:
+        return self.actor if actor is None else check_actor(actor)
+
+    def _bound(self, actor: str | None) -> dict[str, Any]:
+        return {
+            "state_type": self.state_type,
+            "migrations": self.migrations,
+            "actor": self._acting(actor),
+        }
+
+    def _begin(self, state: S | None) -> Any:
+        """What a new session begins with; of the class of the app, if it has one."""
+        of = self.state_type
+        if of is None:
+            return _NONE if state is None else state
+        if state is None:
+            return _defaults(of)
+        if type(state) is not of:  # a get would read it as another class than wrote it
+            raise SchemaViolation("state", f"a {of.__name__}, as this app has", described(state))
+        return state
+
+
+def _defaults(of: type[S]) -> S:
+    """The state that a class makes of nothing."""
+    try:
+        return of()
+    except SchemaViolation as error:
+        raise InvalidInput(
+            f"{of.__name__}() needs {error.field}, so a session cannot begin without a state. Pass "
+            f"state={of.__name__}({error.field}=…), or give the field a default."
+        ) from error
