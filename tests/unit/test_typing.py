@@ -90,8 +90,7 @@ async def main(lp: limpet.Limpet, key: limpet.Key) -> None:
     await chats.get("u")  # wrong
     reveal_type(await s.apply({"title": "x"}))
     reveal_type(await s.apply({"title": "x"}, type="a.b", expect=1))
-    reveal_type(await s.update(lambda state: {"title": state.title + "!"}, type="a.b"))
-    reveal_type(await s.update(lambda state: {"title": state.title} if state.title else None))
+    reveal_type(await s.update(lambda state: {"title": state.title + "!"}, type="a.b", id="1"))
     await s.set_timer("t", timedelta(minutes=5))
     await s.set_timer("t", 5)  # wrong
     reveal_type(s.app)
@@ -229,7 +228,6 @@ def test_guessed_verbs_are_typed(at: Path) -> None:
         "str",
         "typing.Mapping[str, Any]",
         none,
-        event,
         event,
         none,
         "str",

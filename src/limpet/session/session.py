@@ -288,36 +288,6 @@ class Session(Generic[S]):
         named = any([draft.id is not None for draft in drafts])
         return await self._append(prepared, expect, named=named) if prepared else ()
 
-    @overload
-    async def update(
-        self,
-        change: Callable[[S], Mapping[str, Any]],
-        *,
-        type: str,
-        data: Mapping[str, Any] = ...,
-        actor: str | None = None,
-        id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
-    ) -> Event: ...
-
-    @overload
-    async def update(
-        self,
-        change: Callable[[S], Mapping[str, Any] | None],
-        *,
-        type: str | None = None,
-        data: Mapping[str, Any] = ...,
-        actor: str | None = None,
-        id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
-    ) -> Event | None: ...
-
     async def update(
         self,
         change: Callable[[S], Mapping[str, Any] | None],

@@ -150,21 +150,6 @@ class SyncSession(Generic[S_co]):
     def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
     ) -> tuple[Event, ...]: ...
-    @overload
-    def update(
-        self,
-        change: Callable[[S_co], Mapping[str, Any]],
-        *,
-        type: str,
-        data: Mapping[str, Any] = ...,
-        actor: str | None = None,
-        id: str | None = None,
-        cause: str | None = None,
-        invocation_id: str | None = None,
-        correlation_id: str | None = None,
-        wake_id: str | None = None,
-    ) -> Event: ...
-    @overload
     def update(
         self,
         change: Callable[[S_co], Mapping[str, Any] | None],
