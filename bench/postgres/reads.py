@@ -16,7 +16,7 @@ _TAIL, _PAGE = 20, 50
 _QUERIES: dict[str, dict[str, Any]] = {
     "app": {"app": "app-1"},
     "user": {"app": "app-1", "user": "user-1"},
-    "label": {"app": "app-1", "label": {"plan": "gold"}},
+    "label": {"app": "app-1", "labels": {"plan": "gold"}},
 }
 
 

@@ -25,7 +25,7 @@ _MS_MAX = 1.0
 _QUERIES: dict[str, dict[str, Any]] = {
     "app": {"app": "app-1"},
     "user": {"app": "app-1", "user": "user-1"},
-    "label": {"app": "app-1", "label": {"plan": "gold"}},
+    "label": {"app": "app-1", "labels": {"plan": "gold"}},
 }
 _PLANS = ("gold", "silver", "bronze", "free")
 _SCHEMA = """

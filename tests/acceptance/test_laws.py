@@ -299,7 +299,7 @@ async def test_law_7_listing_does_not_cost_more_as_sessions_grow(path: Path) -> 
             {},
             {"app": "a"},
             {"app": "a", "user": "ada"},
-            {"app": "a", "label": {"plan": "gold"}},
+            {"app": "a", "labels": {"plan": "gold"}},
             {"app": "a", "order": "updated"},
             {"app": "a", "user": "ada", "order": "updated", "reverse": False},
         ]

@@ -168,7 +168,7 @@ async def test_everything_is_there(url: str) -> None:
         assert [event.link for event in read] == [rec.event.link for rec in records]
         assert [event.data for event in read] == [rec.event.data for rec in records]
         assert read[1].processed_us == AT_US + 2_000_000
-        for query in ({}, {"app": "shop"}, {"app": "shop", "label": {"plan": "gold"}}):
+        for query in ({}, {"app": "shop"}, {"app": "shop", "labels": {"plan": "gold"}}):
             assert [head.key for head in (await lp.list(**query)).items] == [KEY]
         with pytest.raises(limpet.SessionDeleted):
             await lp.get(GONE)

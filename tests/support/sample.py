@@ -128,7 +128,7 @@ async def _lists(lp: Limpet) -> list[Any]:
             {},
             {"app": APP, "reverse": False},
             {"app": APP, "user": "ada"},
-            {"app": APP, "label": {"plan": "gold"}},
+            {"app": APP, "labels": {"plan": "gold"}},
             {"app": APP, "order": "updated"},
             {"app": APP, "user": "ada", "order": "updated"},
         )
