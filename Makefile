@@ -12,7 +12,7 @@ LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-postgres test check format torture bench venv lock clean
+.PHONY: help demo demo-postgres test quick check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +25,9 @@ demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and
 
 test: $(READY) ## Run every test but the torture, a file at a time on each core
 	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+
+quick: $(READY) ## Under half a minute: what needs neither a file nor a server
+	LIMPET_QUICK=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m quick
 
 check: $(READY) ## Lint, formatting, types, layers
 	$(BIN)/ruff check .

@@ -6,12 +6,14 @@ the machine is; on new ones when fresh seeds are asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import postgres, seeds
+import limpet
+from tests.support import postgres, seeds, tiers
 
 settings.register_profile(
     "limpet",
@@ -20,6 +22,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("limpet")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test with its tier: `-m quick`, `-m stores`, `-m world`."""
+    for item in items:
+        item.add_marker(tiers.tier(item))
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +42,34 @@ async def postgres_url(any_postgres: postgres.Server | postgres.Elsewhere) -> st
     """A database without our schema."""
     await postgres.empty(any_postgres.url)
     return any_postgres.url
+
+
+@pytest.fixture
+async def postgres_store_url(any_postgres: postgres.Server | postgres.Elsewhere) -> str:
+    """A database with our schema and nothing in it."""
+    await postgres.cleared(any_postgres.url)
+    return any_postgres.url
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Every store, empty. Without an fsync for each commit: disks are the fault suite's business.
+
+    A server is started only when one is needed.
+    """
+    if request.param == "memory":
+        return "memory://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/support.db?sync=normal"
+    found: str = request.getfixturevalue("postgres_store_url")
+    return found
+
+
+@pytest.fixture
+async def lp(url: str) -> AsyncIterator[limpet.Limpet]:
+    """Limpet on every store."""
+    async with limpet.open(url) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import operator
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Annotated, Any, ClassVar
@@ -40,22 +39,6 @@ class Chat(State):
     recent: Annotated[list[str], reducers.bounded_append(3)] = []
     tags: Annotated[dict[str, int], reducers.merge] = {}
     steps: Annotated[list[dict[str, Any]], reducers.merge_by_key("id")] = []
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    if request.param == "memory":
-        return "memory://"
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path_factory.mktemp('typed')}/a.db"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
-
-
-@pytest.fixture
-async def lp(url: str) -> AsyncIterator[limpet.Limpet]:
-    async with limpet.open(url) as opened:
-        yield opened
 
 
 async def chat(lp: limpet.Limpet, **fields: Any) -> limpet.Session[Chat]:

@@ -42,9 +42,9 @@ class TestPostgres(StoreContract, FeedLaws, WorkLaws, DurableLaws, SharedLaws, S
         await conn.close()
 
     @pytest.fixture
-    async def url(self, postgres_url: str) -> str:
-        """An empty database."""
-        return postgres_url
+    async def url(self, postgres_store_url: str) -> str:
+        """A store with nothing in it."""
+        return postgres_store_url
 
     @pytest.fixture
     async def store(self, url: str) -> AsyncIterator[PostgresStore]:

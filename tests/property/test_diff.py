@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet import Diff, DiffMismatch, IntegrityViolation, InvalidDiff, Kind, LimpetError, diff
@@ -16,6 +16,7 @@ from limpet.model.canon import canonical, same
 from limpet.model.diff import FORMAT
 from limpet.model.values import FrozenDict, FrozenList, freeze, thaw
 from tests.property.related import edited, values, versions
+from tests.support.examples import examples
 from tests.unit.model.test_inverse import fitting
 
 RELATED = versions()
@@ -31,7 +32,7 @@ def is_read_only(value: Any) -> bool:
     return True
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(RELATED | ANY)
 @example(({"n": 1}, {"n": True}))
 @example(({"n": 0.0}, {"n": -0.0}))
@@ -49,7 +50,7 @@ def test_applying_the_difference_gives_the_other(pair: tuple[Any, Any]) -> None:
     assert (canonical(a), canonical(b)) == before
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(RELATED | ANY)
 def test_no_change_is_without_effect(pair: tuple[Any, Any]) -> None:
     """A value does not differ from its copy, and what is modified is modified into another."""
@@ -60,7 +61,7 @@ def test_no_change_is_without_effect(pair: tuple[Any, Any]) -> None:
         assert change.length is None or change.old or change.new
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(RELATED | ANY)
 def test_the_inverse_takes_it_back(pair: tuple[Any, Any]) -> None:
     """Exactly, and the inverse of the inverse is the diff itself."""
@@ -70,7 +71,7 @@ def test_the_inverse_takes_it_back(pair: tuple[Any, Any]) -> None:
     assert found.inverse().inverse() == found
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(RELATED)
 def test_as_operations_it_does_the_same(pair: tuple[Any, Any]) -> None:
     """The fold applies them to the same bytes; the operations of the inverse lead back."""
@@ -80,7 +81,7 @@ def test_as_operations_it_does_the_same(pair: tuple[Any, Any]) -> None:
     assert canonical(ops.apply(b, found.inverse().ops())) == canonical(a)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(RELATED)
 def test_made_from_its_own_operations_it_is_the_same(pair: tuple[Any, Any]) -> None:
     """diff → ops → diff comes back to where it began."""
@@ -88,7 +89,7 @@ def test_made_from_its_own_operations_it_is_the_same(pair: tuple[Any, Any]) -> N
     assert Diff.of(a, diff(a, b).ops()) == diff(a, b)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(fitting())
 def test_made_from_operations_it_does_what_they_do(case: tuple[Any, list[Any]]) -> None:
     """Whatever they are, several on one place included."""
@@ -97,7 +98,7 @@ def test_made_from_operations_it_does_what_they_do(case: tuple[Any, list[Any]]) 
     assert canonical(Diff.of(state, given_ops).apply(state)) == canonical(after)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(RELATED | ANY)
 def test_bytes_read_back_are_the_same_diff(pair: tuple[Any, Any]) -> None:
     """And the same diff has the same bytes, whatever order the names stood in."""
@@ -108,7 +109,7 @@ def test_bytes_read_back_are_the_same_diff(pair: tuple[Any, Any]) -> None:
     assert all(is_read_only(c.old) and is_read_only(c.new) for c in Diff.from_bytes(raw).changes)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(RELATED, st.data())
 def test_no_changed_byte_goes_unseen(pair: tuple[Any, Any], data: st.DataObject) -> None:
     """Whichever byte, whatever it becomes."""
@@ -119,7 +120,7 @@ def test_no_changed_byte_goes_unseen(pair: tuple[Any, Any], data: st.DataObject)
         Diff.from_bytes(bytes(raw))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(RELATED, RELATED)
 def test_it_applies_where_the_old_values_are_or_not_at_all(
     pair: tuple[Any, Any], other: tuple[Any, Any]
@@ -136,7 +137,7 @@ def test_it_applies_where_the_old_values_are_or_not_at_all(
     assert canonical(stranger) == before
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(RELATED, st.lists(st.integers(), min_size=1, max_size=3), st.data())
 def test_diffs_one_after_the_other_are_one_diff(
     pair: tuple[Any, Any], more: list[int], data: st.DataObject
@@ -165,7 +166,7 @@ FORGED = st.tuples(
 FEW = st.sampled_from([1, [0], [0, 1], {"a": 1}, {"a": [0, 1]}, {"a": {"a": 1}, "b": [0]}])
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(st.lists(FORGED, max_size=2), FEW)
 def test_forged_changes_are_a_diff_or_are_refused(forged: Any, value: Any) -> None:
     """A checksum is no signature: whatever somebody made up raises errors of ours only."""

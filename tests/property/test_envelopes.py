@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, envelope
@@ -14,6 +14,7 @@ from limpet.model.msgpack import check_names
 from tests.property.strategies import values
 from tests.support import envelopes
 from tests.support.envelopes import FORMATS
+from tests.support.examples import examples
 
 formats = st.sampled_from(FORMATS)
 fields = st.dictionaries(st.text(max_size=6), values, max_size=5)
@@ -72,7 +73,7 @@ def refused(raw: bytes, format: Any = None) -> bool:
 # --- nothing is lost ------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(fields, headers, formats)
 def test_what_was_encoded_is_decoded(
     x: dict[str, Any], header: envelopes.Header, format: Any
@@ -87,7 +88,7 @@ def test_what_was_encoded_is_decoded(
     assert written(found.fields, header, format) == raw
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(fields, headers)
 def test_the_formats_agree(x: dict[str, Any], header: envelopes.Header) -> None:
     """From each format into each other and back: the same bytes as from the start."""
@@ -97,7 +98,7 @@ def test_the_formats_agree(x: dict[str, Any], header: envelopes.Header) -> None:
         assert {f: written(found.fields, header, f) for f in FORMATS} == raws
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(fields | st.dictionaries(st.text(max_size=2), edges | reals), headers, formats)
 @example(
     {"": 5e-324, "a": 1e16, "b": 9999999999999998.0, "c": 1e-5, "d": 9.9e-6}, (None, 0, 0), "json"
@@ -114,7 +115,7 @@ def test_the_bytes_are_those_of_the_specification(
 # --- one value, one encoding ----------------------------------------------------------------------
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(alike, alike, formats)
 def test_bytes_are_equal_exactly_if_values_are(
     x: dict[str, Any], y: dict[str, Any], format: Any
@@ -125,7 +126,7 @@ def test_bytes_are_equal_exactly_if_values_are(
     assert same == (exact(x) == exact(y))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(fields, headers, headers, formats)
 def test_another_header_is_other_bytes(
     x: dict[str, Any], one: envelopes.Header, two: envelopes.Header, format: Any
@@ -134,7 +135,7 @@ def test_another_header_is_other_bytes(
     assert (written(x, one, format) == written(x, two, format)) == (one == two)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(fields, st.randoms(use_true_random=False), formats)
 def test_the_order_of_names_does_not_show(x: dict[str, Any], random: Any, format: Any) -> None:
     """However a dict was filled, at every depth, its bytes are the same."""
@@ -150,7 +151,7 @@ def test_the_order_of_names_does_not_show(x: dict[str, Any], random: Any, format
     assert written(shuffled(x), header, format) == written(x, header, format)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(fields, headers, formats)
 def test_no_envelope_is_taken_for_one_of_another_format(
     x: dict[str, Any], header: envelopes.Header, format: Any
@@ -164,7 +165,7 @@ def test_no_envelope_is_taken_for_one_of_another_format(
 # --- no damage passes -----------------------------------------------------------------------------
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(fields, headers, formats, st.data())
 def test_a_changed_byte_is_refused(
     x: dict[str, Any], header: envelopes.Header, format: Any, data: st.DataObject
@@ -176,7 +177,7 @@ def test_a_changed_byte_is_refused(
     assert refused(bytes(raw), format)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(fields, headers, formats, st.binary(min_size=1, max_size=20), st.data())
 def test_a_missing_end_and_an_added_one_are_refused(
     x: dict[str, Any], header: envelopes.Header, format: Any, more: bytes, data: st.DataObject
@@ -188,7 +189,7 @@ def test_a_missing_end_and_an_added_one_are_refused(
     assert refused(more + raw)
 
 
-@settings(max_examples=1_500)
+@examples(1500)
 @given(fields, headers, formats, st.data())
 def test_what_is_sealed_again_is_canonical_or_refused(
     x: dict[str, Any], header: envelopes.Header, format: Any, data: st.DataObject
@@ -208,7 +209,7 @@ def test_what_is_sealed_again_is_canonical_or_refused(
     assert written(found.fields, got, format) == hostile
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(st.binary(max_size=200), st.sampled_from([None, *FORMATS]))
 @example(b"", None)
 @example(b"{", None)
@@ -219,7 +220,7 @@ def test_no_bytes_at_all_raise_anything_else(raw: bytes, format: Any) -> None:
     assert refused(raw, format)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(fields, headers)
 def test_names_that_are_text_pass_the_look_before_decoding(
     x: dict[str, Any], header: envelopes.Header

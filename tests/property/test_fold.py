@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet import Draft, InvalidInput, InvalidValue, Key, LimpetError
@@ -26,6 +26,7 @@ from limpet.model.values import thaw
 from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
 from limpet.store.protocol import Place
 from tests.property.strategies import drafts
+from tests.support.examples import examples
 
 KEY = Key("shop", "ada", "1")
 PLACE = Place("event", "uid", "id", "x.y")
@@ -35,7 +36,7 @@ ACTOR = "test:fold"
 # --- replay --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(st.lists(st.tuples(drafts(), st.integers(-5, 5)), max_size=15))
 def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]]) -> None:
     """State, versions and head, from the stored bytes alone, at every version."""
@@ -62,7 +63,7 @@ def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.lists(drafts(), max_size=8))
 def test_folding_changes_nothing_that_was_there(steps: list[dict[str, Any]]) -> None:
     """An earlier fold shares its values with later ones, and shows the same for ever."""
@@ -217,7 +218,7 @@ def same(back: Any, value: Any) -> bool:
             return False
 
 
-@settings(max_examples=700)
+@examples(700)
 @given(value=anything)
 @example(value={"0": 1, 0: 2})
 @example(value=[1, 1.0, True])
@@ -236,7 +237,7 @@ def test_a_value_is_refused_or_reads_back_equal(value: Any) -> None:
     assert same(made.data["v"], value)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     value=st.recursive(
         plain,

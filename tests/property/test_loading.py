@@ -6,7 +6,7 @@ import asyncio
 from enum import Enum
 from typing import Annotated, Any, ClassVar, Final
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
@@ -17,6 +17,7 @@ from limpet.model.canon import canonical
 from limpet.model.state import decode_fields
 from limpet.model.values import freeze
 from tests.property.strategies import values
+from tests.support.examples import examples
 
 KEY: Final = limpet.Key("shop", "ada", "a")
 
@@ -117,7 +118,7 @@ def by_scope(names: Any, *, own: bool) -> dict[str, Any]:
     return {name: v for name, v in names.items() if (ops.scope_of(name) == "session") is own}
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(firsts, st.lists(messages, max_size=3), others, st.sampled_from([Second, Third]))
 @example(First(goal=""), [], {}, Third)
 @example(First(goal="-0.0", memory=-0.0), [], {"x": [0.0, 0, False, None]}, Third)
@@ -150,7 +151,7 @@ def test_loading_gives_what_the_registry_makes_of_the_fields(
     asyncio.run(law())
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(firsts, st.lists(messages, max_size=2), others)
 def test_one_load_or_two_end_in_the_same_state(
     state: First, more: list[Message], other: dict[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from limpet import LastWriter, MergeConflict, Merged, Priority, diff, merge
 from limpet.model import ops
@@ -13,6 +13,7 @@ from limpet.model.canon import canonical, same
 from limpet.model.ops import Path
 from limpet.model.values import ABSENT, freeze, thaw
 from tests.property.related import sides, versions
+from tests.support.examples import examples
 
 
 def found_at(value: Any, path: Path) -> Any:
@@ -32,7 +33,7 @@ def joined(one: dict[str, Any], two: dict[str, Any], split: str) -> dict[str, An
     }
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(versions())
 def test_what_only_one_side_changed_is_taken(pair: tuple[Any, Any]) -> None:
     """From either side, to the byte, without a conflict."""
@@ -41,7 +42,7 @@ def test_what_only_one_side_changed_is_taken(pair: tuple[Any, Any]) -> None:
         assert canonical(merged.settled()) == canonical(a)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(versions())
 def test_sides_that_agree_give_what_they_agree_on(pair: tuple[Any, Any]) -> None:
     """A change made on both sides is made once."""
@@ -49,7 +50,7 @@ def test_sides_that_agree_give_what_they_agree_on(pair: tuple[Any, Any]) -> None
     assert canonical(merge(base, a, thaw(a)).settled()) == canonical(a)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(versions(), versions())
 def test_merges_of_different_places_commute(one: tuple[Any, Any], two: tuple[Any, Any]) -> None:
     """Sides that change different names have no conflict and give one value in either order."""
@@ -60,7 +61,7 @@ def test_merges_of_different_places_commute(one: tuple[Any, Any], two: tuple[Any
     assert canonical(merge(base, b, a).settled()) == canonical(merged.value)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(sides())
 def test_a_conflict_is_a_real_one(case: tuple[Any, Any, Any]) -> None:
     """At each of them all three differ and the value is as the base was."""
@@ -77,7 +78,7 @@ def test_a_conflict_is_a_real_one(case: tuple[Any, Any, Any]) -> None:
     assert [c.path for c in swapped.conflicts] == [c.path for c in merged.conflicts]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(sides())
 def test_a_policy_that_always_decides_leaves_no_conflict(case: tuple[Any, Any, Any]) -> None:
     """The winner's value stands at every place that was decided; who is called a is no matter."""
@@ -97,7 +98,7 @@ def _tails(one: Merged, two: Merged) -> bool:
     return not same(one.value, two.value)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(sides())
 def test_the_operations_lead_to_the_merged_value(case: tuple[Any, Any, Any]) -> None:
     """From the base and from either side; with a conflict left there are none."""

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet import (
@@ -23,6 +23,7 @@ from limpet import (
 from limpet.model.canon import checksum
 from limpet.model.values import thaw
 from tests.property.strategies import values
+from tests.support.examples import examples
 
 Line: TypeAlias = tuple[int, int]
 Edge: TypeAlias = tuple[Line, Line]
@@ -90,7 +91,7 @@ def brute_force(drawn: list[Edge], stored: Line, wanted: Line) -> set[tuple[Edge
     return {taken for taken in cost if cost[taken] == min(cost.values())}
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(edges | upward, lines, lines, patches, patches)
 @example(
     [((1, 0), (1, 1)), ((1, 0), (1, 2)), ((1, 1), (2, 0)), ((1, 2), (2, 0))], (1, 0), (2, 0), 0, 0
@@ -136,7 +137,7 @@ def shortest(drawn: list[Edge], start: Line, end: Line) -> tuple[int, int] | Non
     return found.get(end)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(upward, lines, lines)
 def test_an_exact_path_is_the_shortest_of_its_kind(
     drawn: list[Edge], stored: Line, wanted: Line
@@ -155,7 +156,7 @@ def test_an_exact_path_is_the_shortest_of_its_kind(
     assert all(before[1] == after[0] for before, after in pairwise(path))
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(edges | upward, lines, st.randoms(use_true_random=False))
 @example(MANY_TIES, (3, 2), Random(1))
 def test_the_order_of_registration_does_not_matter(
@@ -175,7 +176,7 @@ def outcome(registry: MigrationRegistry, stored: Line, wanted: Line) -> Any:
         return type(error), str(error)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(edges | upward, lines)
 def test_a_registry_that_passes_the_check_is_never_ambiguous(
     drawn: list[Edge], wanted: Line
@@ -239,7 +240,7 @@ def chains(draw: st.DrawFn) -> tuple[MigrationRegistry, list[str]]:
     return registry, [version(line, draw(patches)) for line in steps]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(chains(), states, st.data())
 def test_migrations_compose(
     chain: tuple[MigrationRegistry, list[str]], state: Fields, data: st.DataObject
@@ -257,7 +258,7 @@ def test_migrations_compose(
     assert second.checksum_after == whole.checksum_after == checksum(whole.fields).hex()
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(edges | upward, lines, lines)
 @example([((3, 0), (1, 0)), ((1, 0), (1, 2))], (3, 0), (1, 2))
 def test_each_part_of_a_way_is_the_way_between_its_own_ends(
@@ -274,7 +275,7 @@ def test_each_part_of_a_way_is_the_way_between_its_own_ends(
         assert registry.path(step.target, version(wanted)) == path[done:]
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(chains(), states)
 def test_a_migration_is_repeatable_and_touches_nothing(
     chain: tuple[MigrationRegistry, list[str]], state: Fields
@@ -290,7 +291,7 @@ def test_a_migration_is_repeatable_and_touches_nothing(
     assert registry.migrate(thaw(state), versions[0], versions[-1]) == made
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.integers(1, 6), st.data(), states, st.sampled_from(["raise", "nothing", "unfit"]))
 def test_a_failing_step_stops_the_later_ones(
     length: int, data: st.DataObject, state: Fields, how: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import SchemaViolation, reducers
@@ -14,6 +14,7 @@ from limpet.model.canon import canonical
 from limpet.model.reducers import MISSING, Reducer
 from limpet.model.values import freeze
 from tests.property.strategies import values
+from tests.support.examples import examples
 
 # Few keys and few values, so that updates meet what is there; sometimes no key, or an odd one.
 keys = st.sampled_from(["a", "b", "c", 1, 1.0, True, "1"])
@@ -80,7 +81,7 @@ def test_ops_that_are_not_guarded_fit_any_old_value(
 
 
 @pytest.mark.parametrize(("reducer", "olds", "updates"), ALL, ids=IDS)
-@settings(max_examples=50)
+@examples(50)
 @given(old=values, update=values)
 def test_a_wrong_type_is_a_violation(
     reducer: Reducer, olds: Any, updates: Any, old: Any, update: Any

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import Replace, SchemaViolation
@@ -16,6 +16,7 @@ from limpet.model.update import plan_update
 from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.declared import Message, Reduced, Role
+from tests.support.examples import examples
 
 messages = st.lists(
     st.builds(
@@ -79,7 +80,7 @@ def test_a_field_goes_on_with_its_reducer_after_it_was_replaced(
 
 
 @pytest.mark.parametrize("name", list(Reduced.model_fields))
-@settings(max_examples=50)
+@examples(50)
 @given(value=values)
 def test_a_wrong_value_is_a_violation(name: str, value: Any) -> None:
     """Refused exactly where making the state with it would be, before anything is written."""

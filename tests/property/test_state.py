@@ -12,7 +12,7 @@ from itertools import combinations
 from typing import Any, Literal, Union
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import create_model
 
@@ -36,6 +36,7 @@ from tests.support.declared import (
     Role,
     Said,
 )
+from tests.support.examples import examples
 
 ints = st.integers(-(2**63), 2**63 - 1)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -175,7 +176,7 @@ def same_kind(one: Any, other: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_what_is_encoded_is_decoded(name: str, data: st.DataObject) -> None:
     """An equal value of the same types comes back, and encodes to the same bytes again."""
@@ -189,7 +190,7 @@ def test_what_is_encoded_is_decoded(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in FIELDS if n not in ("decimal",)])
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_equal_states_are_equal_bytes(name: str, data: st.DataObject) -> None:
     """And different ones are not; 1, 1.0 and True count as different, as they do in any state."""
@@ -312,7 +313,7 @@ wrong: st.SearchStrategy[Any] = st.one_of(
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@settings(max_examples=40)
+@examples(40)
 @given(value=wrong)
 def test_any_value_is_stored_exactly_or_is_a_violation(name: str, value: Any) -> None:
     """Constructing, updating and encoding never raise anything else, and name the field."""
@@ -330,7 +331,7 @@ def test_any_value_is_stored_exactly_or_is_a_violation(name: str, value: Any) ->
 
 
 @pytest.mark.parametrize("name", FIELDS)
-@settings(max_examples=40)
+@examples(40)
 @given(stored=values)
 def test_any_stored_value_is_read_or_is_a_violation(name: str, stored: Any) -> None:
     """Whatever other code left in a field, reading it raises nothing else."""

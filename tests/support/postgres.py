@@ -23,6 +23,8 @@ from typing import Any
 
 import asyncpg
 
+from limpet.store.postgres.store import PostgresStore
+
 ENVIRONMENT = "LIMPET_TEST_POSTGRES"
 START_SECONDS_MAX = 60.0
 WAIT_SECONDS_MAX = 20.0
@@ -194,6 +196,66 @@ async def empty(url: str) -> None:
         await conn.execute("DROP SCHEMA IF EXISTS limpet CASCADE")
     finally:
         await conn.close()
+
+
+# Everything a test may have changed about the schema itself, and whether the server was started
+# again since. Rows are not part of it.
+_SHAPE = """
+SELECT md5(string_agg(part, '|' ORDER BY part)) FROM (
+    SELECT pg_postmaster_start_time()::text AS part
+    UNION ALL SELECT concat(oid::regprocedure, prosrc) FROM pg_proc WHERE pronamespace = s.oid
+    UNION ALL SELECT concat(relname, relkind, relacl) FROM pg_class WHERE relnamespace = s.oid
+    UNION ALL SELECT concat(c.relname, a.attname, a.atttypid, a.attnotnull)
+        FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid WHERE c.relnamespace = s.oid
+    UNION ALL SELECT concat(c.relname, i.indisvalid) FROM pg_index i
+        JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relnamespace = s.oid
+    UNION ALL SELECT concat(conname, conrelid) FROM pg_constraint WHERE connamespace = s.oid
+    UNION ALL SELECT concat(t.tgname, c.relname, t.tgenabled) FROM pg_trigger t
+        JOIN pg_class c ON c.oid = t.tgrelid WHERE c.relnamespace = s.oid
+    UNION ALL SELECT concat(s.nspacl, s.nspowner)
+    UNION ALL SELECT setconfig::text FROM pg_db_role_setting
+) parts"""
+# Truncating takes a hundred milliseconds whatever a table holds; deleting a few rows takes one.
+_CLEAR = """
+SELECT string_agg(CASE WHEN pg_relation_size(c.oid) > 1000000
+                  THEN format('TRUNCATE %s', c.oid::regclass)
+                  ELSE format('DELETE FROM %s', c.oid::regclass) END, ';')
+    || coalesce(';' || string_agg(format('SELECT setval(%L, 1, false)',
+        (SELECT q.oid::regclass::text FROM pg_depend d JOIN pg_class q ON q.oid = d.objid
+         WHERE d.refobjid = c.oid AND q.relkind = 'S' LIMIT 1)), ';')
+       FILTER (WHERE EXISTS (SELECT 1 FROM pg_depend d JOIN pg_class q ON q.oid = d.objid
+                             WHERE d.refobjid = c.oid AND q.relkind = 'S')), '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = 'limpet' AND c.relkind = 'r'"""
+_MADE: dict[str, tuple[str, list[Any]]] = {}  # by URL: the shape of a new schema, its meta rows
+
+
+async def cleared(url: str) -> None:
+    """A database with our schema and no rows, as if just opened for the first time.
+
+    Making the schema takes far longer than most tests, so it is made once and then emptied,
+    unless a test has changed the schema itself.
+    """
+    conn = await asyncpg.connect(url)
+    try:
+        await conn.execute("SET lock_timeout = '10s'")
+        shape, meta = _MADE.get(url, ("", []))
+        if not shape or await _shape(conn) != shape:
+            await conn.execute("DROP SCHEMA IF EXISTS limpet CASCADE")
+            await (await PostgresStore.open(url)).close()
+            meta = await conn.fetch("SELECT name, value FROM limpet.meta")
+            _MADE[url] = (await _shape(conn), meta)
+            return
+        async with conn.transaction():
+            await conn.execute(await conn.fetchval(_CLEAR))
+            await conn.executemany("INSERT INTO limpet.meta VALUES ($1, $2)", meta)
+    finally:
+        await conn.close()
+
+
+async def _shape(conn: Any) -> str:
+    found = await conn.fetchval(f"SELECT ({_SHAPE}) FROM pg_namespace s WHERE nspname = 'limpet'")
+    return str(found)
 
 
 async def functions(url: str, put: bytes | None = None) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet import ops
@@ -23,6 +23,7 @@ from limpet.model.fold import (
 )
 from limpet.model.head import blank
 from limpet.model.keys import Key
+from tests.support.examples import examples
 
 KEY = Key("shop", "ada", "1")
 START = Fold(blank(KEY, "uid", 1_000))
@@ -180,7 +181,7 @@ DRAFTS = st.one_of(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(DRAFTS, max_size=20), st.lists(st.integers(0, 10_000), min_size=20, max_size=20))
 def test_replaying_what_was_recorded_gives_the_same_fold(
     drafts: list[dict[str, Any]], times: list[int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from limpet import ops
@@ -13,6 +13,7 @@ from limpet.errors import LimpetError
 from limpet.model.canon import canonical
 from limpet.model.ops import apply, check, inverse
 from limpet.model.values import freeze
+from tests.support.examples import examples
 
 NAMES = st.sampled_from(["a", "b", "c", "app:d"])
 VALUES = st.recursive(
@@ -55,7 +56,7 @@ def fitting(draw: st.DrawFn) -> tuple[Any, list[Any]]:
     return state, fit
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(fitting())
 def test_the_inverses_in_reverse_give_the_original(case: tuple[Any, list[Any]]) -> None:
     """Not merely equal: the canonical bytes, kinds of number included, are the same."""
@@ -69,7 +70,7 @@ def test_the_inverses_in_reverse_give_the_original(case: tuple[Any, list[Any]]) 
     assert canonical(now) == canonical(state)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(fitting())
 def test_applying_at_once_is_applying_one_by_one(case: tuple[Any, list[Any]]) -> None:
     """A batch of ops is the ops in order."""
@@ -80,7 +81,7 @@ def test_applying_at_once_is_applying_one_by_one(case: tuple[Any, list[Any]]) ->
     assert canonical(apply(state, given_ops)) == canonical(one_by_one)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(STATES, st.lists(OPS, max_size=6))
 def test_no_op_ever_touches_the_given_state(state: Any, given_ops: list[Any]) -> None:
     """Whether it applies or is refused, what went in is unchanged, and only our errors come out."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.errors import InvalidValue
@@ -28,6 +28,7 @@ from limpet.model.values import (
     settle,
     thaw,
 )
+from tests.support.examples import examples
 
 
 def nested(levels: int) -> Any:
@@ -188,7 +189,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.dictionaries(st.text(), json_values))
 def test_stored_and_live_cannot_differ(data: dict[str, Any]) -> None:
     """Whatever is admitted decodes from its stored bytes to the very same kinds and values."""

@@ -1,0 +1,40 @@
+"""Which tier a test belongs to, by what it needs: so that the quick ones can be run alone.
+
+`quick` needs nothing but memory, `stores` a file or a server, `world` processes, faults or a
+terminal. `torture` is said by a test itself. A test is in exactly one tier.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+TIERS: Final = ("quick", "stores", "world", "torture")
+_WORLD_FOLDERS: Final = ("fault", "compat")
+_WORLD_FILES: Final = ("test_cli", "test_demo", "test_examples", "test_sync", "test_typing")
+_STORE_FOLDERS: Final = ("golden", "sqlite", "postgres")
+_STORE_WORDS: Final = ("sqlite", "postgres")
+_STORE_FIXTURES: Final = frozenset(("tmp_path", "tmp_path_factory", "any_postgres"))
+
+
+def tier(item: pytest.Item) -> str:
+    """The tier of one test."""
+    folders, file = item.path.parts, item.path.name
+    if item.get_closest_marker("torture"):
+        return "torture"
+    if any(part in folders for part in _WORLD_FOLDERS) or file.startswith(_WORLD_FILES):
+        return "world"
+    if any(part in folders for part in _STORE_FOLDERS) or _needs_store(item):
+        return "stores"
+    return "quick"
+
+
+def _needs_store(item: pytest.Item) -> bool:
+    """By the store in its name, or by a folder of its own; memory is no such store."""
+    called = item.name.lower()
+    if any(word in called or word in item.nodeid.lower() for word in _STORE_WORDS):
+        return True
+    if "[memory" in called or "memory]" in called:
+        return False
+    return not _STORE_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
