@@ -33,8 +33,9 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
+from limpet.store.sqlite.files import being_restored
+from limpet.store.sqlite.header import APPLICATION_ID, kind_of
 
-APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
 SCHEMA: Final = 3
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
@@ -50,6 +51,12 @@ _UNREADABLE: Final = (
     "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
     "place (limpet restore FILE URL --replace sets it aside)"
 )
+DAMAGED_HEADER: Final = (
+    "its header is damaged: the first bytes, which say what the file is, are not what a Limpet "
+    "database begins with, and the rest is"
+)
+_RESTORED: Final = "a restore is putting a backup in its place"
+_RESTORE_ENDS: Final = "the restored store can be opened as soon as that has ended"
 _WRITTEN: Final = (
     "it was written while it was read, and where nothing may be written it cannot be held. Copy "
     "the file and its -wal to a directory of your own and look at the copy"
@@ -118,7 +125,7 @@ class Database:
         if found == 0:
             raise StoreUnopened(self.where, _NOTHING_MADE)
         if found < 0:
-            raise StoreForeign(self.where)
+            raise self._not_ours()
         known = StoreOlder if found < SCHEMA else StoreNewer
         raise known(self.where, found, SCHEMA)
 
@@ -127,7 +134,18 @@ class Database:
 
         Waits for other processes; raises StoreBusy at once if not `patient`.
         """
-        self._refuse_inherited()
+        wait, tries = self.patience(), 0
+        while True:
+            self._refuse_inherited()
+            try:
+                return self._prepared(patient=patient)
+            except StoreBusy as error:
+                # A restore has put another file in this place since: that one is to be opened.
+                if not (patient and _is_replaced(error.__cause__) and wait(tries)):
+                    raise
+                tries += 1
+
+    def _prepared(self, *, patient: bool) -> apsw.Connection:
         try:
             conn = apsw.Connection(str(self.path), vfs=self._vfs)
         except apsw.Error as error:
@@ -224,7 +242,7 @@ class Database:
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
         if found < 0:
-            raise StoreForeign(self.where)
+            raise self._not_ours()
         self._enter_wal(conn, patient=patient)
         # Under the write lock, and looked at again: two processes may open a new file at once.
         conn.execute("BEGIN IMMEDIATE")
@@ -267,10 +285,19 @@ class Database:
     def _unknowable(self, error: apsw.Error) -> StoreError:
         """Why it cannot be told what the file is."""
         if isinstance(error, apsw.NotADBError):
-            return StoreForeign(self.where)
+            return self._not_ours()
         if isinstance(error, apsw.CorruptError):
             return StoreCorrupt(self.where, str(error), _UNREADABLE)
+        if isinstance(error, apsw.BusyError) and being_restored(self.path):
+            return StoreBusy(self.where, _RESTORED, _RESTORE_ENDS)
         return translate(error, self.where, "read")
+
+    def _not_ours(self) -> StoreError:
+        """Another program's file, or one of ours whose header does not say so any more."""
+        with suppress(OSError):
+            if kind_of(self.path) != "foreign":
+                return StoreCorrupt(self.where, DAMAGED_HEADER, _UNREADABLE)
+        return StoreForeign(self.where)
 
 
 def followed(path: Path) -> Path:
@@ -287,12 +314,13 @@ def may_write(path: Path) -> bool:
 
 
 def schema_of(conn: apsw.Connection) -> int:
-    """The schema number of our database, 0 for an empty one, -1 for somebody else's."""
+    """The schema number of our database, 0 for an empty one, below 0 for one that is not ours, or
+    whose header does not say so."""
     with conn:  # one instant: another process may be making the file just now
         empty = conn.execute("SELECT count(*) FROM sqlite_schema").get == 0
         application, version = conn.pragma("application_id"), conn.pragma("user_version")
     if application == APPLICATION_ID:
-        return int(version)
+        return -1 if version == 0 and not empty else int(version)
     return 0 if empty and application == 0 else -1
 
 
@@ -329,6 +357,8 @@ def _patience(seconds_max: float) -> Callable[[int], bool]:
 
 def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
     """The one place where SQLite's errors become ours, told by what was asked."""
+    if _is_replaced(error):
+        return StoreBusy(where, _RESTORED, _RESTORE_ENDS)
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(where)
@@ -342,6 +372,11 @@ def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
             return StoreUnopened(where, "check that the file may be read and written here")
         case _:
             return StoreFailed(where, f"{type(error).__name__}: {error}", asked)
+
+
+def _is_replaced(error: BaseException | None) -> bool:
+    """Whether SQLite found that its file has lost its name: another one has it by now."""
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_DBMOVED
 
 
 def close(conn: apsw.Connection) -> None:

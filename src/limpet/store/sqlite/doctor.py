@@ -14,8 +14,10 @@ import apsw
 
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
-from limpet.store.sqlite.connect import APPLICATION_ID, SCHEMA
+from limpet.store.sqlite.connect import SCHEMA
 from limpet.store.sqlite.disks import NETWORK, file_system
+from limpet.store.sqlite.files import first_bytes
+from limpet.store.sqlite.header import APPLICATION_ID
 from limpet.store.sqlite.wal import CHECKPOINT_PAGES
 
 PAGE_BYTES: Final = 4_096
@@ -54,7 +56,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
     for name, ask in questions:
         try:
             yield ask()
-        except apsw.Error as error:
+        except (apsw.Error, OSError) as error:
             advice = "Keep a copy of the file and restore it from a backup."
             yield Check(name, f"cannot be read: {error}", "problem", advice)
 
@@ -135,11 +137,8 @@ def page_size(count: int) -> Check:
 
 def _mode(conn: apsw.Connection, path: Path) -> str:
     """As the header has it, where the file is read as it lies there and SQLite does not tell."""
-    if conn.readonly("main"):
-        with path.open("rb") as file:
-            header = file.read(20)
-        if header[18:20] == _WAL_HEADER:
-            return "wal"
+    if conn.readonly("main") and first_bytes(path, 20)[18:20] == _WAL_HEADER:
+        return "wal"
     return str(conn.pragma("journal_mode"))
 
 
