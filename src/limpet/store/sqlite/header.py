@@ -33,7 +33,8 @@ def kind_of(path: Path) -> Kind:
     header, or somebody else's. Raises OSError."""
     content = first_bytes(path, _LOOKED_AT_BYTES)
     known = content.startswith(_MAGIC)
-    if known and content[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+    schema, application = content[60:64], content[68:72]
+    if known and any(schema) and application == APPLICATION_ID.to_bytes(4, "big"):
         return "ours"
     if any(table in content for table in _TABLES):
         return "damaged"
