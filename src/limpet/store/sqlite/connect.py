@@ -164,9 +164,9 @@ class Database:
             raise
         return conn
 
-    def patience(self) -> Callable[[int], bool]:
+    def patience(self, seconds_max: float | None = None) -> Callable[[int], bool]:
         """A busy handler of our own for one connection."""
-        return _patience(self.busy_seconds)
+        return _patience(self.busy_seconds if seconds_max is None else seconds_max)
 
     def _refuse_inherited(self) -> None:
         """Before SQLite is asked: its tables are the parent's."""
