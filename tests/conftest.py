@@ -11,7 +11,9 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import postgres, seeds
+from tests.support import postgres, processes, seeds
+
+processes.heed_interrupts()
 
 settings.register_profile(
     "limpet",

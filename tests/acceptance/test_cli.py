@@ -380,7 +380,7 @@ def examples() -> list[str]:
 def leveled(text: str) -> str:
     """Without what differs between machines: numbers, file systems, which clock is ahead."""
     text = re.sub(r"\d[\d.,]*", "N", text)
-    text = re.sub(r"(file system +)\S.*", r"\1…", text)
+    text = re.sub(r"((?:file system|disk space) +)\S.*", r"\1…", text)
     return re.sub(r"\b(ahead|behind) \(", "off (", text)
 
 

@@ -33,6 +33,7 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
+from limpet.store.sqlite.disks import is_full
 from limpet.store.sqlite.files import being_restored
 from limpet.store.sqlite.header import APPLICATION_ID, kind_of
 
@@ -190,14 +191,15 @@ class Database:
             raise StoreUnopened(self.where, _WRITTEN)
 
     def _opened(self) -> apsw.Connection:
-        """A bare connection; where we only look and may not write, one that needs no lock.
+        """A bare connection; where we only look and cannot write, one that needs no lock.
 
         SQLite reads a WAL database only where it can make files beside it, or finds those of a
         process that has it open. If there are none the file is all there is, and it is read as it
         lies there. Files of ours would be in the way of those who may write.
         """
-        logged = self.looking and any(self._beside(log).exists() for log in _LOGS)
-        if not self.looking or self._may_write():
+        full = self.looking and is_full(self.path)
+        logged = self.looking and self._has_log(empty=not full)
+        if not self.looking or (self._may_write() and not full):
             flags = apsw.SQLITE_OPEN_READWRITE
             conn = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
             if logged:  # the last to close would copy the log into the file
@@ -209,6 +211,12 @@ class Database:
             name += "&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         return apsw.Connection(name, flags=flags, vfs=self._vfs)
+
+    def _has_log(self, *, empty: bool) -> bool:
+        """Whether a log lies beside the file. An opening that found no space leaves an `empty`
+        one, which counts only where somebody may be about to write it."""
+        logs = [log for log in map(self._beside, _LOGS) if log.exists()]
+        return any(empty or log.stat().st_size for log in logs)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
@@ -290,6 +298,8 @@ class Database:
             return StoreCorrupt(self.where, str(error), _UNREADABLE)
         if isinstance(error, apsw.BusyError) and being_restored(self.path):
             return StoreBusy(self.where, _RESTORED, _RESTORE_ENDS)
+        if isinstance(error, apsw.IOError) and is_full(self.path):
+            return StoreFull(self.where)
         return translate(error, self.where, "read")
 
     def _not_ours(self) -> StoreError:
