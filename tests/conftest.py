@@ -13,7 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import limpet
-from tests.support import postgres, seeds, tiers
+from tests.support import postgres, processes, seeds, tiers
+
+processes.heed_interrupts()
 
 settings.register_profile(
     "limpet",

@@ -276,6 +276,30 @@ def test_the_lines_for_postgres_work_as_they_are_printed(here: Path, server: Ser
     assert (code, told["sessions"], told["events"]) == (0, 2, 3)
 
 
+def test_what_a_refused_restore_to_postgresql_names_works(here: Path, server: Server) -> None:
+    """A SQLite backup is restored to a SQLite store, and its sessions carried over from there."""
+    done = run(here, "restore", "sound.db", server.url, "--replace")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (4, "limpet: backup.refused")
+    (line,) = re.findall(r"limpet (restore FILE sqlite:///\S+)\)", done.stderr)
+    assert run(here, *line.replace("FILE", "sound.db").split()).returncode == 0
+    assert "docs/cli.md, carry_over" in done.stderr
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(code, names)  # the page's own code
+    key = limpet.Key("support", "ada", "one")
+    store = f"sqlite:///{here}/store.db"
+    asyncio.run(names["carry_over"](store, server.url, key, "carried"))
+    assert "carried" in asyncio.run(sessions(server.url))
+
+
+def test_a_dump_of_postgresql_is_not_called_a_foreign_file(here: Path) -> None:
+    """Restored to SQLite it is refused, and the tool that takes it is named."""
+    (here / "agents.dump").write_bytes(b"PGDMP\x01\x0f\x00\x04\x08\x01\x01" + bytes(5_000))
+    done = run(here, "restore", "agents.dump", "sqlite:///new.db")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (4, "limpet: backup.refused")
+    assert "pg_restore -d URL FILE" in done.stderr
+
+
 async def forget(url: str) -> None:
     async with limpet.open(url) as lp:
         assert await lp.delete(("support", "ada", "one"))

@@ -21,6 +21,14 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS: Final = 60.0
 
 
+def heed_interrupts() -> None:
+    """Take SIGINT as any Python program does, also where a shell began us in the background and
+    had it ignored: a process hands on what it ignores, and what it handles it does not, so every
+    process that we start can be interrupted."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 class Child:
     """A module of ours run as a process of its own, killed at the end of the block."""
 

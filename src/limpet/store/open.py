@@ -32,6 +32,12 @@ _POSTGRES_TOOLS: Final = (
     "put it back with pg_restore --clean --if-exists --single-transaction -d URL FILE; copy the "
     "whole server, to any point in time, with pg_basebackup and archived WAL"
 )
+_NOT_TO_POSTGRES: Final = (
+    "is restored with its own tools. Put back what pg_dump wrote with pg_restore --clean "
+    "--if-exists --single-transaction -d URL FILE. A file of limpet backup is restored to a SQLite "
+    "store (limpet restore FILE sqlite:///store.db); to carry the state of its sessions over to "
+    "PostgreSQL, open both stores in a program (docs/cli.md, carry_over, has the lines)"
+)
 _IN_MEMORY: Final = "is kept in the memory of one process and in no file; name a sqlite:/// store"
 _FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
 
@@ -162,7 +168,8 @@ def restore_store(
     checking: Progress | None = None,
 ) -> Restored:
     """Put a backup file in the place of the store that a URL names."""
-    refuse_server(url)
+    if _is_server(url):
+        raise BackupRefused("PostgreSQL", _NOT_TO_POSTGRES)
     return restore(
         Path(backup),
         _place(url),
@@ -182,8 +189,12 @@ def refuse_uncopied(url: str) -> None:
 
 def refuse_server(url: str) -> None:
     """Raise BackupRefused for a store on a server, which has better tools than a copy of ours."""
-    if url.startswith(("postgresql://", "postgres://")):
+    if _is_server(url):
         raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
+
+
+def _is_server(url: str) -> bool:
+    return url.startswith(("postgresql://", "postgres://"))
 
 
 def _place(url: str) -> Path:

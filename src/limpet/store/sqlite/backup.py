@@ -11,7 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -22,6 +22,7 @@ from limpet.errors import (
     BackupDamaged,
     BackupRefused,
     StoreCorrupt,
+    StoreError,
     StoreForeign,
     StoreNewer,
 )
@@ -29,7 +30,7 @@ from limpet.store.doctor import damage, finding_line
 from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.audit import audit_copy
 from limpet.store.sqlite.connect import (
-    APPLICATION_ID,
+    DAMAGED_HEADER,
     SCHEMA,
     Database,
     close,
@@ -38,6 +39,8 @@ from limpet.store.sqlite.connect import (
     schema_of,
     translate,
 )
+from limpet.store.sqlite.files import first_bytes, locked, part_beside, refuse_open
+from limpet.store.sqlite.header import is_dump, kind_of
 from limpet.store.sqlite.sql import SQL
 
 _PAGES_PER_STEP: Final = 1_000
@@ -54,12 +57,15 @@ _NOT_OURS: Final = (
     "Nothing was replaced: name another file. If this was a store once and is too damaged to be "
     "known as one, move it away first"
 )
+_DUMP: Final = (
+    "is a dump of a PostgreSQL database. Put it back with pg_restore -d URL FILE, where URL is "
+    "that of a PostgreSQL database; limpet restore takes the files that limpet backup makes"
+)
 _IN_USE: Final = (
     "has a log of its own beside it (-wal): it is open in a process, or was not closed. Close it "
     "there, or copy it with limpet backup and restore the copy"
 )
 _ANOTHER: Final = "Restore another backup"
-_MAGIC: Final = b"SQLite format 3\x00"
 
 
 def back_up(
@@ -79,7 +85,7 @@ def back_up(
     if target.exists():
         raise BackupRefused(str(target), _TAKEN)
     source = database.connect()
-    part = _beside(target)
+    part = part_beside(target)
     try:
         source.execute("BEGIN")
         source.execute("SELECT 1 FROM meta").fetchone()  # the copy is of this instant
@@ -119,7 +125,7 @@ def restore(
         raise BackupRefused(str(target), _EXISTS)
     backup = followed(backup)
     source = _open_backup(backup)
-    part = _beside(target)
+    part = part_beside(target)
     try:
         _refuse_foreign(target)
         _make(part, target if target.exists() else backup)
@@ -168,11 +174,7 @@ def _refuse_damaged(backup: Path, report: Report) -> None:
 
 def _refuse_foreign(target: Path) -> None:
     """Raise StoreForeign for a file that is there and is not ours, however damaged."""
-    if not target.exists() or not target.stat().st_size:
-        return
-    with target.open("rb") as file:
-        header = file.read(100)
-    if header.startswith(_MAGIC) and header[68:72] == APPLICATION_ID.to_bytes(4, "big"):
+    if not target.exists() or not target.stat().st_size or kind_of(target) != "foreign":
         return
     try:  # a new database has its name in its log until that is copied into the file
         conn = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READWRITE)
@@ -201,7 +203,7 @@ def _open_backup(backup: Path) -> apsw.Connection:
         conn = apsw.Connection(name, flags=flags)
         found = schema_of(conn)
     except apsw.NotADBError as error:
-        raise StoreForeign(where) from error
+        raise _no_backup(backup) from error
     except apsw.CorruptError as error:
         raise StoreCorrupt(where, str(error), _ANOTHER) from error
     except apsw.Error as error:
@@ -209,13 +211,21 @@ def _open_backup(backup: Path) -> apsw.Connection:
     if 0 < found <= SCHEMA:
         return conn
     close(conn)
-    raise StoreForeign(where) if found < 1 else StoreNewer(where, found, SCHEMA)
+    raise _no_backup(backup) if found < 1 else StoreNewer(where, found, SCHEMA)
+
+
+def _no_backup(file: Path) -> StoreError:
+    """Why a file that can be read cannot be restored from."""
+    if is_dump(file):
+        return BackupRefused(str(file), _DUMP)
+    if kind_of(file) == "foreign":
+        return StoreForeign(str(file))
+    return StoreCorrupt(str(file), DAMAGED_HEADER, _ANOTHER)
 
 
 def _refuse_unreadable(backup: Path) -> None:
     try:
-        with backup.open("rb"):
-            pass
+        first_bytes(backup, 1)
         log = backup.with_name(f"{backup.name}-wal")
         beside = log.exists() and log.stat().st_size > 0
     except FileNotFoundError as error:
@@ -245,32 +255,54 @@ def _set_aside(target: Path) -> Iterator[tuple[Path | None, int]]:
         with _moved(target, "-wal", "-shm", "-journal") as aside:
             yield aside, 0
         return
-    conn = apsw.Connection(str(target))
+    conn, issued = _hold(target)
+    with ExitStack() as held:
+        if conn is not None:
+            held.callback(close, conn)
+            yield None, issued
+            return
+        with _refused_if_open(target):
+            held.enter_context(locked(target))
+        yield held.enter_context(_moved(target, "-wal", "-shm", "-journal", "")), issued
+
+
+def _hold(target: Path) -> tuple[apsw.Connection | None, int]:
+    """A connection that has the database to itself, with everything written back into the file,
+    and the last position that it has handed out. No connection if it is too damaged for that."""
+    conn, issued = apsw.Connection(str(target)), 0
     # If it cannot be closed cleanly, closing must not throw its log away.
     conn.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     try:
-        conn.pragma("locking_mode", "exclusive")
-        conn.pragma("journal_mode", "delete")
-        conn.execute("BEGIN EXCLUSIVE")
-        issued = _issued(conn)
-    except (apsw.BusyError, apsw.LockedError) as error:
-        close(conn)
-        raise BackupRefused(str(target), "is open in a process; close it there first") from error
+        with _refused_if_open(target):
+            conn.pragma("locking_mode", "exclusive")
+            conn.execute("BEGIN EXCLUSIVE; ROLLBACK")  # the mode keeps the lock
+            refuse_open(target)  # before the log goes, which that process may be writing
+            conn.pragma("journal_mode", "delete")
+            conn.execute("BEGIN EXCLUSIVE")
+            issued = _issued(conn)
+            if kind_of(target) == "ours":
+                return conn, issued
     except apsw.Error:
+        pass
+    except BaseException:
         close(conn)
-        with _moved(target, "-wal", "-shm", "-journal", "") as aside:
-            yield aside, 0
-        return
+        raise
+    close(conn)
+    return None, issued
+
+
+@contextmanager
+def _refused_if_open(target: Path) -> Iterator[None]:
     try:
-        yield None, issued
-    finally:
-        close(conn)
+        yield
+    except (apsw.BusyError, apsw.LockedError) as error:
+        raise BackupRefused(str(target), "is open in a process; close it there first") from error
 
 
 @contextmanager
 def _moved(target: Path, *suffixes: str) -> Iterator[Path | None]:
     """Give what is left of a database another name, log included, and take it back on failure."""
-    name = _beside(target).with_suffix(".damaged")
+    name = part_beside(target).with_suffix(".damaged")
     moved = []
     for suffix in suffixes:
         old = target.with_name(target.name + suffix)
@@ -285,15 +317,6 @@ def _moved(target: Path, *suffixes: str) -> Iterator[Path | None]:
         for old, aside in moved:
             aside.rename(old)
         raise
-
-
-def _beside(target: Path) -> Path:
-    """A name of our own in the target's directory. What dead processes left there is cleared."""
-    for left in target.parent.glob(f"{target.name}.*-*.part*"):
-        pid = left.name.removeprefix(f"{target.name}.").partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and Path("/proc/self").exists():
-            left.unlink(missing_ok=True)
-    return target.with_name(f"{target.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
 
 
 def _make(part: Path, like: Path) -> None:

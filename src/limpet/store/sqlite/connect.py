@@ -33,8 +33,10 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
+from limpet.store.sqlite.disks import is_full
+from limpet.store.sqlite.files import being_restored
+from limpet.store.sqlite.header import APPLICATION_ID, kind_of
 
-APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
 SCHEMA: Final = 3
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
@@ -50,6 +52,12 @@ _UNREADABLE: Final = (
     "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
     "place (limpet restore FILE URL --replace sets it aside)"
 )
+DAMAGED_HEADER: Final = (
+    "its header is damaged: the first bytes, which say what the file is, are not what a Limpet "
+    "database begins with, and the rest is"
+)
+_RESTORED: Final = "a restore is putting a backup in its place"
+_RESTORE_ENDS: Final = "the restored store can be opened as soon as that has ended"
 _WRITTEN: Final = (
     "it was written while it was read, and where nothing may be written it cannot be held. Copy "
     "the file and its -wal to a directory of your own and look at the copy"
@@ -118,7 +126,7 @@ class Database:
         if found == 0:
             raise StoreUnopened(self.where, _NOTHING_MADE)
         if found < 0:
-            raise StoreForeign(self.where)
+            raise self._not_ours()
         known = StoreOlder if found < SCHEMA else StoreNewer
         raise known(self.where, found, SCHEMA)
 
@@ -127,7 +135,18 @@ class Database:
 
         Waits for other processes; raises StoreBusy at once if not `patient`.
         """
-        self._refuse_inherited()
+        wait, tries = self.patience(), 0
+        while True:
+            self._refuse_inherited()
+            try:
+                return self._prepared(patient=patient)
+            except StoreBusy as error:
+                # A restore has put another file in this place since: that one is to be opened.
+                if not (patient and _is_replaced(error.__cause__) and wait(tries)):
+                    raise
+                tries += 1
+
+    def _prepared(self, *, patient: bool) -> apsw.Connection:
         try:
             conn = apsw.Connection(str(self.path), vfs=self._vfs)
         except apsw.Error as error:
@@ -146,9 +165,9 @@ class Database:
             raise
         return conn
 
-    def patience(self) -> Callable[[int], bool]:
+    def patience(self, seconds_max: float | None = None) -> Callable[[int], bool]:
         """A busy handler of our own for one connection."""
-        return _patience(self.busy_seconds)
+        return _patience(self.busy_seconds if seconds_max is None else seconds_max)
 
     def _refuse_inherited(self) -> None:
         """Before SQLite is asked: its tables are the parent's."""
@@ -172,14 +191,15 @@ class Database:
             raise StoreUnopened(self.where, _WRITTEN)
 
     def _opened(self) -> apsw.Connection:
-        """A bare connection; where we only look and may not write, one that needs no lock.
+        """A bare connection; where we only look and cannot write, one that needs no lock.
 
         SQLite reads a WAL database only where it can make files beside it, or finds those of a
         process that has it open. If there are none the file is all there is, and it is read as it
         lies there. Files of ours would be in the way of those who may write.
         """
-        logged = self.looking and any(self._beside(log).exists() for log in _LOGS)
-        if not self.looking or self._may_write():
+        full = self.looking and is_full(self.path)
+        logged = self.looking and self._has_log(empty=not full)
+        if not self.looking or (self._may_write() and not full):
             flags = apsw.SQLITE_OPEN_READWRITE
             conn = apsw.Connection(str(self.path), flags=flags, vfs=self._vfs)
             if logged:  # the last to close would copy the log into the file
@@ -191,6 +211,12 @@ class Database:
             name += "&immutable=1"
         flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI
         return apsw.Connection(name, flags=flags, vfs=self._vfs)
+
+    def _has_log(self, *, empty: bool) -> bool:
+        """Whether a log lies beside the file. An opening that found no space leaves an `empty`
+        one, which counts only where somebody may be about to write it."""
+        logs = [log for log in map(self._beside, _LOGS) if log.exists()]
+        return any(empty or log.stat().st_size for log in logs)
 
     def _beside(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
@@ -224,7 +250,7 @@ class Database:
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
         if found < 0:
-            raise StoreForeign(self.where)
+            raise self._not_ours()
         self._enter_wal(conn, patient=patient)
         # Under the write lock, and looked at again: two processes may open a new file at once.
         conn.execute("BEGIN IMMEDIATE")
@@ -267,10 +293,21 @@ class Database:
     def _unknowable(self, error: apsw.Error) -> StoreError:
         """Why it cannot be told what the file is."""
         if isinstance(error, apsw.NotADBError):
-            return StoreForeign(self.where)
+            return self._not_ours()
         if isinstance(error, apsw.CorruptError):
             return StoreCorrupt(self.where, str(error), _UNREADABLE)
+        if isinstance(error, apsw.BusyError) and being_restored(self.path):
+            return StoreBusy(self.where, _RESTORED, _RESTORE_ENDS)
+        if isinstance(error, apsw.IOError) and is_full(self.path):
+            return StoreFull(self.where)
         return translate(error, self.where, "read")
+
+    def _not_ours(self) -> StoreError:
+        """Another program's file, or one of ours whose header does not say so any more."""
+        with suppress(OSError):
+            if kind_of(self.path) != "foreign":
+                return StoreCorrupt(self.where, DAMAGED_HEADER, _UNREADABLE)
+        return StoreForeign(self.where)
 
 
 def followed(path: Path) -> Path:
@@ -287,12 +324,13 @@ def may_write(path: Path) -> bool:
 
 
 def schema_of(conn: apsw.Connection) -> int:
-    """The schema number of our database, 0 for an empty one, -1 for somebody else's."""
+    """The schema number of our database, 0 for an empty one, below 0 for one that is not ours, or
+    whose header does not say so."""
     with conn:  # one instant: another process may be making the file just now
         empty = conn.execute("SELECT count(*) FROM sqlite_schema").get == 0
         application, version = conn.pragma("application_id"), conn.pragma("user_version")
     if application == APPLICATION_ID:
-        return int(version)
+        return -1 if version == 0 and not empty else int(version)
     return 0 if empty and application == 0 else -1
 
 
@@ -329,6 +367,8 @@ def _patience(seconds_max: float) -> Callable[[int], bool]:
 
 def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
     """The one place where SQLite's errors become ours, told by what was asked."""
+    if _is_replaced(error):
+        return StoreBusy(where, _RESTORED, _RESTORE_ENDS)
     match error:
         case apsw.BusyError() | apsw.LockedError():
             return StoreBusy(where)
@@ -342,6 +382,11 @@ def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
             return StoreUnopened(where, "check that the file may be read and written here")
         case _:
             return StoreFailed(where, f"{type(error).__name__}: {error}", asked)
+
+
+def _is_replaced(error: BaseException | None) -> bool:
+    """Whether SQLite found that its file has lost its name: another one has it by now."""
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_DBMOVED
 
 
 def close(conn: apsw.Connection) -> None:

@@ -1,10 +1,10 @@
-"""Which file system a path is on, as far as the operating system tells."""
+"""Which file system a path is on, as far as the operating system tells, and how full it is."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from limpet.errors import StoreOnNetwork
 
@@ -13,7 +13,32 @@ NETWORK: Final = {
     *("nfs", "nfs4", "ocfs2", "smb2", "smb3", "smbfs"),
     *("fuse.ceph", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs"),
 }
+_ROOM_BYTES_MIN: Final = 65_536  # for the -shm file that every opening needs
 _MOUNTS: Final = Path("/proc/self/mountinfo")
+
+
+class Room(NamedTuple):
+    """What is left of a disk for this user."""
+
+    free_bytes: int
+    total_bytes: int
+    free_files: int | None  # how many more can be made; None where there is no such limit
+
+
+def room(path: Path) -> Room:
+    """What is left on the disk that holds `path`. Raises OSError."""
+    found = os.statvfs(path)
+    files = found.f_favail if found.f_files else None
+    return Room(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, files)
+
+
+def is_full(path: Path) -> bool:
+    """Whether not even the files that reading a database needs can be made beside it."""
+    try:
+        left = room(path.parent)
+    except OSError:
+        return False
+    return left.free_bytes < _ROOM_BYTES_MIN or left.free_files == 0
 
 
 def refuse_network(path: Path, mounts: Path = _MOUNTS) -> None:

@@ -14,11 +14,15 @@ import apsw
 
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
-from limpet.store.sqlite.connect import APPLICATION_ID, SCHEMA
-from limpet.store.sqlite.disks import NETWORK, file_system
+from limpet.store.sqlite.connect import SCHEMA
+from limpet.store.sqlite.disks import NETWORK, Room, file_system, room
+from limpet.store.sqlite.files import first_bytes
+from limpet.store.sqlite.header import APPLICATION_ID
 from limpet.store.sqlite.wal import CHECKPOINT_PAGES
 
 PAGE_BYTES: Final = 4_096
+SPACE_BYTES_MIN: Final = 64 * 2**20  # less, and less than 5 % of the disk: a problem
+SPACE_BYTES_WARN: Final = 2**30  # less, and less than 10 % of the disk: a warning
 WAL_PAGES_MAX: Final = 4 * CHECKPOINT_PAGES
 FREE_PAGES_MIN: Final = 1_000
 CLOCK_US_MAX: Final = 60 * 1_000_000
@@ -45,6 +49,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
         ("journal mode", lambda: journal_mode(_mode(conn, path))),
         ("synchronous", lambda: synchronous(conn.pragma("synchronous"))),
         ("file system", lambda: disk(file_system(path))),
+        ("disk space", lambda: space(room(path.parent))),
         ("page size", lambda: page_size(conn.pragma("page_size"))),
         ("write-ahead log", lambda: _wal(conn, path)),
         ("free pages", lambda: free(conn.pragma("freelist_count"), conn.pragma("page_count"))),
@@ -54,7 +59,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
     for name, ask in questions:
         try:
             yield ask()
-        except apsw.Error as error:
+        except (apsw.Error, OSError) as error:
             advice = "Keep a copy of the file and restore it from a backup."
             yield Check(name, f"cannot be read: {error}", "problem", advice)
 
@@ -119,6 +124,23 @@ def disk(kind: str | None) -> Check:
     return Check("file system", f"{kind}, local")
 
 
+def space(left: Room) -> Check:
+    """What is left on the disk. A full one refuses every commit."""
+    name, found = "disk space", f"{size(left.free_bytes)} of {size(left.total_bytes)} are free"
+    advice = (
+        "Free some space or move the store to a larger disk: on a full one every commit is refused "
+        "(store.full). What was acknowledged is safe, and what is refused can be retried."
+    )
+    if left.free_files == 0:
+        found = "no more files can be made: the file system has no free inodes"
+        return Check(name, found, "problem", advice)
+    if left.free_bytes < min(SPACE_BYTES_MIN, left.total_bytes // 20):
+        return Check(name, f"{found}: the disk is full or nearly full", "problem", advice)
+    if left.free_bytes < min(SPACE_BYTES_WARN, left.total_bytes // 10):
+        return Check(name, f"{found}: the disk is nearly full", "warning", advice)
+    return Check(name, found)
+
+
 def page_size(count: int) -> Check:
     if count == PAGE_BYTES:
         return Check("page size", size(count))
@@ -135,11 +157,8 @@ def page_size(count: int) -> Check:
 
 def _mode(conn: apsw.Connection, path: Path) -> str:
     """As the header has it, where the file is read as it lies there and SQLite does not tell."""
-    if conn.readonly("main"):
-        with path.open("rb") as file:
-            header = file.read(20)
-        if header[18:20] == _WAL_HEADER:
-            return "wal"
+    if conn.readonly("main") and first_bytes(path, 20)[18:20] == _WAL_HEADER:
+        return "wal"
     return str(conn.pragma("journal_mode"))
 
 

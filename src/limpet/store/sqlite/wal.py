@@ -3,6 +3,10 @@
 Appending to a file costs a journal entry of the file system on every fsync; writing inside it does
 not. So the WAL is lengthened with zeros ahead of use (SQLite stops reading at the first frame that
 is not one), and checkpointed when it is long, between batches rather than inside a commit.
+
+A commit begins the log again from its start only if everything in it was copied and no reader uses
+it at that moment. Where many processes write and watch there is always one who does, so a log that
+was checkpointed and still grows is begun again by waiting a moment for those readers.
 """
 
 from __future__ import annotations
@@ -14,6 +18,9 @@ from typing import Final
 import apsw
 
 CHECKPOINT_PAGES: Final = 4_000
+RESTART_PAGES: Final = 8_000  # from here on readers are waited for
+RESTART_SECONDS_MAX: Final = 0.5  # to wait for the write lock and, holding it, for them
+FILE_BYTES_MAX: Final = 64 * 2**20  # of a log that a long reader made longer, once it begins again
 _FRAME_BYTES: Final = 4_096 + 24
 _STEP_BYTES: Final = 2 * 2**20
 
@@ -22,13 +29,19 @@ class Wal:
     """Belongs to the writer's connection and thread."""
 
     def __init__(
-        self, conn: apsw.Connection, patience: Callable[[int], bool], *, grow: bool
+        self,
+        conn: apsw.Connection,
+        patience: Callable[[int], bool],
+        brief: Callable[[int], bool],
+        *,
+        grow: bool,
     ) -> None:
-        self._conn, self._patience, self._grow = conn, patience, grow
-        self._pages = 0
-        self._idle = 0  # do not try again before this many pages: a reader was in the way
+        self._conn, self._patience, self._brief, self._grow = conn, patience, brief, grow
+        self._pages = 0  # in the log, since it was last begun
+        self._idle = 0  # do not try again before this many pages: the next commit may begin it
         self._truncate = False
         self._length = 0  # of the file, as far as we know; others may have made it longer
+        conn.pragma("journal_size_limit", FILE_BYTES_MAX)
         conn.set_wal_hook(self._committed)
 
     def tend(self, *, idle: bool) -> None:
@@ -57,17 +70,34 @@ class Wal:
         return not self._truncate
 
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
+        if pages < self._pages:  # begun again, here or in another process, which may have cut it
+            self._idle = self._length = 0
         self._pages = pages
         return 0
 
     def _checkpoint(self) -> None:
         # PASSIVE waits for nobody: a reader in another process only makes it do less. The next
-        # commit begins the log anew if all of it was copied.
+        # commit begins the log again if all of it was copied and nobody reads it just then.
         total, copied = self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-        self._pages = total
-        self._idle = 0 if copied == total else total + CHECKPOINT_PAGES // 4
-        if copied == total:
-            self._pages = 0
+        soon = CHECKPOINT_PAGES // 4
+        self._pages, self._idle = total, total + soon
+        if total >= RESTART_PAGES and total - copied < soon:  # else someone reads for long
+            self._restart()
+
+    def _restart(self) -> None:
+        """Copy the rest and wait until nobody reads the log, so that it begins again.
+
+        Whoever begins to read meanwhile reads the file itself and is not in the way.
+        """
+        self._conn.set_busy_handler(self._brief)
+        try:
+            self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        except (apsw.BusyError, apsw.LockedError):
+            pass  # tried again when the log is longer
+        else:
+            self._pages = self._idle = 0
+        finally:
+            self._conn.set_busy_handler(self._patience)
 
     def _lengthen(self) -> None:
         used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES

@@ -41,7 +41,7 @@ from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.connect import Database, close, translate
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.wal import Wal
+from limpet.store.sqlite.wal import RESTART_SECONDS_MAX, Wal
 from limpet.store.threads import in_thread
 
 BATCH_MAX: Final = 512
@@ -166,8 +166,8 @@ class Writer(threading.Thread):
         # What is deleted is overwritten: an erased session must not linger in free pages.
         self.conn.pragma("secure_delete", True)
         self.reader = Reader(self.conn, self._codec)
-        patience = self._database.patience()
-        self.wal = Wal(self.conn, patience, grow=self._database.plain)
+        patience, brief = self._database.patience(), self._database.patience(RESTART_SECONDS_MAX)
+        self.wal = Wal(self.conn, patience, brief, grow=self._database.plain)
 
     def _loop(self) -> None:
         while True:

@@ -11,7 +11,9 @@ import pytest
 import limpet
 from limpet import Check, Diagnosis, Key
 from limpet.store.clock import Clock, wall_ns
+from limpet.store.doctor import size
 from limpet.store.sqlite import doctor
+from limpet.store.sqlite.disks import Room, room
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.sqlite.writer import Writer
 from tests.support.seal import FixedKeySeal
@@ -41,7 +43,8 @@ def of(diagnosis: Diagnosis, name: str) -> Check:
 
 def unwell(diagnosis: Diagnosis) -> dict[str, str]:
     """What is not ok, but for the disk that the tests happen to run on."""
-    return {c.name: c.severity for c in diagnosis.checks if not c.ok and c.name != "file system"}
+    disk = ("file system", "disk space")
+    return {c.name: c.severity for c in diagnosis.checks if not c.ok and c.name not in disk}
 
 
 def run(path: Path, sql: str) -> None:
@@ -57,6 +60,32 @@ async def test_a_sound_file_is_well(path: Path) -> None:
     assert unwell(diagnosis) == {}
     assert (diagnosis.report.sessions, diagnosis.report.events) == (1, 2)
     assert len({check.name for check in diagnosis.checks}) == len(diagnosis.checks) >= 13
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "files", "severity"),
+    [
+        (50 * 2**30, 100 * 2**30, 1_000, "ok"),
+        (2**30, 1_000 * 2**30, None, "ok"),
+        (800 * 2**20, 1_000 * 2**20, 1_000, "ok"),  # a small disk is not a full one
+        (2**30 - 1, 1_000 * 2**30, 1_000, "warning"),
+        (90 * 2**20, 1_000 * 2**20, 1_000, "warning"),
+        (64 * 2**20 - 1, 1_000 * 2**30, 1_000, "problem"),
+        (0, 8 * 2**20, None, "problem"),
+        (50 * 2**30, 100 * 2**30, 0, "problem"),  # no inodes
+    ],
+)
+def test_a_full_disk_is_found(free: int, total: int, files: int | None, severity: str) -> None:
+    """By what is left and by how large the disk is; whoever is unwell is given advice."""
+    check = doctor.space(Room(free, total, files))
+    assert check.severity == severity
+    assert bool(check.advice) == (severity != "ok")
+
+
+async def test_the_disk_that_is_looked_at_is_the_stores(path: Path) -> None:
+    """The numbers are those of the directory that holds the file."""
+    found = of(await diagnose(path), "disk space").found
+    assert f"of {size(room(path.parent).total_bytes)} are free" in found
 
 
 async def test_progress_is_told(path: Path) -> None:
