@@ -8,10 +8,13 @@ is not one), and checkpointed when it is long, between batches rather than insid
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Final
 
 import apsw
+
+from limpet.store.logs import SQLITE
 
 CHECKPOINT_PAGES: Final = 4_000
 _FRAME_BYTES: Final = 4_096 + 24
@@ -63,11 +66,17 @@ class Wal:
     def _checkpoint(self) -> None:
         # PASSIVE waits for nobody: a reader in another process only makes it do less. The next
         # commit begins the log anew if all of it was copied.
+        began = time.monotonic()
         total, copied = self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         self._pages = total
         self._idle = 0 if copied == total else total + CHECKPOINT_PAGES // 4
         if copied == total:
             self._pages = 0
+            text = "WAL checkpoint: store=%s pages=%d seconds=%.3f"
+            SQLITE.debug(text, self._conn.filename, total, time.monotonic() - began)
+        else:
+            text = "WAL checkpoint held up: store=%s copied=%d pages=%d"
+            SQLITE.info(text, self._conn.filename, copied, total)
 
     def _lengthen(self) -> None:
         used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES
