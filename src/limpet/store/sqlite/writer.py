@@ -157,11 +157,11 @@ class Writer(threading.Thread):
             self._begin()
             self._loop()
         except BaseException as error:
-            self._log(SQLITE.error, "writer stopped: store=%s error=%s", error)
             self._failed = self._told(error, "read")  # those who wait were not begun
             self._refuse_all()
             if hasattr(self, "conn"):
                 close(self.conn)  # its locks go with it
+            self._log(SQLITE.error, "writer stopped: store=%s error=%s", error)
 
     def _begin(self) -> None:
         self.conn = self._database.connect()
