@@ -93,7 +93,9 @@ async def test_a_slow_commit_is_told_with_its_time_and_its_events(
     heard: Heard, store: SQLiteStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """One that is not slow is not told of."""
+    monkeypatch.setattr(logs, "SLOW_COMMIT_SECONDS", 1e9)
     await create(store, A)
+    await on_writer(store, lambda _: None)  # the batch before this is done with
     assert heard.all("slow commit") == []
     monkeypatch.setattr(logs, "SLOW_COMMIT_SECONDS", 0.0)
     await add(store, A, draft(), draft(), draft())
@@ -353,8 +355,8 @@ async def test_a_slow_commit_to_a_server_is_told(
     await create(remote, A)
     monkeypatch.setattr(logs, "SLOW_COMMIT_SECONDS", 0.0)
     await add(remote, A, draft(), draft())
-    told = await heard.until("slow commit")
-    assert (told["commits"], told["events"]) == ("1", "2")
+    told = await heard.until("slow commit", events="2")
+    assert told["commits"] == "1"
     assert told["store"].startswith("postgresql://limpet@/")
 
 
