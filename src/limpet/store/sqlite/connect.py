@@ -49,7 +49,7 @@ _LOG_UNREAD: Final = (
 )
 _UNREADABLE: Final = (
     "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
-    "place (limpet restore FILE URL --replace sets it aside)"
+    "place (limpet restore FILE STORE --replace sets it aside)"
 )
 _WRITTEN: Final = (
     "it was written while it was read, and where nothing may be written it cannot be held. Copy "
