@@ -225,7 +225,7 @@ def restore(
         with screen.steps("copying pages", "reading sessions") as (copying, reading):
             done = restore_store(
                 backup_file,
-                store_url(url),
+                store_url(url, servers=False),
                 replace=replace,
                 damaged=damaged,
                 progress=copying,
