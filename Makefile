@@ -48,22 +48,27 @@ bench: $(READY) ## Measure, beside the raw limit, in one run
 
 venv: $(READY) ## Only set up .venv
 
-define new_venv
+define check_python
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer; name one: make PYTHON=python3.11 …")'
-	$(PYTHON) -m venv --clear $(VENV)
 endef
 
 # The demo runs from src, so nothing is built. Wheels only, and none is compiled ahead of use: most
-# of what they bring is never imported.
+# of what they bring is never imported. To put pip into .venv takes longer than all of this, so the
+# pip of $(PYTHON) is used; one before 22.3 cannot install for another Python.
 $(DEMO): $(SMALL)
-	$(new_venv)
-	$(PIP) install --quiet --require-hashes --no-deps --only-binary :all: --no-compile -r $(SMALL)
+	$(check_python)
+	$(PYTHON) -m venv --clear --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@if [ -x $(BIN)/pip ]; then pip='$(PIP)'; else pip='$(PYTHON) -m pip --python $(BIN)/python'; fi; \
+	set -x; $$pip install --quiet --disable-pip-version-check --no-input --require-hashes --no-deps \
+		--only-binary :all: --no-compile -r $(SMALL)
 	@touch $@
 
 # A changed lock rebuilds the environment from nothing: what left the lock leaves .venv too. The
 # demo's packages are among these, in the same versions.
 $(LOCKED): $(LOCK)
-	$(new_venv)
+	$(check_python)
+	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet --require-hashes -r $(LOCK)
 	@touch $(DEMO) $@
 
