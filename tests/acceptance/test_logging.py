@@ -40,7 +40,6 @@ SECRET = "hunter2"
 
 @pytest.fixture
 async def heard(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Heard]:
-    caplog.set_level(logging.DEBUG, "limpet")
     heard = Heard(caplog)
     logging.getLogger("limpet").addHandler(heard)
     yield heard

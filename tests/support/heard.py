@@ -37,7 +37,7 @@ class Heard(logging.Handler):
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         super().__init__()
-        self._caplog = caplog
+        caplog.set_level(logging.DEBUG, "limpet")
         self._records: list[logging.LogRecord] = []
         self._loop = asyncio.get_running_loop()
         self._bell = asyncio.Event()
@@ -73,7 +73,8 @@ class Heard(logging.Handler):
 
     @property
     def text(self) -> str:
-        return self._caplog.text
+        """All of it, from the beginning: caplog has what one phase of a test has logged."""
+        return "\n".join(record.getMessage() for record in self._records)
 
 
 def _fields(text: str) -> dict[str, str]:
