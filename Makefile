@@ -1,13 +1,17 @@
 # Everything here needs python3 (3.11 or newer), pip and make; the rest is installed into .venv
-# from the lock on first use. `make help` lists the targets.
+# from a lock on first use: a few packages for `make demo`, all of them for every other target.
+# `make help` lists the targets.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 LOCK   := requirements/dev.txt
+SMALL  := requirements/demo.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-# Two stamps: the locked packages, which change rarely, and the editable install of this package.
+# Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
+# of this package.
+DEMO   := $(VENV)/.demo
 LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
@@ -17,8 +21,8 @@ READY  := $(VENV)/.ready
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(READY) ## Ten seconds: write, kill the writer, carry on with nothing lost
-	@$(BIN)/python examples/demo.py
+demo: $(DEMO) ## Write, kill the writer, carry on with nothing lost
+	@PYTHONPATH=src $(BIN)/python examples/demo.py
 
 demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
 	@$(BIN)/python examples/demo_postgres.py
@@ -47,12 +51,29 @@ bench: $(READY) ## Measure, beside the raw limit, in one run
 
 venv: $(READY) ## Only set up .venv
 
-# A changed lock rebuilds the environment from nothing: what left the lock leaves .venv too.
-$(LOCKED): $(LOCK)
+define check_python
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "limpet needs Python 3.11 or newer; name one: make PYTHON=python3.11 …")'
+endef
+
+# The demo runs from src, so nothing is built. Wheels only, and none is compiled ahead of use: most
+# of what they bring is never imported. To put pip into .venv takes longer than all of this, so the
+# pip of $(PYTHON) is used; one before 22.3 cannot install for another Python.
+$(DEMO): $(SMALL)
+	$(check_python)
+	$(PYTHON) -m venv --clear --without-pip $(VENV)
+	@$(PYTHON) -m pip --python $(BIN)/python --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@if [ -x $(BIN)/pip ]; then pip='$(PIP)'; else pip='$(PYTHON) -m pip --python $(BIN)/python'; fi; \
+	set -x; $$pip install --quiet --disable-pip-version-check --no-input --require-hashes --no-deps \
+		--only-binary :all: --no-compile -r $(SMALL)
+	@touch $@
+
+# A changed lock rebuilds the environment from nothing: what left the lock leaves .venv too. The
+# demo's packages are among these, in the same versions.
+$(LOCKED): $(LOCK)
+	$(check_python)
 	$(PYTHON) -m venv --clear $(VENV)
 	$(PIP) install --quiet --require-hashes -r $(LOCK)
-	@touch $@
+	@touch $(DEMO) $@
 
 # No dependencies and no build isolation: nothing is installed that the lock does not name.
 # `pip check` then fails if the lock lacks something that pyproject.toml asks for.
@@ -64,15 +85,16 @@ $(READY): pyproject.toml $(LOCKED)
 # Its own environment, so that the resolver is not among the packages it locks.
 # --no-config and the cleared environment keep one machine's settings out of everybody's lock.
 UV_VERSION := 0.13.7
-lock: ## Resolve the newest versions that pyproject.toml allows into the lock
+COMPILE := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS \
+	.venv-lock/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--upgrade --quiet --no-config --no-header --no-emit-index-url --no-emit-find-links
+lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
-	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX_URL -u UV_FIND_LINKS \
-		.venv-lock/bin/uv pip compile pyproject.toml --extra cli --extra postgres --extra protobuf \
-		--extra state --group dev --universal --python-version 3.11 --generate-hashes --upgrade --quiet \
-		--no-config --no-header --no-emit-index-url --no-emit-find-links -o $(LOCK)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK); then \
-		echo 'the lock names an index, an option or a path: remove it'; exit 1; fi
+	$(COMPILE) --extra cli --extra postgres --extra protobuf --extra state --group dev -o $(LOCK)
+	$(COMPILE) --group demo --constraint $(LOCK) --no-annotate -o $(SMALL)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL); then \
+		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output
 	rm -rf $(VENV) .venv-lock build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \

@@ -1,4 +1,4 @@
-"""The tour behind `make demo`: about ten seconds, and every claim in it is checked.
+"""The tour behind `make demo`, in which every claim is checked.
 
 It writes a conversation, kills a writer process in mid-stream again and again, lets two processes
 write the same state, looks through two users' eyes, and forges a copy of the database. A claim
@@ -52,7 +52,7 @@ def main() -> int:
         return 1
     seconds = time.monotonic() - began
     console.print(f"\n[bold]{len(checked)} claims, all checked, in {seconds:.0f} seconds.[/]")
-    console.print("Next: docs/tutorial.md, or examples/crash.py, which is 20 lines.")
+    console.print("Next: docs/tutorial.md, or examples/crash.py, a program that dies and resumes.")
     return 0
 
 
@@ -96,7 +96,7 @@ async def talk(lp: limpet.Limpet) -> None:
         add={"topics": ["refund"]},
     )
     claim(session.version == 3, "three events: created, asked, looked up")
-    claim(session.state["topics"] == ["billing", "refund"], "and the state they amount to")
+    claim(session.state["topics"] == ["billing", "refund"], "and the state that follows from them")
 
 
 async def crash(url: str) -> None:
@@ -193,7 +193,7 @@ async def show(lp: limpet.Limpet) -> None:
     session = await lp.get(KEY, tail=3)
     scene("The timeline", f"{session.key}, {session.version:,} events")
     console.print(timeline(await session.read(limit=6), session.events))
-    scene("The state", "What the events amount to, with the names of ada and of the app.")
+    scene("The state", "Folded from the events, with the names of ada and of the app.")
     table = a_table("name", "scope", "value")
     for name, value in session.state.items():
         table.add_row(name, name.partition(":")[0] if ":" in name else "session", short(value))

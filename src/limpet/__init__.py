@@ -9,6 +9,7 @@ A session is an append-only log of events; every change to anything is one atomi
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from limpet import ops
@@ -121,6 +122,9 @@ if TYPE_CHECKING:
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.sync import SyncApp, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
+
+# Silent until the application configures logging: docs/logging.md.
+logging.getLogger("limpet").addHandler(logging.NullHandler())
 
 __version__ = "0.1.0"
 __all__ = [

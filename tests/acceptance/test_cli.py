@@ -9,12 +9,14 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import limpet
+from limpet.cli import app as cli
 from limpet.store.postgres import doctor as postgres_doctor
 from limpet.store.sqlite import backup as backups
 from tests.support import chats
@@ -72,7 +74,7 @@ def test_help_lists_the_commands_and_the_exit_codes(tmp_path: Path) -> None:
     for command in COMMANDS:
         assert re.search(rf"^  {command} +[A-Z].*\.$", text, re.MULTILINE)
     assert "..." not in text.partition("Commands:")[2]
-    assert "Exit codes: 0 nothing is wrong" in text
+    assert "Exit codes:\n    0    nothing is wrong\n" in text
     assert text in "".join(run_process(tmp_path)[1:])
 
 
@@ -83,7 +85,7 @@ def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) ->
     assert text.startswith(f"Usage: limpet {command}")
     assert run(tmp_path, command, "-h").stdout == run(tmp_path, command, "--help").stdout != ""
     assert "--json" in text
-    assert "URL" in text
+    assert "STORE" in text
 
 
 def test_the_version_is_told(tmp_path: Path) -> None:
@@ -250,7 +252,10 @@ WRONG: list[tuple[tuple[str, ...], type[limpet.LimpetError]]] = [
     (("restore", "sqlite:///support.db", "sqlite:///new.db"), limpet.InvalidInput),
     (("restore", "support.db", "sqlite:///none/new.db"), limpet.BackupRefused),
     (("restore", "support.db", "sqlite:///."), limpet.BackupRefused),
-    (("restore", "support.db", "new.db"), limpet.InvalidURL),
+    (("restore", "support.db", "new"), limpet.InvalidURL),
+    (("restore", "support.db", "none/new.db"), limpet.BackupRefused),
+    (("doctor", "missing.db"), limpet.StoreUnopened),
+    (("doctor", "sqlite:support.db"), limpet.InvalidURL),
     (("restore", "support.db", "memory://"), limpet.InvalidURL),
     (("restore", ".", "sqlite:///new.db"), limpet.BackupRefused),
     (("restore", "support.db", "sqlite:///notes.txt", "--replace"), limpet.StoreForeign),
@@ -295,7 +300,7 @@ def test_a_database_without_a_store_is_not_given_one(here: Path, server: Server)
 
 USAGE: list[tuple[tuple[str, ...], str, str]] = [
     (("doctor", "sqlite:///support.db", "--loud"), "--loud", "limpet doctor --help"),
-    (("doctor",), "URL", "limpet doctor --help"),
+    (("doctor",), "STORE", "limpet doctor --help"),
     (("backup", "sqlite:///support.db"), "FILE", "limpet backup --help"),
     (("migrate", "sqlite:///support.db", "--plan"), "--registry", "limpet migrate --help"),
     (("no_such",), "no_such", "limpet --help"),
@@ -395,6 +400,7 @@ def test_the_page_shows_what_happens(
     here: Path, server: Server, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command of docs/cli.md, run in order, prints what stands below it."""
+    monkeypatch.setattr(cli, "now_us", lambda: time.time_ns() // 1_000 + 3 * 3_600_000_000)
     if "limpet migrate" in examples()[place]:
         chats.write_modules(here)
         asyncio.run(chats.fill(f"sqlite:///{here}/chats.db"))

@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_opened_is_told_with_what_can_be_done(
     code, told = answer(here, command, "sqlite:///broken.db", *args)
     assert (code, told["error"]["code"]) == (4, "store.corrupt")
     assert "verify" not in told["error"]["message"]
-    assert "limpet restore FILE URL --replace" in told["error"]["message"]
+    assert "limpet restore FILE STORE --replace" in told["error"]["message"]
     assert run(here, "restore", "sound.db", "sqlite:///broken.db", "--replace").returncode == 0
 
 
@@ -207,9 +207,9 @@ WORDS: list[tuple[tuple[str, ...], str]] = [
     (("backup", "sqlite:///sound.db", "."), "is a directory; name a file in it"),
     (("backup", "sqlite:///sound.db", "sqlite:///f.db"), "Write f.db for it."),
     (("backup", "memory://", "f.db"), "memory:// is kept in the memory of one process"),
-    (("backup", "sound.db", "f.db"), "it is not a URL"),
+    (("backup", "sound", "f.db"), "it is neither a URL nor a file here"),
     (("restore", "sqlite:////tmp/b.db", "sqlite:///x.db"), "Write /tmp/b.db for it."),
-    (("restore", "sound.db", "x.db"), "Write sqlite:///x.db for that file."),
+    (("restore", "sound.db", "x"), "Write the path of a file, as in support.db or ./support"),
     (("restore", "sound.db", "memory://"), "a backup is restored to a file"),
     (("restore", "none.db", "sqlite:///x.db"), "none.db is not there; name the file of a backup"),
     (("restore", ".", "sqlite:///x.db"), "is a directory; name the file of a backup"),

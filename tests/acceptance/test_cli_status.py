@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_what_waits_is_counted_and_shown(tmp_path: Path, url: str) -> None:
     done = run(tmp_path, "status", url)
     first, second, *_ = done.stdout.splitlines()
     assert first == "6 sessions: 2 with pending input, 2 due, 1 leased."
-    assert second.startswith("leased  support/ada/leased   1 pending, by worker-1 (fence 1) until ")
+    assert second.startswith("leased  support/ada/leased   1 pending, until ")
 
 
 def test_what_is_shown_is_bounded_and_what_is_left_off_is_told(tmp_path: Path, url: str) -> None:
@@ -91,7 +92,9 @@ def test_a_lease_that_has_ended_is_due_and_names_its_worker(tmp_path: Path) -> N
     told = answer(tmp_path, "status", "sqlite:///a.db")[1]
     assert (told["due"], told["leased"], states(told)["leased"]) == (3, 0, "due")
     shown = run(tmp_path, "status", "sqlite:///a.db").stdout
-    assert "since 1970-01-01T00:00:00+00:00, when the lease of worker-1 (fence 1) ended" in shown
+    assert re.search(
+        r"since 1970-01-01T00:00:00Z \(.* d ago\), the lease of worker-1 \(fence 1\)", shown
+    )
 
 
 def test_on_a_terminal_there_are_colours(tmp_path: Path) -> None:
@@ -118,7 +121,7 @@ def test_a_session_held_back_is_shown_with_when_it_is_retried(tmp_path: Path) ->
     assert (told["held"], told["due"], states(told)["waiting"]) == (1, 1, "held")
     text = run(tmp_path, "status", url).stdout
     assert ", 1 held back." in text
-    assert "held    support/ada/waiting  1 pending, to be retried at " in text
+    assert "held    support/ada/waiting  1 pending, retried at " in text
     conn = apsw.Connection(str(tmp_path / "a.db"))
     conn.execute("UPDATE sessions SET lease_us = 5, runnable_us = 5 WHERE id = 'waiting'")
     conn.close()

@@ -8,6 +8,7 @@ import os
 import pty
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,9 +49,10 @@ def run_process(here: Path, *args: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def run_terminal(here: Path, *args: str) -> tuple[int, str]:
+def run_terminal(here: Path, *args: str, columns: int = 80) -> tuple[int, str]:
     """The command as a process of its own, on a terminal: its exit code and all that is shown."""
     ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, columns))
     process = subprocess.Popen(
         [sys.executable, "-m", "limpet.cli", *args],
         cwd=here,

@@ -2,13 +2,12 @@
 
 Each opens the store, calls one verb, shows its answer and ends with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
-store). A store that is not there is a mistake in the URL; no command makes one but restore.
+store). A store that is not there is a mistake in its name; no command makes one but restore.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import limpet
+from limpet.cli.address import store_url
 from limpet.cli.commands import Commands
 from limpet.cli.named import named
 from limpet.cli.show import Screen
@@ -39,30 +39,37 @@ T = TypeVar("T")
 
 FOUND: Final = 1
 _APPS_SHOWN: Final = 10
-_CODES: Final = (
-    "Exit codes: 0 nothing is wrong · 1 something was found · 2 the request is wrong · "
-    "3 the session is not as needed · 4 the store cannot serve · 74 the answer could not be "
-    "written · 130 interrupted. docs/errors.md has every error."
-)
+# A line each, which \b keeps as they are. docs/cli.md has the same in its words.
+_CODES: Final = """\b
+Exit codes:
+  0    nothing is wrong
+  1    something was found
+  2    the request is wrong
+  3    the session is not as needed
+  4    the store cannot serve
+  74   the answer could not be written
+  130  interrupted
+  141  the reader of the output went away
+"""
 
 app = typer.Typer(
     name="limpet",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Look after stores of durable sessions: examine, verify, back up, restore, migrate.",
+    help="Look after a store of sessions.",
     epilog=_CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    rich_markup_mode=None,  # plain text, the same on a terminal and in a pipe
 )
 
 Url = Annotated[
     str,
     typer.Argument(
-        metavar="URL",
-        help="The store: sqlite:///file.db (four slashes for an absolute path) or "
-        "postgresql://user@host/database.",
+        metavar="STORE",
+        show_default=False,
+        help="A file (support.db) or a URL (postgresql://user@host/database).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -80,7 +87,7 @@ def root(
         raise typer.Exit
 
 
-@app.command(epilog=_CODES)
+@app.command()
 def doctor(
     url: Url,
     *,
@@ -89,11 +96,10 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Examine a store, and say what to do about it.
+    """Examine a store, and say what to do about each finding.
 
-    Reads everything back as verify does, then looks at how the store is kept: durability
-    settings, versions, sizes, clocks, what was left undone. Safe while others write; changes
-    nothing, so a store of an older schema is refused.
+    Verifies every session, then checks durability settings, versions, sizes and clocks. Changes
+    nothing, and may run while others write.
     """
     screen = Screen(as_json=as_json)
 
@@ -107,21 +113,21 @@ def doctor(
     raise typer.Exit(0 if well else FOUND)
 
 
-@app.command(epilog=_CODES)
+@app.command()
 def verify(
     url: Url,
     *,
     app_name: Annotated[
-        str | None, typer.Option("--app", help="Only one session: its app …")
+        str | None,
+        typer.Option("--app", metavar="NAME", help="The app of the one session to verify."),
     ] = None,
-    user: Annotated[str | None, typer.Option("--user", help="… its user …")] = None,
-    id_: Annotated[str | None, typer.Option("--id", help="… and its id.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="NAME", help="Its user.")] = None,
+    id_: Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Hold every session, or one, against its chain.
+    """Check every session's hash chain, or one session's.
 
-    Reads everything back: chain, checksums, dense seqs, folds, indexes. Safe while others write;
-    changes nothing, so a store of an older schema is refused.
+    Also checks checksums, seqs, state and indexes. Changes nothing, and may run while others write.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -136,7 +142,7 @@ def verify(
     raise typer.Exit(0 if report.ok else FOUND)
 
 
-@app.command(epilog=_CODES)
+@app.command()
 def status(
     url: Url,
     *,
@@ -144,75 +150,73 @@ def status(
         str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
     ] = None,
     limit: Annotated[
-        int, typer.Option("--limit", min=0, max=10_000, help="How many sessions to show.")
+        int, typer.Option("--limit", metavar="N", min=0, max=10_000, help="Show at most N.")
     ] = 50,
     as_json: Json = False,
 ) -> None:
     """Show which sessions wait, which are leased, and to whom.
 
-    Counts all sessions and lists those that are leased or due, the most urgent first. Safe while
-    others write; changes nothing, so a store of an older schema is refused.
+    Counts all sessions and lists those that are leased, due or held back, the most urgent first.
+    Changes nothing, and may run while others write.
     """
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> Status:
         if app_name is not None:
             await _refuse_unknown(lp, app_name)
-        return await status_of(lp, app_name, now_us=time.time_ns() // 1_000, limit=limit)
+        return await status_of(lp, app_name, now_us=now_us(), limit=limit)
 
     with screen.errors():
         screen.status(_on(url, run, looking=True))
 
 
-@app.command(epilog=_CODES)
+@app.command()
 def backup(
     url: Url,
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="The path of the copy; must not exist yet.")
-    ],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")],
     *,
     verify_copy: Annotated[
-        bool, typer.Option("--verify", help="Read the copy back, as verify does; 1 if damaged.")
+        bool, typer.Option("--verify", help="Verify the copy; exit with 1 if it is damaged.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Copy a SQLite store to a file, while it is in use.
 
-    The copy is of one instant, and whole or not there. Pages are copied as they are, damaged ones
-    too: only --verify reads them. The store is not changed, and the copy of one of an older schema
-    is of that schema. For PostgreSQL use pg_dump or pg_basebackup.
+    The copy is of one instant, and appears whole or not at all. For PostgreSQL use pg_dump or
+    pg_basebackup.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
         target = _path(file)
         began = time.monotonic()
         with screen.steps("copying pages", "reading sessions") as (copying, reading):
-            work = backup_store(url, target, verify=verify_copy, progress=copying, checking=reading)
+            work = backup_store(
+                store_url(url), target, verify=verify_copy, progress=copying, checking=reading
+            )
             report = asyncio.run(work)
         screen.backed_up(target, report, time.monotonic() - began)
     raise typer.Exit(FOUND if report is not None and damage(report) else 0)
 
 
-@app.command(epilog=_CODES)
+@app.command()
 def restore(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The path of a backup.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The backup.")],
     url: Annotated[
-        str, typer.Argument(metavar="URL", help="Where to: sqlite:///file.db, as with backup.")
+        str, typer.Argument(metavar="STORE", help="The file to restore to, as in support.db.")
     ],
     *,
     replace: Annotated[
         bool, typer.Option("--replace", help="Overwrite the store that is there.")
     ] = False,
     damaged: Annotated[
-        bool, typer.Option("--damaged", help="Restore it even if it is damaged; 1 if it is.")
+        bool, typer.Option("--damaged", help="Restore even a damaged backup; exit with 1.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Put a backup in the place of a SQLite store.
+    """Restore a SQLite store from a backup.
 
-    No process may have that store open. Before anything is replaced, the copy that will take its
-    place is verified as verify does it: chain, checksums, dense seqs, folds, indexes. With
-    findings it is refused. For PostgreSQL use pg_restore.
+    The backup is verified before anything is replaced. No process may have the store open. For
+    PostgreSQL use pg_restore.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -221,7 +225,7 @@ def restore(
         with screen.steps("copying pages", "reading sessions") as (copying, reading):
             done = restore_store(
                 backup_file,
-                url,
+                store_url(url, servers=False),
                 replace=replace,
                 damaged=damaged,
                 progress=copying,
@@ -231,7 +235,7 @@ def restore(
     raise typer.Exit(FOUND if damage(done.report) else 0)
 
 
-@app.command(epilog=_CODES)
+@app.command()
 def migrate(
     url: Url,
     *,
@@ -240,7 +244,7 @@ def migrate(
         typer.Option(
             "--registry",
             metavar="MODULE:NAME",
-            help="The MigrationRegistry; modules are looked for from the working directory on.",
+            help="The MigrationRegistry, found from the working directory.",
         ),
     ],
     state: Annotated[
@@ -248,26 +252,23 @@ def migrate(
         typer.Option(
             "--state",
             metavar="MODULE:CLASS",
-            help="The State class to migrate to; else the newest version the registry leads to.",
+            help="The State class to migrate to. Default: the registry's newest version.",
         ),
     ] = None,
     app_name: Annotated[
         str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
     ] = None,
     all_apps: Annotated[
-        bool, typer.Option("--all-apps", help="Every app has this kind of state.")
+        bool, typer.Option("--all-apps", help="The sessions of every app.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Try every session, write nothing.")] = False,
-    apply: Annotated[
-        bool, typer.Option("--apply", help="Migrate every session that can be.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Dry run: write nothing.")] = False,
+    apply: Annotated[bool, typer.Option("--apply", help="Migrate the sessions.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring typed state to a new schema version, in every session.
+    """Migrate typed state to a new schema version, in every session.
 
-    With --plan every migration is tried and nothing is written; with --apply each session is
-    migrated in a commit of its own, and those that cannot be are left as they are. Safe while
-    others write, safe to interrupt, safe to repeat.
+    Choose --plan (dry run) or --apply. A session that cannot be migrated is reported and left as
+    it is. May be interrupted and run again.
     """
     screen = Screen(as_json=as_json)
 
@@ -276,8 +277,8 @@ def migrate(
             await _refuse_unknown(lp, app_name)
         elif not all_apps and len(apps := await apps_of(lp)) > 1:
             raise InvalidInput(
-                f"typed sessions of several apps are here: {_listed(apps)}. One registry is of "
-                "one kind of state: name the app with --app, or say --all-apps."
+                f"this store has typed sessions of several apps: {_listed(apps)}. Choose one with "
+                "--app, or --all-apps if the registry is for all of them."
             )
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
             return await lp.migrate(
@@ -286,10 +287,7 @@ def migrate(
 
     with screen.errors():
         if plan == apply:
-            raise InvalidInput(
-                "it must be said what to do: --plan tries and writes nothing, --apply migrates. "
-                "Give one of the two."
-            )
+            raise InvalidInput("choose --plan (dry run) or --apply. Give one of the two.")
         if app_name is not None and all_apps:
             raise InvalidInput("--app names one app and --all-apps takes all. Give one of the two.")
         with screen.foreign():
@@ -303,14 +301,19 @@ def migrate(
 def _on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: bool = False) -> T:
     """Open the store that is there, and work on it. `looking`: only to read it."""
 
-    async def run() -> T:
+    async def run(url: str) -> T:
         if not looking:
             await refuse_missing(url)
         store = await look_at(url) if looking else None
         async with limpet.Limpet(url, store=store) as lp:
             return await work(lp)
 
-    return asyncio.run(run())
+    return asyncio.run(run(store_url(url)))
+
+
+def now_us() -> int:
+    """By which ages are told, and whether a lease has ended."""
+    return time.time_ns() // 1_000
 
 
 async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:

@@ -59,8 +59,8 @@ def _broken(option: str, name: str, error: BaseException) -> InvalidInput:
     """The module is there and raised: say what and where, since no traceback is shown."""
     told = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
     return InvalidInput(
-        f"{option}: the module {name} cannot be imported: {told} ({_place(error)}). Mend it until "
-        f"python -c 'import {name}' succeeds."
+        f"{option}: the module {name} cannot be imported: {told} ({_place(error)}). Correct it "
+        f"until python -c 'import {name}' succeeds."
     )
 
 

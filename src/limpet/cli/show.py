@@ -27,6 +27,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from limpet.cli.ages import timed
 from limpet.cli.status import State, Status, state_of
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model.due import runnable_us
@@ -41,7 +42,7 @@ from limpet.store.protocol import Progress as Callback
 _COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
     "What to do: keep a copy of the store. Then restore the whole of it from a backup that "
-    "verifies (limpet restore FILE URL --replace); or, to lose nothing of the other sessions, "
+    "verifies (limpet restore FILE STORE --replace); or, to lose nothing of the other sessions, "
     "open that backup beside it and carry the state of the sessions named here over."
 )
 _ASIDE: Final = "What was there could not be closed and was not deleted: it is now"
@@ -154,11 +155,11 @@ class Screen:
         counts = f"{found.pending:,} with pending input, {found.due:,} due, {found.leased:,} leased"
         counts += f", {found.held:,} held back" if found.held else ""
         self._say(f"{plural(found.sessions, 'session')}: {counts}.", "ok")
-        width = max((len(str(head.key)) for head in found.shown), default=0)
-        for head in found.shown:
-            state = state_of(head, found.now_us)
-            line = f"{state:<6}  {head.key!s:<{width}}  {_waits(head, state)}"
-            self._say(line, "warning" if state == "due" else "ok")
+        if self._out.is_terminal and found.shown:
+            self._out.print(_waiting_table(found))
+        else:
+            for line in _waiting_lines(found):
+                typer.echo(line)
         if found.left_off:
             self._say(f"and {found.left_off:,} more; --limit shows more of them.", "skipped")
 
@@ -265,17 +266,39 @@ def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]
     return {"ok": not found, **told, "verify": verify}
 
 
-def _waits(head: Head, state: State) -> str:
-    """What a session waits for, in words."""
-    at = _time(runnable_us(head))
-    pending = f"{head.pending:,} pending"
+def _waiting_table(found: Status) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("state")
+    table.add_column("session", overflow="fold")
+    table.add_column("pending", justify="right")
+    table.add_column("waiting", no_wrap=True)  # a time with its age stays on one line
+    for head in found.shown:
+        state = state_of(head, found.now_us)
+        colour = _COLOURS["warning" if state == "due" else "ok"]
+        when, *whose = _waits(head, state, found.now_us)
+        session = Text("\n").join([Text(str(head.key)), *[Text(who, "dim") for who in whose]])
+        table.add_row(Text(state, colour), session, f"{head.pending:,}", when)
+    return table
+
+
+def _waiting_lines(found: Status) -> Iterator[str]:
+    width = max((len(str(head.key)) for head in found.shown), default=0)
+    for head in found.shown:
+        state = state_of(head, found.now_us)
+        waits = ", ".join((f"{head.pending:,} pending", *_waits(head, state, found.now_us)))
+        yield f"{state:<6}  {head.key!s:<{width}}  {waits}"
+
+
+def _waits(head: Head, state: State, now_us: int) -> list[str]:
+    """Until when or since when a session waits, and whose lease it is about."""
+    at = timed(runnable_us(head) or 0, now_us)
     if state == "leased":
-        return f"{pending}, by {head.worker} (fence {head.fence}) until {at}"
+        return [f"until {at}", f"leased to {head.worker} (fence {head.fence})"]
     if state == "held":
-        return f"{pending}, to be retried at {at}"
+        return [f"retried at {at}"]
     if head.worker is not None:
-        return f"{pending}, since {at}, when the lease of {head.worker} (fence {head.fence}) ended"
-    return f"{pending}, since {at}"
+        return [f"since {at}", f"the lease of {head.worker} (fence {head.fence}) ended"]
+    return [f"since {at}"]
 
 
 def _waiting(head: Head, now_us: int) -> dict[str, Any]:

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, structs
 
-from limpet.errors import InvalidEvent, InvalidInput, SessionNotLoaded, StoreError
+from limpet.errors import (
+    InvalidEvent,
+    InvalidInput,
+    SessionFenced,
+    SessionNotLoaded,
+    StoreError,
+)
 from limpet.model import ops
 from limpet.model.events import Commit, Draft, Event, Prepared
 from limpet.model.head import (
@@ -29,6 +35,7 @@ from limpet.model.head import (
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, described
 from limpet.session.arguments import timer_at
+from limpet.session.logs import lease_lost
 from limpet.session.session import Session, changes_fields, check_expect, own_ops
 
 if TYPE_CHECKING:
@@ -227,6 +234,10 @@ class CommitBuilder:
             answers = await self._lp._committing(commits)
         except StoreError as error:
             error.ids = tuple(draft.id for draft in self._drafts)
+            raise
+        except SessionFenced as error:
+            leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
+            lease_lost(error, leases[0] if leases else None, "commit")
             raise
         events: dict[int, Event] = {}
         for places, answer in zip(by_key.values(), answers, strict=True):

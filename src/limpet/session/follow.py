@@ -18,6 +18,8 @@ from limpet.errors import FollowerBehind, StoreClosed, StoreError
 from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
+from limpet.session.logs import SESSION
+from limpet.store.logs import named
 from limpet.store.protocol import Hints, Store
 from limpet.store.select import wanted
 
@@ -170,12 +172,17 @@ class Hub:
     async def _poll(self) -> None:
         if isinstance(self._store, Hints):
             await self._store.listen(self.ring)
-        pulse = None
+        pulse, lost = None, False
         while True:
             try:
                 now = self._store.pulse()
-            except StoreError:
+            except StoreError as error:
                 now = None  # let each reader find out by itself, and go on asking
+                if not lost:
+                    SESSION.warning("feed reader lost: error=%s", named(error))
+            if lost and now is not None:
+                SESSION.info("feed reader regained")
+            lost = now is None
             if now is None or now != pulse:
                 pulse = now
                 self.ring()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from limpet.errors import (
     EventTooLarge,
+    LimpetError,
     SessionConflict,
     SessionCorrupt,
     SessionFenced,
@@ -20,6 +21,7 @@ from limpet.model.events import Commit, Prepared
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
@@ -53,16 +55,31 @@ class Loading:
             if not verified:  # once: what is written meanwhile was not read back from a disk
                 await self._verify()
                 verified = True
-            prepared = self.propose(forward, loaded)
+            prepared = self._proposed(forward, loaded)
             try:
-                return loaded, await self._record(prepared, loaded)
+                committed = await self._record(prepared, loaded)
+                text = "state migrated: session=%s from=%s to=%s version=%d"
+                stored, version = loaded.head.schema_version, committed.head.version
+                SESSION.info(text, self._key, stored, forward.code, version)
+                return loaded, committed
             except SessionConflict:  # somebody wrote, or migrated it, meanwhile
                 if tries == UPDATE_TRIES_MAX - 1:
                     raise
-            except SessionFenced:  # somebody was given a lease meanwhile; or ours is over
+            except SessionFenced as error:  # somebody was given a lease meanwhile; or ours is over
+                lease_lost(error, self._lease, "migration")
                 if tries == UPDATE_TRIES_MAX - 1 or self._lease is not None:
                     raise
+            SESSION.debug("migration retried: session=%s tries=%d", self._key, tries + 1)
         raise AssertionError("the last try returns or raises")
+
+    def _proposed(self, forward: Forward, loaded: Loaded) -> Prepared:
+        try:
+            return self.propose(forward, loaded)
+        except LimpetError as error:
+            text = "state migration failed: session=%s from=%s to=%s code=%s"
+            stored = loaded.head.schema_version
+            SESSION.warning(text, self._key, stored, forward.code, error.code)
+            raise
 
     def propose(self, forward: Forward, loaded: Loaded) -> Prepared:
         """What would be recorded, whole and checked; there must be a way.

@@ -9,6 +9,7 @@ interrupted run has done some of the work; the next run finds the rest.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
@@ -39,6 +40,7 @@ from limpet.model.migrations import MigrationRegistry, check_registry
 from limpet.model.ops import apply
 from limpet.session.forward import Forward
 from limpet.session.loading import Loading
+from limpet.session.logs import SESSION
 from limpet.store.protocol import Progress, Query
 
 if TYPE_CHECKING:
@@ -189,7 +191,13 @@ class Migrating:
         if progress is not None:
             progress(self._tally.done, self._tally.done)
         target, outcomes = str(self._forward.code), self._tally.outcomes()
-        return MigrationPlan(target, self._apply, outcomes, self._tally.leftovers)
+        plan = MigrationPlan(target, self._apply, outcomes, self._tally.leftovers)
+        if self._apply:
+            stuck = sum(outcome.sessions for outcome in outcomes if not outcome.ok)
+            fields = (target, plan.sessions, plan.count("migrated"), stuck)
+            text = "sessions migrated: to=%s sessions=%d migrated=%d impossible=%d"
+            SESSION.log(logging.WARNING if stuck else logging.INFO, text, *fields)
+        return plan
 
     async def _count(self) -> int:
         return sum([len(page) async for page in _pages(self._lp, self._app)])

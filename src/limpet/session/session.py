@@ -24,6 +24,7 @@ from limpet.errors import (
     SchemaViolation,
     SessionConflict,
     SessionCorrupt,
+    SessionFenced,
     SessionNotLoaded,
     StoreError,
 )
@@ -38,6 +39,7 @@ from limpet.model.limits import INT_MAX, TAIL_KEPT, UPDATE_TRIES_MAX
 from limpet.model.values import EMPTY, FrozenDict, Reads, described
 from limpet.session.arguments import check_actor, check_change, check_many, timer_at
 from limpet.session.loading import Loading
+from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded, scope_fields
 from limpet.store.select import check_before, check_limit, check_seq, check_tail, check_types
 
@@ -456,7 +458,8 @@ class Session(Generic[S]):
             return await attempt()
         # In this process those who met a conflict go one by one, so that each round has a winner.
         async with self._lp._updating(self.key.app):
-            for _ in range(UPDATE_TRIES_MAX):
+            for tries in range(UPDATE_TRIES_MAX):
+                SESSION.debug("update retried: session=%s tries=%d", self.key, tries + 1)
                 await self.refresh()
                 with suppress(SessionConflict):
                     return await attempt()
@@ -597,6 +600,9 @@ class Session(Generic[S]):
             (committed,) = await self._lp._committing(commits)
         except StoreError as error:
             error.ids = tuple(draft.id for draft in drafts)
+            raise
+        except SessionFenced as error:
+            lease_lost(error, self.lease, "commit")
             raise
         self._lp._hub.touch(self.key, committed.head.version)
         self._absorb(committed, drafts)

@@ -24,6 +24,7 @@ from limpet.errors import (
     SessionDeleted,
     SessionErased,
     SessionExists,
+    SessionFenced,
     SessionNotFound,
     StoreClosed,
     StoreFailed,
@@ -45,6 +46,7 @@ from limpet.session.arguments import AnyKey, check_actor, check_progress, key_of
 from limpet.session.commit import CommitBuilder
 from limpet.session.follow import Hub
 from limpet.session.given import Begin, given, is_plain
+from limpet.session.logs import SESSION, lease_lost
 from limpet.session.session import Session
 from limpet.session.watch import feed_of, watch
 from limpet.store import cursor as cursors
@@ -690,7 +692,11 @@ class Limpet:
         Raises SessionFenced if it is not held any more.
         """
         seconds = check_lease(lease).lease_seconds if lease_seconds is None else lease_seconds
-        return await self._work_now().renew(lease, check_lease_seconds(seconds))
+        try:
+            return await self._work_now().renew(lease, check_lease_seconds(seconds))
+        except SessionFenced as error:
+            lease_lost(error, lease, "renewal")
+            raise
 
     async def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool:
         """Give the lease back. False if it was not held any more.
@@ -698,9 +704,12 @@ class Limpet:
         With `retry_seconds` nobody is given the session by a claim before then, not even if input
         comes: for work that failed, so that others have their turn. acquire_lock may take it.
         """
-        return await self._work_now().release(
-            check_lease(lease), check_retry_seconds(retry_seconds)
-        )
+        work = self._work_now()
+        held = await work.release(check_lease(lease), check_retry_seconds(retry_seconds))
+        if not held:
+            text = "lease already over: session=%s worker=%s fence=%d"
+            SESSION.info(text, lease.key, lease.worker, lease.fence)
+        return held
 
     @overload
     async def acquire_lock(

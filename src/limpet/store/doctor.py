@@ -15,7 +15,7 @@ from limpet.store.protocol import Check, Finding, Report
 _PARTS: Final = {"event": "log", "session": "log", "label": "indexes", "file": "indexes"}
 _HOLDS: Final = {
     "log": "chain, checksums and seqs hold",
-    "folds": "heads and state are what the log amounts to",
+    "folds": "heads and state match the log",
     "indexes": "nothing disagrees with the tables",
 }
 _ADVICE: Final = {

@@ -104,9 +104,9 @@ def _refuse_no_file(path: Path) -> None:
     try:
         size = path.stat().st_size
     except FileNotFoundError as error:
-        raise StoreUnopened(str(path), "there is no such file; check the URL") from error
+        raise StoreUnopened(str(path), "there is no such file; check its path") from error
     except OSError as error:
-        reason = f"{error.strerror}; check the URL, and the permissions on the way to it"
+        reason = f"{error.strerror}; check the path, and the permissions on the way to it"
         raise StoreUnopened(str(path), reason) from error
     if not size and path.is_file():
         reason = "the file is empty, and nothing is made of it here; restore a backup"

@@ -20,6 +20,7 @@ from limpet.errors import (
     StoreUnopened,
 )
 from limpet.model.values import described
+from limpet.store.logs import POSTGRES
 from limpet.store.postgres.address import check_url, options, where
 from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 
@@ -291,7 +292,7 @@ async def bring_forward(conn: Connection, place: str) -> None:
         await conn.execute("CREATE SCHEMA IF NOT EXISTS limpet")
         for number in range(found + 1, SCHEMA + 1):
             await conn.execute(_sql(f"{number:04}.sql"))
-        await _move_house(conn)
+        moved = await _move_house(conn)
         marks = _marks(await conn.fetchval(_HOME))
         if _newer(await conn.fetchval(_STORED, "functions")):
             del marks["functions"]
@@ -302,6 +303,19 @@ async def bring_forward(conn: Connection, place: str) -> None:
         await conn.execute(_KEEP, "secret", os.urandom(32))
         secret = await conn.fetchval(_STORED, "secret")
         await conn.execute(_KEEP, "secret_crc", secret_crc(secret))
+    _tell_forward(place, found, moved=moved)
+
+
+def _tell_forward(place: str, found: int, *, moved: bool) -> None:
+    """Only what was committed, and only once: other processes had nothing left to do."""
+    if found == 0:
+        POSTGRES.info("store created: store=%s schema=%d", place, SCHEMA)
+    elif found < SCHEMA:
+        POSTGRES.info("schema migrated: store=%s from=%d to=%d", place, found, SCHEMA)
+    elif not moved:
+        POSTGRES.info("functions replaced: store=%s release=%d", place, FUNCTIONS)
+    if moved:
+        POSTGRES.warning("store moved: store=%s", place)
 
 
 async def behind(conn: Connection) -> set[str]:
@@ -340,17 +354,19 @@ def _marks(home: str) -> dict[str, bytes]:
     return {name: text.encode() for name, text in found.items()}
 
 
-async def _move_house(conn: Connection) -> None:
+async def _move_house(conn: Connection) -> bool:
     """Raise the epoch if transactions here begin at numbers that were given before.
 
     From then on their places in the feed begin at the clock's milliseconds, so that a backup that
     is put back twice does not give the same ones twice. Nobody may be writing meanwhile: what is
-    under way has its place from before.
+    under way has its place from before. True if it was raised.
     """
     home = await conn.fetchval(_STORED, "home")
-    if home is not None and bytes(home).decode() != await conn.fetchval(_HOME):
-        await conn.execute("LOCK TABLE limpet.events IN SHARE MODE")
-        await conn.execute(_EPOCH.format(await conn.fetchval(_OFFSET)))
+    if home is None or bytes(home).decode() == await conn.fetchval(_HOME):
+        return False
+    await conn.execute("LOCK TABLE limpet.events IN SHARE MODE")
+    await conn.execute(_EPOCH.format(await conn.fetchval(_OFFSET)))
+    return True
 
 
 async def _schema(conn: Connection) -> int:

@@ -20,6 +20,7 @@ from limpet.store.codec import Codec
 from limpet.store.postgres import rows
 from limpet.store.postgres.connect import Connection, Pool
 from limpet.store.postgres.failures import FAILURES
+from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import FeedEntry
 
@@ -64,8 +65,9 @@ def _entry(row: Any, codec: Codec) -> FeedEntry:
 class Hinting:
     """Tells other processes, and hears from them. Whatever fails here only delays."""
 
-    def __init__(self, pool: Pool, connect: Callable[[], Any]) -> None:
+    def __init__(self, pool: Pool, connect: Callable[[], Any], place: str) -> None:
         self._pool, self._connect = pool, connect
+        self._outage = Outage(place, "listener")
         self._telling: asyncio.Task[None] | None = None
         self._more = False
         self._heard: Callable[[], None] | None = None
@@ -109,6 +111,7 @@ class Hinting:
 
     async def _listen(self) -> None:
         if self._ear is not None:
+            self._outage.lost(ConnectionResetError())
             self._ear.terminate()
         try:
             self._ear = await self._connect()
@@ -116,7 +119,9 @@ class Hinting:
             # Held for as long as the connection: by it, committers know that hints are heard.
             await self._ear.execute("SELECT pg_advisory_lock_shared(limpet.listening())")
             self._ring()  # what was committed before they knew
-        except FAILURES:
+            self._outage.over()
+        except FAILURES as error:
+            self._outage.lost(error)
             if self._ear is not None:
                 self._ear.terminate()  # polling goes on
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -23,8 +24,9 @@ from limpet.model.head import CREATED
 from limpet.model.ids import Entropy
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
-from limpet.store import bodies
+from limpet.store import bodies, logs
 from limpet.store.cache import Cache, Live
+from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
 from limpet.store.postgres.call import SOON, Call, Reply
 from limpet.store.postgres.connect import (
@@ -34,6 +36,7 @@ from limpet.store.postgres.connect import (
     Line,
 )
 from limpet.store.postgres.failures import BROKEN, translate
+from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
 from limpet.store.postgres.sight import Sight
@@ -68,12 +71,13 @@ class Lane:
 
     def __init__(self, line: Line, reader: Reader, cache: Cache, tell: Callable[[], None]) -> None:
         self._line, self._reader, self._cache, self._tell = line, reader, cache, tell
+        self._outage = Outage(line.place, "writer")
         self._entropy = Entropy(os.urandom)
         self._due: dict[Key, Live] = {}
 
     async def serve(self, units: list[Unit]) -> None:
         """Bring every unit to an answer."""
-        waiting = units
+        waiting, began = units, time.monotonic()
         try:
             while waiting:
                 slow = [unit for unit in waiting if unit.tries >= LOCK_AFTER_TRIES]
@@ -82,9 +86,12 @@ class Lane:
                 for unit in slow:
                     again += await self._attempt([unit], locked=True)
                 waiting = again
+                if again:
+                    self._tell_again(again)
         except BaseException as error:
             self._fail(units, error)  # those that were told already stay told
             raise
+        logs.slow_commit(POSTGRES, self._line.place, time.monotonic() - began, units)
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
@@ -150,15 +157,18 @@ class Lane:
             try:
                 conn = await self._line.connection()
                 if not locked:
-                    return await self._send(conn, units)
-                async with conn.transaction():
-                    if hurried:
-                        await conn.execute(_HURRY)
-                    await self._lock(conn, units[0])
                     sent = await self._send(conn, units)
+                else:
+                    async with conn.transaction():
+                        if hurried:
+                            await conn.execute(_HURRY)
+                        await self._lock(conn, units[0])
+                        sent = await self._send(conn, units)
+                self._outage.over()
                 return sent
             except BROKEN as error:
                 # Unknown whether it was recorded: ask again under the same ids.
+                self._outage.lost(error)
                 self._line.drop()
                 self._cache.clear()
                 if asyncio.get_running_loop().time() > deadline:
@@ -172,6 +182,7 @@ class Lane:
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
         """
+        POSTGRES.info("batch split: store=%s commits=%d", self._line.place, len(units))
         again: list[Unit] = []
         held: set[Key] = set()
         for unit in units:
@@ -186,6 +197,8 @@ class Lane:
 
     def _fail(self, units: list[Unit], error: BaseException) -> None:
         self._cache.clear()
+        if waiting := [unit for unit in units if not unit.settled]:
+            self._tell_failed(error, len(waiting))
         told = (
             error if isinstance(error, LimpetError) else translate(error, self._line.place, "write")
         )
@@ -277,9 +290,20 @@ class Lane:
         if reason == "fenced":
             unit.judged_us = sent.reply.now_us
         if unit.tries > TRIES_MAX:
-            unit.fail(StoreBusy(self._line.place))
+            busy = StoreBusy(self._line.place)
+            self._tell_failed(busy, 1)
+            unit.fail(busy)
         else:
             again.append(unit)
+
+    def _tell_again(self, units: list[Unit]) -> None:
+        tries = max([unit.tries for unit in units])
+        text = "commits retried: store=%s commits=%d tries=%d"
+        POSTGRES.debug(text, self._line.place, len(units), tries)
+
+    def _tell_failed(self, error: BaseException, commits: int) -> None:
+        text = "write failed: store=%s error=%s commits=%d"
+        POSTGRES.warning(text, self._line.place, logs.named(error), commits)
 
     def _keep(self, key: Key, live: Live) -> None:
         self._cache.keep(key, live)

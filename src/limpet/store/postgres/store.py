@@ -46,6 +46,7 @@ from limpet.store.postgres.connect import (
     shares,
 )
 from limpet.store.postgres.failures import BROKEN, FAILURES, translate
+from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.reader import Reader, values
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import (
@@ -72,10 +73,11 @@ class PostgresStore:
     ) -> None:
         self._pool, self._reader, self._url, self._place = pool, reader, url, where(url)
         self._desk = desk
-        self._hinting = feed.Hinting(pool, ear)
+        self._hinting = feed.Hinting(pool, ear, self._place)
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         lines = [Line(url) for _ in range(LANES)]
         self._committer = Committer(lines, reader, self._hinting.tell)
+        self._outage = Outage(self._place, "pool")
         self._asked = 0
         self._pid = os.getpid()
         self._open = True
@@ -298,8 +300,12 @@ class PostgresStore:
             self._check()
             try:
                 async with pool.acquire() as conn:
-                    return await query(conn)
+                    answer = await query(conn)
+                self._outage.over()
+                return answer
             except FAILURES as error:
+                if isinstance(error, BROKEN):
+                    self._outage.lost(error)
                 hopeless = not repeatable or not isinstance(error, BROKEN)
                 if hopeless or time.monotonic() > deadline:
                     raise translate(error, self._place, asked) from error

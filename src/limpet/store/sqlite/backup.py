@@ -7,6 +7,7 @@ whatever happens in between.
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 import time
@@ -27,6 +28,7 @@ from limpet.errors import (
     StoreNewer,
 )
 from limpet.store.doctor import damage, finding_line
+from limpet.store.logs import SQLITE
 from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.audit import audit_copy
 from limpet.store.sqlite.connect import (
@@ -66,6 +68,8 @@ _IN_USE: Final = (
     "there, or copy it with limpet backup and restore the copy"
 )
 _ANOTHER: Final = "Restore another backup"
+_BACKED_UP: Final = "backup written: store=%s file=%s seconds=%.3f verified=%s findings=%d"
+_RESTORED: Final = "store restored: store=%s file=%s seconds=%.3f verified=%s findings=%d"
 
 
 def back_up(
@@ -84,7 +88,7 @@ def back_up(
     _refuse_place(target)
     if target.exists():
         raise BackupRefused(str(target), _TAKEN)
-    source = database.connect()
+    source, began = database.connect(), time.monotonic()
     part = part_beside(target)
     try:
         source.execute("BEGIN")
@@ -101,6 +105,7 @@ def back_up(
     finally:
         part.unlink(missing_ok=True)
         close(source)
+    _tell_copied(_BACKED_UP, database.path, target, began, report)
     return report
 
 
@@ -124,7 +129,7 @@ def restore(
     if target.exists() and not replace:
         raise BackupRefused(str(target), _EXISTS)
     backup = followed(backup)
-    source = _open_backup(backup)
+    source, began = _open_backup(backup), time.monotonic()
     part = part_beside(target)
     try:
         _refuse_foreign(target)
@@ -145,7 +150,17 @@ def restore(
     finally:
         part.unlink(missing_ok=True)
         close(source)
+    _tell_copied(_RESTORED, target, backup, began, report)
+    if aside is not None:
+        SQLITE.warning("store set aside: store=%s aside=%s", target, aside)
     return Restored(report, aside)
+
+
+def _tell_copied(text: str, store: Path, file: Path, began: float, report: Report | None) -> None:
+    findings = 0 if report is None else len(damage(report))
+    level = logging.WARNING if findings else logging.INFO
+    seconds, verified = time.monotonic() - began, report is not None
+    SQLITE.log(level, text, store, file, seconds, verified, findings)
 
 
 # --- what is refused -----------------------------------------------------------------------------

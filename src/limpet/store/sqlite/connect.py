@@ -33,6 +33,7 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
+from limpet.store.logs import SQLITE
 from limpet.store.sqlite.disks import is_full
 from limpet.store.sqlite.files import being_restored
 from limpet.store.sqlite.header import APPLICATION_ID, kind_of
@@ -50,7 +51,7 @@ _LOG_UNREAD: Final = (
 )
 _UNREADABLE: Final = (
     "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
-    "place (limpet restore FILE URL --replace sets it aside)"
+    "place (limpet restore FILE STORE --replace sets it aside)"
 )
 DAMAGED_HEADER: Final = (
     "its header is damaged: the first bytes, which say what the file is, are not what a Limpet "
@@ -255,13 +256,21 @@ class Database:
         # Under the write lock, and looked at again: two processes may open a new file at once.
         conn.execute("BEGIN IMMEDIATE")
         try:
-            for number in range(max(schema_of(conn), 0) + 1, SCHEMA + 1):
+            found = max(schema_of(conn), 0)
+            for number in range(found + 1, SCHEMA + 1):
                 migrate(conn, number)
             conn.execute("COMMIT")
         except BaseException:
             if conn.in_transaction:
                 conn.execute("ROLLBACK")
             raise
+        self._tell_forward(found)
+
+    def _tell_forward(self, found: int) -> None:
+        if found == 0:
+            SQLITE.info("store created: store=%s schema=%d", self.path, SCHEMA)
+        elif found < SCHEMA:
+            SQLITE.info("schema migrated: store=%s from=%d to=%d", self.path, found, SCHEMA)
 
     def _enter_wal(self, conn: apsw.Connection, *, patient: bool) -> None:
         """SQLite does not ask the busy handler here, so we wait by ourselves."""

@@ -35,6 +35,7 @@ from limpet.store import cursor as cursors
 from limpet.store.cache import TAIL_MAX
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec
+from limpet.store.logs import SQLITE
 from limpet.store.protocol import (
     Check,
     Committed,
@@ -93,6 +94,7 @@ class SQLiteStore:
         try:
             conn = database.prepare(patient=False)
         except StoreBusy:  # another process is at it: wait where nobody else has to
+            SQLITE.info("open waits: store=%s", database.path)
             conn = await in_thread(database.prepare)
         return cls(database, conn, Codec(seal), clock or Clock())
 
@@ -262,6 +264,8 @@ class SQLiteStore:
         if self._database.looking:
             raise StoreReadOnly(self._database.where, "it was opened to be looked at. Open it anew")
         if self._writer is None or self._writer.failed:
+            if self._writer is not None:
+                SQLITE.info("writer restarted: store=%s", self._database.path)
             self._writer = Writer(self._database, self._codec, self._clock)
             self._writer.start()
         return self._writer

@@ -12,10 +12,13 @@ was checkpointed and still grows is begun again by waiting a moment for those re
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from typing import Final
 
 import apsw
+
+from limpet.store.logs import SQLITE
 
 CHECKPOINT_PAGES: Final = 4_000
 RESTART_PAGES: Final = 8_000  # from here on readers are waited for
@@ -78,9 +81,16 @@ class Wal:
     def _checkpoint(self) -> None:
         # PASSIVE waits for nobody: a reader in another process only makes it do less. The next
         # commit begins the log again if all of it was copied and nobody reads it just then.
+        began = time.monotonic()
         total, copied = self._conn.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         soon = CHECKPOINT_PAGES // 4
         self._pages, self._idle = total, total + soon
+        if copied == total:
+            text = "WAL checkpoint: store=%s pages=%d seconds=%.3f"
+            SQLITE.debug(text, self._conn.filename, total, time.monotonic() - began)
+        else:
+            text = "WAL checkpoint held up: store=%s copied=%d pages=%d"
+            SQLITE.info(text, self._conn.filename, copied, total)
         if total >= RESTART_PAGES and total - copied < soon:  # else someone reads for long
             self._restart()
 

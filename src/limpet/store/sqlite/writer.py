@@ -32,10 +32,11 @@ from limpet.model.events import Commit
 from limpet.model.ids import Entropy
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
-from limpet.store import bodies
+from limpet.store import bodies, logs
 from limpet.store.cache import Cache, Live
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec, Damaged
+from limpet.store.logs import SQLITE
 from limpet.store.protocol import Place
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.connect import Database, close, translate
@@ -160,6 +161,7 @@ class Writer(threading.Thread):
             self._refuse_all()
             if hasattr(self, "conn"):
                 close(self.conn)  # its locks go with it
+            self._log(SQLITE.error, "writer stopped: store=%s error=%s", error)
 
     def _begin(self) -> None:
         self.conn = self._database.connect()
@@ -215,21 +217,27 @@ class Writer(threading.Thread):
             time.sleep(GATHER_SECONDS)
 
     def _run_batch(self, jobs: list[Job]) -> None:
+        began = time.monotonic()
         try:
             batch, answers = self._commit(jobs)
         except apsw.Error as error:  # the database refused: nobody's commit in particular
+            self._tell_failed(error, len(jobs))
             self._cache_lost()
             _answer([(job, None, self._told(error)) for job in jobs])
         except Exception as error:  # one of them cannot be written (its seal fails, say)
             self._cache_lost()
             if len(jobs) > 1:  # each alone, so that it fails nobody else
+                text = "batch split: store=%s error=%s commits=%d"
+                self._log(SQLITE.info, text, error, len(jobs))
                 for job in jobs:
                     self._run_batch([job])
                 return
+            self._tell_failed(error, len(jobs))
             _answer([(job, None, self._told(error)) for job in jobs])
         else:
             self._settle(batch)  # first: who is answered reads next, and finds it remembered
             _answer(answers)
+            logs.slow_commit(SQLITE, self._database.path, time.monotonic() - began, jobs)
         self._check_connection()
 
     def _commit(self, jobs: list[Job]) -> tuple[Batch, list[Answer]]:
@@ -261,6 +269,7 @@ class Writer(threading.Thread):
         if self.conn.in_transaction:
             close(self.conn)
             self._begin()
+            SQLITE.warning("connection replaced: store=%s", self._database.path)
 
     def _run_call(self, job: Job) -> None:
         if not job.claim():
@@ -272,6 +281,7 @@ class Writer(threading.Thread):
         except SessionError as error:  # refused, and rolled back: what is remembered holds
             result, failure = None, error
         except Exception as error:
+            self._tell_failed(error, 0)
             self._cache_lost()
             result, failure = None, self._told(error, job.asked)
         _answer([(job, result, failure)])
@@ -289,9 +299,11 @@ class Writer(threading.Thread):
             self.wal.tend(idle=self._jobs.empty())
             while self._jobs.empty() and self._chore():
                 pass
-        except apsw.Error:
+        except apsw.Error as error:
+            self._tell_unkept(error)
             self._check_connection()
-        except Exception:
+        except Exception as error:
+            self._tell_unkept(error)
             self._due.clear()  # a fold that cannot be encoded: its session goes without a snapshot
             self._check_connection()
 
@@ -360,6 +372,15 @@ class Writer(threading.Thread):
         except Exception:
             self._due.clear()  # what was not done costs the next process time, nothing else
         close(self.conn)
+
+    def _tell_failed(self, error: BaseException, commits: int) -> None:
+        self._log(SQLITE.warning, "write failed: store=%s error=%s commits=%d", error, commits)
+
+    def _tell_unkept(self, error: BaseException) -> None:
+        self._log(SQLITE.warning, "housekeeping failed: store=%s error=%s", error)
+
+    def _log(self, log: Callable[..., None], text: str, error: BaseException, *more: int) -> None:
+        log(text, self._database.path, logs.named(error), *more)
 
     def _cache_lost(self) -> None:
         self.cache.clear()

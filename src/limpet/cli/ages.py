@@ -1,0 +1,25 @@
+"""Times for people: the moment, and how long ago it was or how far away it is."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from limpet.model.events import to_time
+
+_UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def timed(at_us: int, now_us: int) -> str:
+    """As in `2026-05-01T10:00:00Z (3 h ago)`."""
+    moment = to_time(at_us).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"{moment} ({age(at_us, now_us)})"
+
+
+def age(at_us: int, now_us: int) -> str:
+    """In the largest unit that fits, rounded down: `3 h ago`, `in 5 min`, `now`."""
+    seconds = abs(now_us - at_us) // 1_000_000
+    for unit, length in _UNITS:
+        if seconds >= length:
+            span = f"{seconds // length:,} {unit}"
+            return f"{span} ago" if at_us < now_us else f"in {span}"
+    return "now"

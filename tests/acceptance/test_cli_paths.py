@@ -1,0 +1,137 @@
+"""Stores named by their paths, times with their ages, exit codes documented once."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+import limpet
+from limpet.cli import app as cli
+from limpet.cli import commands, show
+from limpet.testing.clock import FakeClock
+from tests.support import chats
+from tests.support.command import PAGE, answer, run, run_process, run_terminal
+
+COMMANDS = ("doctor", "verify", "status", "backup", "restore", "migrate")
+HOUR_US = 3_600_000_000
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    async def fill() -> None:
+        async with limpet.open(f"sqlite:///{tmp_path}/support.db") as lp:
+            session = await lp.create("support", "ada", id="one", actor="user:ada")
+            await session.append("user.message", {"text": "hi"})
+
+    asyncio.run(fill())
+    return tmp_path
+
+
+# --- paths --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["doctor", "verify", "status"])
+def test_a_path_is_as_good_as_its_url(here: Path, command: str) -> None:
+    """Relative or absolute, the answer is the same, but for the time that it was given at."""
+    answers = [
+        answer(here, command, store)
+        for store in ("sqlite:///support.db", "support.db", "./support.db", f"{here}/support.db")
+    ]
+    for _, told in answers:
+        told.pop("at", None)
+    assert answers[0][0] == 0
+    assert answers == answers[:1] * 4
+
+
+def test_a_store_is_backed_up_restored_and_migrated_by_path(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No command needs a URL for a file."""
+    assert run(here, "backup", "support.db", "monday.db").returncode == 0
+    assert run(here, "restore", "monday.db", "new.db").returncode == 0
+    assert run(here, "restore", "monday.db", "support.db").returncode == 4
+    assert run(here, "restore", "monday.db", "support.db", "--replace").returncode == 0
+    assert answer(here, "verify", "new.db")[1]["events"] == 2
+    chats.write_modules(here)
+    monkeypatch.syspath_prepend(here)
+    done = run(here, "migrate", "new.db", "--registry", "chats:MIGRATIONS", "--plan")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("args", [("doctor", "suport"), ("restore", "support.db", "new")])
+def test_what_is_neither_a_path_nor_a_url_is_refused(here: Path, args: tuple[str, ...]) -> None:
+    """Before anything is opened, with both forms to copy from."""
+    code, told = answer(here, *args)
+    assert (code, told["error"]["code"]) == (2, "store.url")
+    assert "neither a URL nor a file" in told["error"]["message"]
+    assert not (here / "new").exists()
+
+
+# --- ages ---------------------------------------------------------------------------------------
+
+
+def test_ages_are_for_people_and_json_has_the_times_alone(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a given clock: three hours after the message the line says so."""
+    due = answer(here, "status", "support.db")[1]["shown"][0]["due_at"]
+    clock = FakeClock(limpet.runnable_at(asyncio.run(head_of(here))))
+    monkeypatch.setattr(cli, "now_us", lambda: clock.now_us + 3 * HOUR_US)
+    _, told = answer(here, "status", "support.db")
+    assert told["shown"][0]["due_at"] == due
+    assert " ago" not in str(told)
+    line = run(here, "status", "support.db").stdout.splitlines()[1]
+    moment = due.replace("+00:00", "Z")
+    assert line == f"due     support/ada/one  1 pending, since {moment} (3 h ago)"
+
+
+async def head_of(here: Path) -> limpet.Head:
+    async with limpet.open(f"sqlite:///{here}/support.db") as lp:
+        return (await lp.get(("support", "ada", "one"))).head
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_fits_its_terminal(here: Path, columns: int) -> None:
+    """A long key and a long worker's name are broken inside their columns; times are not."""
+
+    async def lease() -> None:
+        async with limpet.open(f"sqlite:///{here}/support.db") as lp:
+            session = await lp.create("support", "grace" * 12, id="x" * 60, actor="x")
+            await lp.acquire_lock(session.key, "worker-" * 8, lease_seconds=3_600)
+
+    asyncio.run(lease())
+    code, shown = run_terminal(here, "status", "support.db", columns=columns)
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
+    assert code == 0
+    assert lines[1].split() == ["state", "session", "pending", "waiting"]
+    assert max(map(len, lines)) <= columns
+    assert len([line for line in lines if re.search(r"\S+Z \((in .*|now|.* ago)\) *$", line)]) == 2
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+def test_exit_codes_are_documented_once_and_all_of_them(tmp_path: Path) -> None:
+    """In `limpet --help` and in the page's table, and under no command."""
+    text = run_process(tmp_path, "--help").stdout
+    listed = set(map(int, re.findall(r"^ +(\d+)  ", text, re.MULTILINE)))
+    table = set(map(int, re.findall(r"^\| (\d+) \| ", PAGE.read_text(), re.MULTILINE)))
+    ours = {0, cli.FOUND, show.INTERRUPTED, commands.OUTPUT_LOST, commands.READER_GONE}
+    kinds = [getattr(limpet, name) for name in limpet.__all__]
+    errors = [k for k in kinds if isinstance(k, type) and issubclass(k, limpet.LimpetError)]
+    assert listed == table == ours | {kind.exit_code for kind in errors}
+    for command in COMMANDS:
+        assert "Exit codes" not in run(tmp_path, command, "--help").stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_fits_a_screen(tmp_path: Path, command: str) -> None:
+    """No more than a terminal of 80 by 24 shows, and the same there as in a pipe."""
+    text = run_process(tmp_path, command, "--help").stdout
+    assert len(text.splitlines()) <= 24
+    assert max(map(len, text.splitlines())) <= 80
+    shown = run_terminal(tmp_path, command, "--help", columns=80)[1]
+    assert shown.replace("\r\n", "\n") == text

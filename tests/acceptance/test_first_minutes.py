@@ -1,0 +1,114 @@
+"""The first minutes with a clone: what `make demo` installs, and what the README says of extras."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = ("dev.txt", "demo.txt")
+# A short demo in which nothing can be imported but these packages.
+ALONE = """
+import sys
+from importlib.metadata import packages_distributions
+allowed = {"limpet", *sys.argv[1:]}
+for module, owners in packages_distributions().items():
+    if not allowed.intersection(owner.lower().replace(".", "-") for owner in owners):
+        sys.modules[module] = None
+sys.path.insert(0, "examples")
+import demo
+demo.KILLS, demo.COUNTS = 1, 3
+sys.exit(demo.main())
+"""
+
+
+def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Each locked package with its version and its hashes."""
+    text = (ROOT / "requirements" / lock).read_text()
+    parts = re.split(r"^(?=[a-z0-9])", text, flags=re.MULTILINE)[1:]
+    return {
+        part.partition("==")[0]: (
+            re.split(r"[ \\]", part.partition("==")[2])[0],
+            frozenset(re.findall(r"sha256:[0-9a-f]{64}", part)),
+        )
+        for part in parts
+    }
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_has_hashes_and_names_no_index(lock: str) -> None:
+    """Neither an address nor an option nor a path, and no package without a hash."""
+    text = (ROOT / "requirements" / lock).read_text()
+    assert not re.search(r"://|^-|(^|[ =])/", text, re.MULTILINE)
+    assert all(version and hashes for version, hashes in pins(lock).values())
+
+
+def test_the_demo_is_locked_to_the_versions_that_are_tested() -> None:
+    """Every package of the small lock is in the large one, the same to the byte."""
+    small, large = pins("demo.txt"), pins("dev.txt")
+    assert small.items() <= large.items()
+    assert len(small) < len(large) / 3
+
+
+def test_the_demo_needs_nothing_that_its_lock_lacks() -> None:
+    """It runs where nothing else can be imported; without rich it would not."""
+    locked = set(pins("demo.txt"))
+    for packages, code in ((locked, 0), (locked - {"rich"}, 1)):
+        program = [sys.executable, "-c", ALONE, *packages]
+        ran = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert ran.returncode == code, ran.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_demo_installs_the_small_lock_and_builds_nothing(tmp_path: Path) -> None:
+    """On a fresh clone; every other target installs the large one."""
+    demo, tests = (planned(target, tmp_path / "venv") for target in ("demo", "test"))
+    assert "requirements/demo.txt" in demo
+    assert "requirements/dev.txt" not in demo
+    assert "--editable" not in demo
+    assert "requirements/dev.txt" in tests
+    assert "--editable" in tests
+
+
+def planned(target: str, venv: Path) -> str:
+    """What make would do, without doing it."""
+    ran = subprocess.run(
+        ["make", "--dry-run", target, f"VENV={venv}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout
+
+
+def test_the_readme_names_every_extra() -> None:
+    """And `all` is all of the others."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    named = re.findall(r"^\| `limpet\[(\w+)\]`", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(named) == set(extras)
+    (whole,) = extras["all"]
+    assert set(re.findall(r"\w+", whole)[1:]) == set(extras) - {"all"}
+
+
+def test_the_readme_goes_from_installing_to_reading() -> None:
+    """What a newcomer needs first comes first."""
+    headings = re.findall(r"^## (.+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert headings == [
+        "Install",
+        "Try it",
+        "Crash and resume",
+        "The API at a glance",
+        "Promises, and the tests that hold them",
+        "Looking after a store",
+        "Compared with other ways",
+        "Reading order",
+        "Status",
+    ]
