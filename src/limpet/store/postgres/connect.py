@@ -22,6 +22,7 @@ from limpet.errors import (
 from limpet.model.values import described
 from limpet.store.postgres.address import check_url, options, where
 from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
+from limpet.store.postgres.lending import Pooled, reset
 
 SCHEMA: Final = 4
 FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
@@ -210,8 +211,9 @@ async def open_pool(url: str, *, size: int) -> Pool:
             max_size=size,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
+            connection_class=Pooled,
             init=lambda conn: be_durable(conn, url),
-            reset=_as_it_is,
+            reset=lambda conn: reset(conn, lambda: be_durable(conn, url)),
             server_settings=_settings(LOCK_SECONDS_MAX),
         )
         async with pool.acquire():
@@ -247,10 +249,6 @@ async def be_durable(conn: Connection, url: str) -> None:
     URL itself asks for less."""
     if "synchronous_commit" not in options(url):
         await conn.execute(_DURABLE)
-
-
-async def _as_it_is(conn: Connection) -> None:
-    """Nobody here changes a connection's settings: no round trip to set them back."""
 
 
 async def refuse_empty(url: str, *, ready: bool = False) -> None:

@@ -84,6 +84,7 @@ class Lane:
                 waiting = again
         except BaseException as error:
             self._fail(units, error)  # those that were told already stay told
+            self._line.drop()  # cut short: it may be inside a transaction
             raise
 
     async def write_snapshots(self) -> None:

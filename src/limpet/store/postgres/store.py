@@ -46,6 +46,7 @@ from limpet.store.postgres.connect import (
     shares,
 )
 from limpet.store.postgres.failures import BROKEN, FAILURES, translate
+from limpet.store.postgres.lending import lent
 from limpet.store.postgres.reader import Reader, values
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import (
@@ -297,7 +298,7 @@ class PostgresStore:
         while True:
             self._check()
             try:
-                async with pool.acquire() as conn:
+                async with lent(pool) as conn:
                     return await query(conn)
             except FAILURES as error:
                 hopeless = not repeatable or not isinstance(error, BROKEN)
