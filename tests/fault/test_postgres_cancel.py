@@ -15,7 +15,7 @@ from limpet.model.keys import Key
 from limpet.store.postgres import lane
 from limpet.store.postgres.connect import CONNECTIONS_MIN, shares
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.protocol import Committed, Query
+from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.awaits import When, cancel_at, cancelled_at
 from tests.support.postgres import waiting_backend
