@@ -163,7 +163,7 @@ class Hub:
         while True:
             try:
                 now = self._store.pulse()
-            except StoreError:
+            except (StoreError, MemoryError):
                 now = None  # let each reader find out by itself, and go on asking
             if now is None or now != pulse:
                 pulse = now

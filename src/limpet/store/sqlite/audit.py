@@ -78,6 +78,8 @@ class Audit:
             yield from findings
         except (SessionNotFound, SessionDeleted, SessionErased):
             raise
+        except (MemoryError, apsw.NoMemError):
+            raise  # says nothing about what is stored
         except Exception as error:
             yield Finding(where, f"cannot be read: {error!r}", key)
 
@@ -214,6 +216,8 @@ def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
         for number in range(int(conn.pragma("user_version")) + 1, SCHEMA + 1):
             migrate(conn, number)
         return Audit(conn, Codec(None)).read(None, progress)
+    except apsw.NoMemError:
+        raise  # says nothing about what is stored
     except apsw.Error as error:
         return Report(0, 0, (Finding("file", f"cannot be read: {error!r}"),))
     finally:

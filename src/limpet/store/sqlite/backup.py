@@ -180,6 +180,8 @@ def _refuse_foreign(target: Path) -> None:
             ours = schema_of(conn) >= 0
         finally:
             close(conn)
+    except apsw.NoMemError:
+        raise  # says nothing about the file
     except apsw.Error:
         ours = False
     if not ours:
@@ -256,6 +258,9 @@ def _set_aside(target: Path) -> Iterator[tuple[Path | None, int]]:
     except (apsw.BusyError, apsw.LockedError) as error:
         close(conn)
         raise BackupRefused(str(target), "is open in a process; close it there first") from error
+    except apsw.NoMemError:
+        close(conn)
+        raise  # says nothing about the file
     except apsw.Error:
         close(conn)
         with _moved(target, "-wal", "-shm", "-journal", "") as aside:

@@ -272,7 +272,7 @@ class SQLiteStore:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where, "read") from error
-        except LimpetError:
+        except (LimpetError, MemoryError):
             raise
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error
