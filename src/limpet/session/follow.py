@@ -87,8 +87,8 @@ class Hub:
                         yield follower.partials.popleft()[1]
                     position = event.seq
                     yield event
-                if len(page) == _PAGE:
-                    continue
+                if page:
+                    continue  # a page may be short, and more follow
                 if self._versions[key] == _UNKNOWN:
                     self._versions[key] = position
                 while follower.partials and _reached(follower.partials[0][0], position):

@@ -178,7 +178,9 @@ class Session(Generic[S]):
     ) -> tuple[Event, ...]:
         """A page of events after seq `after`; reversed: before it, newest first (0: from the end).
 
-        `types` selects exact types or families (`user.*`).
+        `types` selects exact types or families (`user.*`). A page of large events ends early, at
+        about 16 MiB: it may hold fewer than `limit` though more follow. Only an empty page is the
+        end.
         """
         return await self._lp._store_now().read(
             self.key,
@@ -192,7 +194,7 @@ class Session(Generic[S]):
         """What is still to be dealt with: user.* events not processed yet, the oldest first.
 
         Read from the store, whatever this object knows. Who processes them calls again until
-        nothing is left. The cost grows with what was recorded since the oldest of them.
+        nothing is left: a page of large ones ends early, as that of `read` does. The cost grows with what was recorded since the oldest of them.
         """
         return await self._lp._store_now().pending_inputs(self.key, limit=check_limit(limit))
 
