@@ -51,16 +51,15 @@ async def test_inputs_are_processed_page_by_page(lp: Limpet) -> None:
 async def test_a_follower_goes_on_after_a_short_page(lp: Limpet) -> None:
     """It does not wait for the next append to see what is there already."""
     seqs = await filled(lp)
-    async with (
-        aclosing(lp.session(("support", "ada", "one")).follow()) as events,
-        asyncio.timeout(DEADLINE_SECONDS),
-    ):
-        assert [(await anext(events)).seq for _ in seqs] == seqs
+    async with aclosing(lp.session(("support", "ada", "one")).follow()) as events:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert [(await anext(events)).seq for _ in seqs] == seqs
 
 
 async def test_a_watcher_goes_on_after_a_short_page(lp: Limpet) -> None:
     """Of every session and of one, it does not wait for the next append."""
     seqs = await filled(lp)
     for app in (None, "support"):
-        async with aclosing(lp.watch(app=app)) as entries, asyncio.timeout(DEADLINE_SECONDS):
-            assert [(await anext(entries)).event.seq for _ in seqs] == seqs
+        async with aclosing(lp.watch(app=app)) as entries:
+            async with asyncio.timeout(DEADLINE_SECONDS):
+                assert [(await anext(entries)).event.seq for _ in seqs] == seqs

@@ -194,7 +194,8 @@ class Session(Generic[S]):
         """What is still to be dealt with: user.* events not processed yet, the oldest first.
 
         Read from the store, whatever this object knows. Who processes them calls again until
-        nothing is left: a page of large ones ends early, as that of `read` does. The cost grows with what was recorded since the oldest of them.
+        nothing is left: a page of large ones ends early, as that of `read` does. The cost grows
+        with what was recorded since the oldest of them.
         """
         return await self._lp._store_now().pending_inputs(self.key, limit=check_limit(limit))
 

@@ -254,7 +254,8 @@ class Feed(Protocol):
         No event is ever recorded behind a position that was returned: not by concurrent writers,
         not by a transaction that was open for long. Events of one session come in the order of
         their seq. A page ends early as that of `Store.read` does: only an empty one means that the
-        end was reached for now. Events of deleted sessions are no longer there. Raises InvalidCursor if the position is not one of ours.
+        end was reached for now. Events of deleted sessions are no longer there. Raises
+        InvalidCursor if the position is not one of ours.
         """
         ...
 

@@ -21,6 +21,7 @@ from limpet.errors import (
 )
 from limpet.model.values import described
 from limpet.store.postgres.address import check_url, options, where
+from limpet.store.postgres.encoding import ENCODING, check_encoding
 from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.lending import Pooled, reset
 
@@ -158,6 +159,7 @@ async def connect(url: str, *, size: int, looking: bool = False) -> Pool:
         async with pool.acquire() as conn:
             _check_version(conn, where(url))
             if not looking:
+                check_encoding(conn, where(url))
                 await _catch_up(conn, url)
     except BaseException as error:
         await pool.close()
@@ -239,6 +241,7 @@ def _settings(lock_seconds: float) -> dict[str, str]:
         "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
         "lock_timeout": str(int(lock_seconds * 1_000)),
         "search_path": "pg_catalog",
+        "client_encoding": ENCODING,  # whatever the URL says: others lack letters
         # Whatever the role or the database defaults to: after a lock the newest rows are seen.
         "default_transaction_isolation": "read committed",
     }
