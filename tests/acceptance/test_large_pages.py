@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+import pytest
+
 from limpet import Limpet
 from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.store import pages
 
 TEXT = "x" * (5 * 2**20)
 LARGE = READ_PAGE_BYTES_MAX // len(TEXT) + 2
 ACTOR = "user:ada"
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 5
 
 
 async def filled(lp: Limpet) -> list[int]:
@@ -48,18 +51,29 @@ async def test_inputs_are_processed_page_by_page(lp: Limpet) -> None:
     assert met == seqs[1:]
 
 
-async def test_a_follower_goes_on_after_a_short_page(lp: Limpet) -> None:
+@pytest.fixture
+def tiny_pages(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Pages of two events; so many events are many pages."""
+    monkeypatch.setattr(pages, "READ_PAGE_BYTES_MAX", 1_000)
+    return 60
+
+
+async def test_a_follower_goes_on_after_a_short_page(lp: Limpet, tiny_pages: int) -> None:
     """It does not wait for the next append to see what is there already."""
-    seqs = await filled(lp)
-    async with aclosing(lp.session(("support", "ada", "one")).follow()) as events:
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            assert [(await anext(events)).seq for _ in seqs] == seqs
+    session = await lp.create("support", "ada")
+    for _ in range(tiny_pages):
+        await session.append("user.message", {"text": "x" * 900}, actor=ACTOR)
+    async with aclosing(session.follow()) as events, asyncio.timeout(DEADLINE_SECONDS):
+        for seq in range(1, tiny_pages + 2):
+            assert (await anext(events)).seq == seq
 
 
-async def test_a_watcher_goes_on_after_a_short_page(lp: Limpet) -> None:
-    """Of every session and of one, it does not wait for the next append."""
-    seqs = await filled(lp)
+async def test_a_watcher_goes_on_after_a_short_page(lp: Limpet, tiny_pages: int) -> None:
+    """Of every session and of an app, it does not wait for the next append."""
+    session = await lp.create("support", "ada")
+    for _ in range(tiny_pages):
+        await session.append("user.message", {"text": "x" * 900}, actor=ACTOR)
     for app in (None, "support"):
-        async with aclosing(lp.watch(app=app)) as entries:
-            async with asyncio.timeout(DEADLINE_SECONDS):
-                assert [(await anext(entries)).event.seq for _ in seqs] == seqs
+        async with aclosing(lp.watch(app=app)) as entries, asyncio.timeout(DEADLINE_SECONDS):
+            for seq in range(1, tiny_pages + 2):
+                assert (await anext(entries)).event.seq == seq
