@@ -36,6 +36,7 @@ SESSIONS_PER_COMMIT_MAX: Final = 1_000
 ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
 PAGE_MAX: Final = 1_000
+READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events ends once it has them
 QUERY_LABELS_MAX: Final = 8
 QUERY_TYPES_MAX: Final = 100
 TAIL_KEPT: Final = 100  # events a session object holds on to, if not asked to load more

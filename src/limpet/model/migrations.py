@@ -339,5 +339,7 @@ def _applied(
     except InvalidValue as error:
         reason = f"made a state that cannot be stored: {_why(error)}"
         raise failed(migration.step, reason) from error
+    except MemoryError:
+        raise  # not the migration's doing: it may be tried again
     except Exception as error:
         raise failed(migration.step, f"raised {type(error).__name__}") from error

@@ -68,7 +68,7 @@ class Slot:
             made = self.takes.__pydantic_validator__.validate_python({self.name: value})
         except ValidationError as error:
             raise validation.violation(error, RecordForm(self.takes), self.name) from error
-        except LimpetError:
+        except (LimpetError, MemoryError):
             raise
         except Exception as error:
             raise validation.failed(error, self.form, self.name, value) from error
@@ -126,7 +126,7 @@ class Slot:
     def _default(self) -> Any:
         try:
             return self.field.get_default(call_default_factory=True)
-        except LimpetError:
+        except (LimpetError, MemoryError):
             raise
         except Exception as error:
             raise validation.failed(error, self.form, self.name, None) from error

@@ -99,7 +99,7 @@ class Hub:
                     position = event.seq
                     if wanted(event.type, types):
                         yield event
-                if len(page) == _PAGE:
+                if page:  # a page may be short, and more follow
                     await asyncio.sleep(0)  # nothing of it may have been wanted: let others run
                     continue
                 if self._versions[key] == _UNKNOWN:
@@ -176,7 +176,7 @@ class Hub:
         while True:
             try:
                 now = self._store.pulse()
-            except StoreError as error:
+            except (StoreError, MemoryError) as error:
                 now = None  # let each reader find out by itself, and go on asking
                 if not lost:
                     SESSION.warning("feed reader lost: error=%s", named(error))

@@ -195,7 +195,8 @@ class Session(Generic[S]):
 
         With reverse=True, or with `before` alone, the newest first: the page that ends there. Read
         on with after= or before= the last seq of the page. `types` selects exact types or families
-        (`user.*`).
+        (`user.*`). A page of large events ends early, at about 16 MiB: it may hold fewer than
+        `limit` though more follow. Only an empty page is the end.
         """
         after, before = check_seq(after), check_before(before)
         if reverse is None:
@@ -213,7 +214,8 @@ class Session(Generic[S]):
         """What is still to be dealt with: user.* events not processed yet, the oldest first.
 
         Read from the store, whatever this object knows. Who processes them calls again until
-        nothing is left. The cost grows with what was recorded since the oldest of them.
+        nothing is left: a page of large ones ends early, as that of `read` does. The cost grows
+        with what was recorded since the oldest of them.
         """
         return await self._lp._store_now().pending_inputs(self.key, limit=check_limit(limit))
 

@@ -268,6 +268,8 @@ class Limpet:
     ) -> Session[Any]:
         """The session with its state and its last `tail` events (at or after `since`).
 
+        Of large events, as many of the newest as fit about 16 MiB.
+
         With a `state_type` its state is of that class; stored state of another MAJOR is brought
         there by `migrations`, which is recorded, or MigrationError is raised. `actor` is bound to
         it. Raises SessionNotFound.

@@ -37,5 +37,5 @@ async def watch(
             entries, position = await feed.changes(position, app=app, key=key, limit=_PAGE)
             for entry in entries:
                 yield entry
-            if len(entries) < _PAGE:
+            if not entries:  # a page may be short, and more follow
                 await bell.wait()

@@ -22,6 +22,7 @@ SEALED: Final = 2
 # Below this a frame's overhead and the time for it outweigh what zstd saves on text.
 COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3
+_NO_MEMORY: Final = "not enough memory"  # how zstd says it
 NO_SEAL: Final = "has a sealed body and no seal was given to open it"
 
 
@@ -66,7 +67,10 @@ class Codec:
         *,
         bound: bool = False,
     ) -> bytes:
-        """The bytes that were packed. Raises Damaged if they cannot be had."""
+        """The bytes that were packed. Raises Damaged if they are not what was stored.
+
+        MemoryError is not damage: whoever reads must not go on as if the bytes were lost.
+        """
         if not isinstance(stored, bytes) or not isinstance(flags, int):
             raise Damaged("has a body of the wrong kind")
         found = crc32(stored)
@@ -79,7 +83,11 @@ class Codec:
         if flags & COMPRESSED:
             try:
                 return bytes(_zstd().decompress(stored))
+            except MemoryError:
+                raise  # says nothing about the bytes
             except Exception as error:
+                if _NO_MEMORY in str(error):
+                    raise MemoryError(f"a body cannot be decompressed ({error})") from error
                 raise Damaged(f"has a body that cannot be decompressed ({error})") from error
         return stored
 
@@ -88,6 +96,8 @@ class Codec:
             raise Damaged(NO_SEAL)
         try:
             opened = self._seal.open(stored, place)
+        except MemoryError:
+            raise  # says nothing about the bytes
         except Exception as error:  # whatever the seal raises, the body is not readable
             raise Damaged(f"has a sealed body that this key does not open ({error!r})") from error
         if opened[:1] != bytes((flags,)):  # sealed with it: nobody else can say what it is

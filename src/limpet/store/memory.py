@@ -30,6 +30,7 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, lease_of, released, renewed, taken
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
+from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
     Check,
@@ -63,6 +64,10 @@ class _Kept:
         event = self.records[place].event
         done_us = self.processed.get(event.seq)
         return event if done_us is None else msgspec.structs.replace(event, processed_us=done_us)
+
+    def sized(self, place: int) -> tuple[Event, int]:
+        """The event, and the bytes of its encoded body."""
+        return self.event(place), len(self.records[place].raw)
 
 
 class MemoryStore:
@@ -134,13 +139,12 @@ class MemoryStore:
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
         kept = self._living(key)
         first = max(0, len(kept.records) - tail)
-        events = [kept.event(place) for place in range(first, len(kept.records))]
+        sized = [kept.sized(place) for place in range(first, len(kept.records))]
+        events = bare(newest(sized, tail))
         if since_us is not None:
-            events = [event for event in events if event.at_us >= since_us]
+            events = tuple(event for event in events if event.at_us >= since_us)
         fold = kept.fold
-        return Loaded(
-            fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), tuple(events)
-        )
+        return Loaded(fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), events)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -151,14 +155,14 @@ class MemoryStore:
         if not reverse:
             places = range(after, count)
         matching = (p for p in places if wanted(kept.records[p].event.type, types))
-        return tuple(kept.event(place) for place in islice(matching, limit))
+        return page(kept.sized(place) for place in islice(matching, limit))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         kept = self._living(key)
         newest_first = range(len(kept.records) - 1, -1, -1)
         waiting = (place for place in newest_first if self.pending(key, place + 1))
         found = list(islice(waiting, kept.fold.head.pending))  # looks no further than the oldest
-        return tuple(kept.event(place) for place in islice(reversed(found), limit))
+        return page(kept.sized(place) for place in islice(reversed(found), limit))
 
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
         self._check_open()
@@ -173,9 +177,9 @@ class MemoryStore:
         if cursor is not None:
             at = cursors.read(cursor, query)
             found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
-        page = found[:limit]
-        more = cursors.write(query, *page[-1][:2]) if len(found) > limit else None
-        return Page(tuple(head for _, _, head in page), more)
+        items = found[:limit]
+        more = cursors.write(query, *items[-1][:2]) if len(found) > limit else None
+        return Page(tuple(head for _, _, head in items), more)
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -185,13 +189,15 @@ class MemoryStore:
         if after is not None and start > len(self._feed):
             raise PositionUnknown(after)
         found: list[FeedEntry] = []
+        room = Room()
         place = start
         for place, (of, seq) in enumerate(self._feed[start:], start + 1):
             wanted_ = (app is None or of.app == app) and (key is None or of == key)
             if wanted_ and of in self._kept:
-                event = self._kept[of].event(seq - 1)
+                event, size = self._kept[of].sized(seq - 1)
                 found.append(FeedEntry(cursors.write_position(place), of, event))
-                if len(found) == limit:
+                room.used += size
+                if len(found) == limit or room.full:
                     break
         return tuple(found), cursors.write_position(place)
 

@@ -131,6 +131,7 @@ class Store(Protocol):
     """Append-only logs with atomic commits.
 
     Every coroutine raises StoreClosed after close and translates its driver's errors to StoreError.
+    MemoryError is never damage: a read raises it as it is, a write a StoreError that is retryable.
     A cancelled call either never happened or has completed by the time CancelledError is raised.
     """
 
@@ -154,6 +155,7 @@ class Store(Protocol):
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
         """The session and its last `tail` events (at or after `since_us`), from one instant.
 
+        Fewer, if these are larger than a page (see `read`): the newest that fit, without a gap.
         One round trip, and a cost that does not grow with the log. An unreadable event does not
         make the session unreadable: it is returned with `damage` set and named in `damaged`.
         Raises SessionNotFound, SessionDeleted, SessionErased.
@@ -172,15 +174,17 @@ class Store(Protocol):
         """At most `limit` events beyond seq `after`, ascending.
 
         Reversed: at most `limit` events before `after` (0: from the end), descending. A type
-        ending in `.*` stands for its family. Raises as load does.
+        ending in `.*` stands for its family. A page ends early, after one event or more, once
+        their encoded bodies reach about READ_PAGE_BYTES_MAX: a short page says nothing, only an
+        empty one is the end. Raises as load does.
         """
         ...
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         """At most `limit` inputs that no later event has processed, the oldest first.
 
-        From one instant. Its cost grows with what was recorded since the oldest of them, not with
-        the log before it. Raises as load does.
+        From one instant. A page ends early as that of `read` does. Its cost grows with what was
+        recorded since the oldest of them, not with the log before it. Raises as load does.
         """
         ...
 
@@ -249,8 +253,9 @@ class Feed(Protocol):
 
         No event is ever recorded behind a position that was returned: not by concurrent writers,
         not by a transaction that was open for long. Events of one session come in the order of
-        their seq. Fewer than `limit` means that the end was reached for now. Events of deleted
-        sessions are no longer there. Raises InvalidCursor if the position is not one of ours.
+        their seq. A page ends early as that of `Store.read` does: only an empty one means that the
+        end was reached for now. Events of deleted sessions are no longer there. Raises
+        InvalidCursor if the position is not one of ours.
         """
         ...
 

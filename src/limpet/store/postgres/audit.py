@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import asyncpg
-
 from limpet.model.chain import SALT_BYTES
 from limpet.model.due import deadline_us, first_us, runnable_us
 from limpet.model.head import Head
@@ -18,6 +16,7 @@ from limpet.store import bodies
 from limpet.store.codec import SEALED
 from limpet.store.postgres import rows
 from limpet.store.postgres.connect import TABLES_SECONDS_MAX, Connection, secret_crc
+from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
@@ -71,8 +70,8 @@ class Audit:
         try:
             key = Key(row["app"], row["owner"], row["id"])
             await self.session(key)
-        except asyncpg.PostgresError:
-            raise  # the transaction is over
+        except (*FAILURES, MemoryError):
+            raise  # the reading failed, which says nothing about what is stored
         except Exception as error:
             self.sessions += 1
             self.findings.append(Finding("session", f"cannot be read: {error!r}", key))

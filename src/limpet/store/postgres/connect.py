@@ -22,7 +22,9 @@ from limpet.errors import (
 from limpet.model.values import described
 from limpet.store.logs import POSTGRES
 from limpet.store.postgres.address import check_url, options, where
+from limpet.store.postgres.encoding import ENCODING, check_encoding
 from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
+from limpet.store.postgres.lending import Pooled, reset
 
 SCHEMA: Final = 4
 FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
@@ -158,6 +160,7 @@ async def connect(url: str, *, size: int, looking: bool = False) -> Pool:
         async with pool.acquire() as conn:
             _check_version(conn, where(url))
             if not looking:
+                check_encoding(conn, where(url))
                 await _catch_up(conn, url)
     except BaseException as error:
         await pool.close()
@@ -211,8 +214,9 @@ async def open_pool(url: str, *, size: int) -> Pool:
             max_size=size,
             timeout=CONNECT_SECONDS_MAX,
             command_timeout=STATEMENT_SECONDS_MAX,
+            connection_class=Pooled,
             init=lambda conn: be_durable(conn, url),
-            reset=_as_it_is,
+            reset=lambda conn: reset(conn, lambda: be_durable(conn, url)),
             server_settings=_settings(LOCK_SECONDS_MAX),
         )
         async with pool.acquire():
@@ -238,6 +242,7 @@ def _settings(lock_seconds: float) -> dict[str, str]:
         "statement_timeout": str(int(STATEMENT_SECONDS_MAX * 1_000)),
         "lock_timeout": str(int(lock_seconds * 1_000)),
         "search_path": "pg_catalog",
+        "client_encoding": ENCODING,  # whatever the URL says: others lack letters
         # Whatever the role or the database defaults to: after a lock the newest rows are seen.
         "default_transaction_isolation": "read committed",
     }
@@ -248,10 +253,6 @@ async def be_durable(conn: Connection, url: str) -> None:
     URL itself asks for less."""
     if "synchronous_commit" not in options(url):
         await conn.execute(_DURABLE)
-
-
-async def _as_it_is(conn: Connection) -> None:
-    """Nobody here changes a connection's settings: no round trip to set them back."""
 
 
 async def refuse_empty(url: str, *, ready: bool = False) -> None:

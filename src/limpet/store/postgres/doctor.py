@@ -20,6 +20,7 @@ from limpet.store.postgres.connect import (
     Connection,
     behind,
 )
+from limpet.store.postgres.encoding import ENCODING, UTF8_DATABASE
 from limpet.store.protocol import Check
 
 OLDEST: Final = 14  # of the major versions that its makers still mend
@@ -33,7 +34,7 @@ _ROUNDS: Final = 5
 _SETTINGS: Final = """
 SELECT name, setting FROM pg_settings WHERE name IN (
     'server_version', 'server_version_num', 'fsync', 'synchronous_commit', 'full_page_writes',
-    'wal_level', 'autovacuum')"""
+    'wal_level', 'autovacuum', 'server_encoding', 'default_transaction_read_only')"""
 _ROOM: Final = """
 SELECT current_setting('max_connections')::int
            - current_setting('superuser_reserved_connections')::int AS most,
@@ -115,6 +116,8 @@ def settings(found: Mapping[str, str]) -> tuple[Check, ...]:
     """The checks that need nothing but the server's settings."""
     return (
         _version(found["server_version"], int(found["server_version_num"]) // 10_000),
+        _encoding(found["server_encoding"]),
+        _writing(found["default_transaction_read_only"]),
         _switch("fsync", found["fsync"], "a power cut can destroy the whole database"),
         _committing(found["synchronous_commit"]),
         _switch(
@@ -132,6 +135,25 @@ def _version(text: str, major: int) -> Check:
         return Check("server", f"PostgreSQL {text}")
     advice = f"Upgrade the server: versions before {OLDEST} are not mended any more."
     return Check("server", f"PostgreSQL {text}", "warning", advice)
+
+
+def _encoding(value: str) -> Check:
+    if value == ENCODING:
+        return Check("encoding", value)
+    advice = f"Make another database ({UTF8_DATABASE}), and copy this one into it with pg_dump."
+    found = f"{value}: keys and labels with letters that it lacks are refused"
+    return Check("encoding", found, "problem", advice)
+
+
+def _writing(value: str) -> Check:
+    name = "default_transaction_read_only"
+    if value == "off":
+        return Check("writes", "allowed")
+    advice = (
+        "Turn it off where it was turned on: ALTER ROLE name (or ALTER DATABASE name, or ALTER "
+        f"SYSTEM) SET {name} = off; or take it out of the URL."
+    )
+    return Check("writes", f"refused: {name} is {value}", "problem", advice)
 
 
 def _switch(name: str, value: str, danger: str) -> Check:

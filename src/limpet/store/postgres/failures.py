@@ -42,6 +42,11 @@ RIGHTS: Final = (
     "Let a role with CREATE on the database open it once, then GRANT USAGE ON SCHEMA limpet and "
     "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA limpet to this role"
 )
+_READ_ONLY: Final = (
+    "the server is a standby, or default_transaction_read_only is on. Name the primary in the URL, "
+    "or turn the setting off where it was turned on: ALTER ROLE name (or ALTER DATABASE name, or "
+    "ALTER SYSTEM) SET default_transaction_read_only = off"
+)
 _ATTRIBUTES: Final = "any, primary, standby, read-write, read-only, prefer-standby"
 _SETTINGS: Final = (
     "What stands after the ? in the URL and is no option of the driver is a setting for the "
@@ -82,9 +87,7 @@ def translate(error: BaseException, place: str, asked: Asked) -> StoreError:
         case asyncpg.DiskFullError():
             return StoreFull(place)
         case asyncpg.ReadOnlySQLTransactionError():
-            return StoreReadOnly(
-                place, "the server is a standby or read-only. Connect to the primary"
-            )
+            return StoreReadOnly(place, _READ_ONLY)
         case asyncpg.InsufficientPrivilegeError():
             return StoreReadOnly(place, f"{said(error)}. {RIGHTS}")
         case asyncpg.UndefinedFunctionError():

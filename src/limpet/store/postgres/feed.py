@@ -17,6 +17,7 @@ from limpet.errors import PositionUnknown
 from limpet.model.keys import Key
 from limpet.store import cursor as cursors
 from limpet.store.codec import Codec
+from limpet.store.pages import page
 from limpet.store.postgres import rows
 from limpet.store.postgres.connect import Connection, Pool
 from limpet.store.postgres.failures import FAILURES
@@ -39,8 +40,9 @@ async def changes(
     one = (None, None) if key is None else (key.user, key.id)
     app = app if key is None else key.app
     found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit)
-    entries = tuple(_entry(row, codec) for row in found if row["pos"] is not None)
-    if len(entries) == limit:
+    entries = page(_entry(row, codec) for row in found if row["pos"] is not None)
+    many = found[0]["many"] or 0
+    if many == limit or len(entries) < many:
         return entries, entries[-1].position
     if xid >= found[0]["horizon"] and not await conn.fetchval("SELECT pg_is_in_recovery()"):
         assert after is not None
@@ -56,10 +58,10 @@ async def position(conn: Connection) -> str:
     return cursors.write_position(*(row or (0, 0)))
 
 
-def _entry(row: Any, codec: Codec) -> FeedEntry:
+def _entry(row: Any, codec: Codec) -> tuple[FeedEntry, int]:
     key = Key(row["app"], row["owner"], row["session_id"])
-    event = rows.event_from(row, row["uid"], codec)
-    return FeedEntry(cursors.write_position(row["x"], row["pos"]), key, event)
+    event, size = rows.sized_event(row, row["uid"], codec)
+    return FeedEntry(cursors.write_position(row["x"], row["pos"]), key, event), size
 
 
 class Hinting:

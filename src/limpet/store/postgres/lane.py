@@ -90,6 +90,7 @@ class Lane:
                     self._tell_again(again)
         except BaseException as error:
             self._fail(units, error)  # those that were told already stay told
+            self._line.drop()  # cut short: it may be inside a transaction
             raise
         logs.slow_commit(POSTGRES, self._line.place, time.monotonic() - began, units)
 

@@ -1,7 +1,12 @@
 -- name: load
--- kind 0 the head, 1 the snapshot, 2 events since the snapshot or of the tail, 3 scope rows.
+-- kind 0 the head, 1 the snapshot, 2 events since the snapshot or of the tail, 3 scope rows. Of the
+-- tail, as many of the newest as fit a page: their sizes are known without their bodies.
 WITH s AS (SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3),
-     n AS (SELECT n.* FROM limpet.snapshots n JOIN s USING (sid))
+     n AS (SELECT n.* FROM limpet.snapshots n JOIN s USING (sid)),
+     t AS (SELECT min(b.seq) - 1 AS start FROM (
+         SELECT e.seq, sum(octet_length(e.body)) OVER (ORDER BY e.seq DESC) - octet_length(e.body) AS newer
+         FROM s JOIN limpet.events e ON e.sid = s.sid AND e.seq > s.version - $4
+     ) b WHERE b.newer < {page_bytes} OR $4 >= 4611686018427387904)
 SELECT 0 AS kind, s.sid, s.version AS seq, s.uid AS id, s.labels::text AS type, s.timers::text AS actor,
        s.created_us AS at_us, s.worker AS cause, s.lease_us::text AS invocation_id,
        s.priority::text AS correlation_id, s.schema_version AS wake_id, s.pending AS flags, NULL::bytea AS body, s.fence AS crc, s.link, s.pending_us AS processed_us,
@@ -13,7 +18,7 @@ UNION ALL
 (SELECT 2, e.sid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
         e.flags, e.body, e.crc, e.link, e.processed_us, NULL, NULL
  FROM s JOIN limpet.events e ON e.sid = s.sid
- WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), s.version - $4) ORDER BY e.seq)
+ WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), coalesce((SELECT start FROM t), s.version)) ORDER BY e.seq)
 UNION ALL
 SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, c.uid, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, c.seq, NULL
 FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c WHERE $5
@@ -23,9 +28,13 @@ SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.caus
        e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
 FROM limpet.sessions s
 LEFT JOIN LATERAL (
-    SELECT * FROM limpet.events e WHERE e.sid = s.sid AND {where} ORDER BY e.seq {way} LIMIT $5
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq {way}) - octet_length(l.body) AS before
+        FROM (SELECT * FROM limpet.events e WHERE e.sid = s.sid AND {where} ORDER BY e.seq {way} LIMIT $5) l
+    ) p WHERE p.before < {page_bytes}
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+ORDER BY e.seq {way}
 
 -- name: pending_inputs
 -- The head knows how many there are: back from the end, in stretches that double, until as many were
@@ -44,11 +53,16 @@ back (since, stretch, met) AS (
 SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
        e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
 FROM s LEFT JOIN LATERAL (
-    SELECT * FROM limpet.events e
-    WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back) AND e.seq <= s.version
-      AND e.processed_us IS NULL AND e.type LIKE 'user.%'
-    ORDER BY e.seq LIMIT $4
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before FROM (
+            SELECT * FROM limpet.events e
+            WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back) AND e.seq <= s.version
+              AND e.processed_us IS NULL AND e.type LIKE 'user.%'
+            ORDER BY e.seq LIMIT $4
+        ) l
+    ) p WHERE p.before < {page_bytes}
 ) e ON true
+ORDER BY e.seq
 
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM limpet.erased WHERE key_hash = $1
@@ -132,19 +146,26 @@ RETURNING sid, version, link, limpet.now_us() AS at_us
 -- Only what lies below the horizon: no transaction that is still open can add behind it. The last
 -- event there comes along, in a row of its own if there is nothing else: all up to it was looked at.
 -- Not the horizon itself: a crash gives the numbers of transactions that left no trace again.
+-- `many` says how many there were before those were left off that do not fit the page.
 WITH h AS MATERIALIZED (SELECT limpet.stamp(pg_snapshot_xmin(pg_current_snapshot())) AS xid)
 SELECT h.xid::text::bigint AS horizon, l.xid::text::bigint AS last_x, l.pos AS last_pos, e.*
 FROM h LEFT JOIN LATERAL (
     SELECT e.xid, e.pos FROM limpet.events e WHERE e.xid < h.xid ORDER BY e.xid DESC, e.pos DESC LIMIT 1
 ) l ON true LEFT JOIN LATERAL (
-    SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type,
-           e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc,
-           e.link, e.processed_us
-    FROM limpet.events e JOIN limpet.sessions s USING (sid)
-    WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < h.xid
-      AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
-      AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
-    ORDER BY e.xid, e.pos LIMIT $6
+    SELECT p.* FROM (
+        SELECT f.*, count(*) OVER () AS many,
+               sum(octet_length(f.body)) OVER (ORDER BY f.x, f.pos) - octet_length(f.body) AS before
+        FROM (
+            SELECT e.xid::text::bigint AS x, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type,
+                   e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc,
+                   e.link, e.processed_us
+            FROM limpet.events e JOIN limpet.sessions s USING (sid)
+            WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < h.xid
+              AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
+              AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
+            ORDER BY e.xid, e.pos LIMIT $6
+        ) f
+    ) p WHERE p.before < {page_bytes}
 ) e ON true ORDER BY e.x, e.pos
 
 -- name: feed_end
@@ -159,7 +180,10 @@ SELECT count(*) FROM limpet.sessions WHERE deleted_us IS NULL
 SELECT sid, app, owner, id FROM limpet.sessions WHERE deleted_us IS NULL AND sid > $1 ORDER BY sid LIMIT $2
 
 -- name: audit_events
-SELECT * FROM limpet.events WHERE sid = $1 AND seq > $2 ORDER BY seq LIMIT $3
+SELECT p.* FROM (
+    SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before
+    FROM (SELECT * FROM limpet.events WHERE sid = $1 AND seq > $2 ORDER BY seq LIMIT $3) l
+) p WHERE p.before < {page_bytes} ORDER BY p.seq
 
 -- name: audit_tombs
 SELECT sid, app, owner, id, uid, version, link, created_us, updated_us, deleted_us, tomb_crc,
@@ -179,8 +203,15 @@ SELECT app, owner, created_us, name, value FROM limpet.labels WHERE sid = $1 ORD
 -- name: audit_scopes
 SELECT c.app, c.owner, c.name, c.version, c.base, c.form, c.flags, c.body, c.crc, c.uid, c.seq,
        EXISTS (SELECT FROM limpet.sessions s WHERE s.uid = c.uid AND s.deleted_us IS NULL) AS lives
-FROM limpet.scopes c WHERE (c.app, c.owner, c.name, c.version) > ($1, $2, $3, $4)
-ORDER BY c.app, c.owner, c.name, c.version LIMIT $5
+FROM (
+    SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.app, l.owner, l.name, l.version) - octet_length(l.body)
+        AS before
+    FROM (
+        SELECT * FROM limpet.scopes c WHERE (c.app, c.owner, c.name, c.version) > ($1, $2, $3, $4)
+        ORDER BY c.app, c.owner, c.name, c.version LIMIT $5
+    ) l
+) c WHERE c.before < {page_bytes}
+ORDER BY c.app, c.owner, c.name, c.version
 
 -- name: audit_orphans
 SELECT 'event', count(*) FROM limpet.events e

@@ -18,6 +18,7 @@ from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store import bodies
 from limpet.store.cache import Live
 from limpet.store.codec import Codec, Damaged
+from limpet.store.pages import bare
 from limpet.store.postgres import rows
 from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.rows import SQL
@@ -31,7 +32,7 @@ class Found(msgspec.Struct):
     """A session as one round trip brought it."""
 
     live: Live
-    events: tuple[Event, ...]
+    events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
     scopes: dict[ScopeKey, rows.Name]
     damaged: tuple[int, ...]
     snapshot: tuple[int, Fold | None] | None  # its seq, and the fold if it can be read
@@ -56,20 +57,21 @@ class Reader:
         if heads[0]["last"] is not None:
             raise SessionDeleted(key)
         head = rows.head_from(key, heads[0])
-        events = [rows.event_from(r, head.uid, self.codec) for r in found if r["kind"] == 2]
+        sized = [rows.sized_event(r, head.uid, self.codec) for r in found if r["kind"] == 2]
         snapshot = next((self._snapshot(head, r) for r in found if r["kind"] == 1), None)
         if snapshot is not None and snapshot[1] is None and tail < _ALL:
             return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
+        events = bare(sized)
         live, damaged = self._fold(heads[0]["sid"], head, found, events, snapshot)
         kept = None if snapshot is None else snapshot[:2]
-        return Found(live, tuple(events), self._names(key, found), damaged, kept)
+        return Found(live, tuple(sized), self._names(key, found), damaged, kept)
 
     def _fold(
         self,
         sid: int,
         head: Head,
         found: list[Any],
-        events: list[Event],
+        events: tuple[Event, ...],
         snapshot: Snapshot | None,
     ) -> tuple[Live, tuple[int, ...]]:
         _, start, snapshot_bytes = snapshot or (0, None, 0)

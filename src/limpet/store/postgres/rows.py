@@ -14,6 +14,7 @@ from limpet.model.events import Event, decode_body
 from limpet.model.fold import ScopeKey, ScopeValue, scope_next
 from limpet.model.head import Head, Timer
 from limpet.model.keys import Key
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
@@ -25,7 +26,11 @@ _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
 def _load() -> dict[str, str]:
     text = Path(__file__).with_name("queries.sql").read_text()
     blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    return {name: body.strip() for name, body in zip(blocks[::2], blocks[1::2], strict=True)}
+    bound = str(READ_PAGE_BYTES_MAX)
+    return {
+        name: body.strip().replace("{page_bytes}", bound)
+        for name, body in zip(blocks[::2], blocks[1::2], strict=True)
+    }
 
 
 SQL: Final = _load()
@@ -60,17 +65,25 @@ def buried(key: Key, row: Any) -> Head:
 
 def event_from(row: Any, uid: str, codec: Codec) -> Event:
     """The event in a row that has its columns by name. An unreadable body is told in `damage`."""
+    return sized_event(row, uid, codec)[0]
+
+
+def sized_event(row: Any, uid: str, codec: Codec) -> tuple[Event, int]:
+    """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
     data: FrozenDict | None = None
     ops: Any = ()
     damage: str | None = None
     try:
         place = Place("event", uid, row["id"], row["type"])
         raw = codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
-        content = decode_body(raw[SALT_BYTES:] if row["flags"] & SEALED else raw)
+        if row["flags"] & SEALED:
+            raw = raw[SALT_BYTES:]
+        size = len(raw)
+        content = decode_body(raw)
         data, ops = content.data, content.ops  # type: ignore[assignment]  # decode_body freezes
     except (Damaged, msgspec.MsgspecError) as error:
-        damage = str(error)
-    return Event(
+        damage, size = str(error), len(row["body"])
+    event = Event(
         row["seq"],
         row["id"],
         row["type"],
@@ -87,6 +100,7 @@ def event_from(row: Any, uid: str, codec: Codec) -> Event:
         False,
         damage,
     )
+    return event, size
 
 
 class Name:

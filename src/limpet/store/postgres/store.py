@@ -29,6 +29,7 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store import bodies
 from limpet.store.codec import Codec
+from limpet.store.pages import bare, newest, page
 from limpet.store.postgres import audit, doctor, feed, heads, rows, work
 from limpet.store.postgres.address import where
 from limpet.store.postgres.committer import LANES, Committer
@@ -46,6 +47,7 @@ from limpet.store.postgres.connect import (
     shares,
 )
 from limpet.store.postgres.failures import BROKEN, FAILURES, translate
+from limpet.store.postgres.lending import lent
 from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.reader import Reader, values
 from limpet.store.postgres.rows import SQL
@@ -199,7 +201,7 @@ class PostgresStore:
 
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
         found = await self._with(lambda conn: self._reader.load(conn, key, tail=tail, scopes=True))
-        events = found.events[len(found.events) - min(tail, len(found.events)) :]
+        events = bare(newest(found.events, tail))
         if since_us is not None:
             events = tuple(event for event in events if event.at_us >= since_us)
         fold = found.live.fold
@@ -232,13 +234,13 @@ class PostgresStore:
         if found[0]["deleted_us"] is not None:
             raise SessionDeleted(key)
         uid, codec = found[0]["uid"], self._reader.codec
-        return tuple(rows.event_from(r, uid, codec) for r in found if r["seq"] is not None)
+        return page(rows.sized_event(r, uid, codec) for r in found if r["seq"] is not None)
 
     async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
-        page: Page = await self._with(
+        found: Page = await self._with(
             lambda conn: heads.page(conn, query, cursor=cursor, limit=limit)
         )
-        return page
+        return found
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
@@ -299,7 +301,7 @@ class PostgresStore:
         while True:
             self._check()
             try:
-                async with pool.acquire() as conn:
+                async with lent(pool) as conn:
                     answer = await query(conn)
                 self._outage.over()
                 return answer

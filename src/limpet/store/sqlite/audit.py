@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
@@ -17,6 +18,7 @@ from limpet.model.keys import Key
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
+from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.connect import SCHEMA, migrate
@@ -78,6 +80,8 @@ class Audit:
             yield from findings
         except (SessionNotFound, SessionDeleted, SessionErased):
             raise
+        except (MemoryError, apsw.NoMemError):
+            raise  # says nothing about what is stored
         except Exception as error:
             yield Finding(where, f"cannot be read: {error!r}", key)
 
@@ -131,13 +135,18 @@ class Audit:
 
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
         after = 0
-        while page := self._all(_STORED, (sid, after)):
+        while page := self._page(sid, after):
             if page[-1][0] <= after:
                 raise Damaged("has its events out of order")
             for row in page:
                 after = row[0]
                 self._events += 1
                 yield self._one(row, uid)
+
+    def _page(self, sid: int, after: int) -> list[tuple[Any, ...]]:
+        """The next rows of a log, as many as fit a page."""
+        with closing(self._conn.execute(_STORED, (sid, after))) as found:
+            return list(bare(within(Room(), ((row, _stored_bytes(row)) for row in found))))
 
     def _all(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()
@@ -214,6 +223,8 @@ def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
         for number in range(int(conn.pragma("user_version")) + 1, SCHEMA + 1):
             migrate(conn, number)
         return Audit(conn, Codec(None)).read(None, progress)
+    except apsw.NoMemError:
+        raise  # says nothing about what is stored
     except apsw.Error as error:
         return Report(0, 0, (Finding("file", f"cannot be read: {error!r}"),))
     finally:
@@ -228,6 +239,12 @@ def _definitions() -> frozenset[tuple[Any, ...]]:
     for number in range(1, SCHEMA + 1):
         migrate(conn, number)
     return frozenset(conn.execute(_DEFINITIONS).fetchall())
+
+
+def _stored_bytes(row: tuple[Any, ...]) -> int:
+    """The size of a body as it is stored; none, if something else is in its place."""
+    body = row[10]
+    return len(body) if isinstance(body, (bytes, str)) else 0
 
 
 def _key_of(row: tuple[Any, ...]) -> Key | None:

@@ -197,6 +197,8 @@ def _refuse_foreign(target: Path) -> None:
             ours = schema_of(conn) >= 0
         finally:
             close(conn)
+    except apsw.NoMemError:
+        raise  # says nothing about the file
     except apsw.Error:
         ours = False
     if not ours:
@@ -297,6 +299,9 @@ def _hold(target: Path) -> tuple[apsw.Connection | None, int]:
             issued = _issued(conn)
             if kind_of(target) == "ours":
                 return conn, issued
+    except apsw.NoMemError:
+        close(conn)
+        raise  # says nothing about the file
     except apsw.Error:
         pass
     except BaseException:

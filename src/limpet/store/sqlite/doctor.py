@@ -59,6 +59,8 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
     for name, ask in questions:
         try:
             yield ask()
+        except apsw.NoMemError:
+            raise  # says nothing about the file
         except (apsw.Error, OSError) as error:
             advice = "Keep a copy of the file and restore it from a backup."
             yield Check(name, f"cannot be read: {error}", "problem", advice)

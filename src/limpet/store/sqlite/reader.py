@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import apsw
@@ -32,6 +32,7 @@ from limpet.model.values import freeze
 from limpet.store import bodies
 from limpet.store.codec import Codec, Damaged
 from limpet.store.cursor import write_position
+from limpet.store.pages import Room, bare, newest, within
 from limpet.store.protocol import Erasure, FeedEntry, Place
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
@@ -47,7 +48,7 @@ class Found(msgspec.Struct):
     fold: Fold
     snapshot_bytes: int
     delta_bytes: int
-    events: tuple[Event, ...]  # those since the snapshot
+    events: tuple[Event, ...]  # the last of those since the snapshot, as many as were asked for
     damaged: tuple[int, ...]
 
 
@@ -106,29 +107,31 @@ class Reader:
 
     # --- the fold ------------------------------------------------------------------------------
 
-    def found(self, sid: int, head: Head) -> Found:
-        """The session's fold at `head`: its snapshot and the events since."""
+    def found(self, sid: int, head: Head, *, tail: int = 0) -> Found:
+        """The session's fold at `head`: its snapshot and the events since, a page at a time."""
         fold, snapshot_bytes = self.snapshot(sid, head)
-        events: list[Event] = []
+        last: list[tuple[Event, int]] = []
+        count = 0
         damaged: list[int] = []
         size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
         seq = fold.head.version
-        while page := self.events(sid, head.uid, SQL["events_after"], seq, _PAGE):
-            if page[-1].seq <= seq:
+        while page := self._sized(sid, head.uid, SQL["events_after"], (seq, _PAGE), room := Room()):
+            if page[-1][0].seq <= seq:
                 break  # an index out of order would go round for ever
-            for event in page:
+            for event, _ in page:
                 damaged += range(seq + 1, event.seq)  # rows that are not there at all
                 fold, whole = replay_any(fold, event)
                 if not whole:
                     damaged.append(event.seq)
                 seq = event.seq
-            events += page
-            if len(page) < _PAGE:
+            count += len(page)
+            last = newest(last + page, tail)
+            if len(page) < _PAGE and not room.full:
                 break  # within one instant there is no more, and most sessions are one page
         damaged += range(seq + 1, head.version + 1)
         settled = Fold(head, fold.fields, fold.versions)
-        size += EVENT_OVERHEAD_BYTES * len(events)
-        return Found(sid, settled, snapshot_bytes, size, tuple(events), tuple(damaged))
+        size += EVENT_OVERHEAD_BYTES * count
+        return Found(sid, settled, snapshot_bytes, size, bare(last), tuple(damaged))
 
     def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
         """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""
@@ -148,62 +151,76 @@ class Reader:
 
     # --- events --------------------------------------------------------------------------------
 
-    def events(self, sid: int, uid: str, sql: str, *args: Any) -> list[Event]:
-        """The events of a query; rows that cannot be read at all are stood in for."""
-        try:
-            return [
-                rows.event_from(row, uid, self.codec)
-                for row in self.conn.execute(sql, (sid, *args))
-            ]
+    def events(
+        self, sid: int, uid: str, sql: str, *args: Any, room: Room | None = None
+    ) -> tuple[Event, ...]:
+        """A page of a query's events; rows that cannot be read at all are stood in for."""
+        return bare(self._sized(sid, uid, sql, args, room or Room()))
+
+    def _sized(
+        self, sid: int, uid: str, sql: str, args: tuple[Any, ...], room: Room
+    ) -> list[tuple[Event, int]]:
+        codec, used = self.codec, room.used
+        try:  # row by row: none is read that does not fit the page
+            with closing(self.conn.execute(sql, (sid, *args))) as found:
+                return within(room, (rows.sized_event(row, uid, codec) for row in found))
         except (apsw.CorruptError, UnicodeDecodeError):
             # Some row is broken: fetch each by itself, so that only that one is lost.
-            bare = sql.replace(f"SELECT {rows.EVENT_COLUMNS}", "SELECT seq")
-            return [self._event(sid, uid, seq) for (seq,) in self._rows(bare, (sid, *args))]
+            room.used = used
+            sql = sql.replace(f"SELECT {rows.EVENT_COLUMNS}", "SELECT seq")
+            seqs = self._rows(sql, (sid, *args))
+            return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
 
-    def _event(self, sid: int, uid: str, seq: int) -> Event:
+    def _event(self, sid: int, uid: str, seq: int) -> tuple[Event, int]:
         try:
             row = self._rows(SQL["event_at"], (sid, seq))[0]
-            return rows.event_from(row, uid, self.codec)
+            return rows.sized_event(row, uid, self.codec)
         except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
-            return rows.lost_event(seq, f"has a row that cannot be read ({error})")
+            return rows.lost_event(seq, f"has a row that cannot be read ({error})"), 0
 
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
         return None if row is None else rows.event_from(row, uid, self.codec)
 
     def changes(
-        self, after: int, app: str | None, key: Key | None, limit: int
-    ) -> tuple[list[FeedEntry], int]:
+        self, after: int, app: str | None, key: Key | None, limit: int, room: Room
+    ) -> tuple[tuple[FeedEntry, ...], int]:
         """Events beyond a position. Looks at no more than a stretch of the log at a time."""
         start, end = self._rows(SQL["feed_next"], (after,))[0]
         if start is None:
             if after > self.feed_end():
                 raise PositionUnknown(write_position(after))
-            return [], after
+            return (), after
         stretch = min(end, start + _STRETCH - 1)  # from where there is something: there are gaps
         user, id = (None, None) if key is None else (key.user, key.id)
         app = app if key is None else key.app
         asked = (after, stretch, app, user, id, limit)
-        try:
-            found = [self._entry(row) for row in self._rows(SQL["feed"], asked)]
-        except (apsw.CorruptError, UnicodeDecodeError):
-            found = [self._entry_at(row) for row in self._rows(SQL["feed_places"], asked)]
-        if len(found) == limit:
+        found = bare(self._entries(asked, room))
+        if len(found) == limit or room.full:
             return found, int(found[-1].position)
         return found, stretch
 
-    def _entry(self, row: tuple[Any, ...]) -> FeedEntry:
-        event = rows.event_from(row[5:], rows.unpack_id(row[4]), self.codec)
-        return FeedEntry(write_position(row[0]), Key(*row[1:4]), event)
+    def _entries(self, asked: tuple[Any, ...], room: Room) -> list[tuple[FeedEntry, int]]:
+        used = room.used
+        try:
+            with closing(self.conn.execute(SQL["feed"], asked)) as found:
+                return within(room, map(self._entry, found))
+        except (apsw.CorruptError, UnicodeDecodeError):
+            room.used = used
+            return within(room, map(self._entry_at, self._rows(SQL["feed_places"], asked)))
 
-    def _entry_at(self, place: tuple[Any, ...]) -> FeedEntry:
+    def _entry(self, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
+        event, size = rows.sized_event(row[5:], rows.unpack_id(row[4]), self.codec)
+        return FeedEntry(write_position(row[0]), Key(*row[1:4]), event), size
+
+    def _entry_at(self, place: tuple[Any, ...]) -> tuple[FeedEntry, int]:
         """An entry by itself: if its row cannot be read, an event stands for it that says so."""
         pos, app, user, id, _, seq = place
         try:
             return self._entry(self._rows(SQL["feed"], (pos - 1, pos, app, user, id, 1))[0])
         except (apsw.CorruptError, UnicodeDecodeError) as error:
             lost = rows.lost_event(seq, f"has a row that cannot be read ({error})")
-            return FeedEntry(write_position(pos), Key(app, user, id), lost)
+            return FeedEntry(write_position(pos), Key(app, user, id), lost), 0
 
     def feed_end(self) -> int:
         """The last position that was handed out, be it of an event that is gone."""

@@ -83,18 +83,27 @@ def event_row(sid: int, uid: str, rec: Record, codec: Codec) -> tuple[Any, ...]:
 
 def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
     """The event in a row of EVENT_COLUMNS. An unreadable body is told in `damage`, never raised."""
+    return sized_event(row, uid, codec)[0]
+
+
+def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, int]:
+    """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
     seq, id, type_, actor, at_us, cause, inv, corr, wake, flags, body, crc, link, done_us = row
     try:
         id = unpack_id(id)
         raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, id, type_))
-        content = decode_body(raw[SALT_BYTES:] if flags & SEALED else raw)
+        if flags & SEALED:
+            raw = raw[SALT_BYTES:]
+        size = len(raw)
+        content = decode_body(raw)
         cause, inv, corr, wake = [x and unpack_id(x) for x in (cause, inv, corr, wake)]
         data: FrozenDict | None = content.data  # type: ignore[assignment]  # decode_body freezes
         found, damage = content.ops, None
     except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
         data, found, damage = None, (), f"{error}" if isinstance(error, Damaged) else repr(error)
         cause = inv = corr = wake = None
-    return Event(
+        size = len(body) if isinstance(body, (bytes, str)) else 0
+    event = Event(
         seq,
         id if isinstance(id, str) else repr(id),
         type_,
@@ -111,6 +120,7 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
         False,
         damage,
     )
+    return event, size
 
 
 def lost_event(seq: int, reason: str) -> Event:

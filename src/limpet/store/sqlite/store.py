@@ -32,10 +32,11 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store import cursor as cursors
-from limpet.store.cache import TAIL_MAX
+from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec
 from limpet.store.logs import SQLITE
+from limpet.store.pages import Room
 from limpet.store.protocol import (
     Check,
     Committed,
@@ -186,20 +187,21 @@ class SQLiteStore:
     ) -> tuple[tuple[FeedEntry, ...], str]:
         position = 0 if after is None else cursors.read_position(after, 1)[0]
         found: list[FeedEntry] = []
+        room = Room()
         while True:
-            room = limit - len(found)
-            more, end = self._read(partial(self._changes, position, app, key, room))
+            left = limit - len(found)
+            more, end = self._read(partial(self._changes, position, app, key, left, room))
             found += more
-            if len(found) == limit or end == position:  # less than a page only at the end
+            if len(found) == limit or room.full or end == position:
                 return tuple(found), cursors.write_position(end)
             position = end
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
     def _changes(
-        self, after: int, app: str | None, key: Key | None, limit: int
-    ) -> tuple[list[FeedEntry], int]:
+        self, after: int, app: str | None, key: Key | None, limit: int, room: Room
+    ) -> tuple[tuple[FeedEntry, ...], int]:
         with self._reader.instant():
-            return self._reader.changes(after, app, key, limit)
+            return self._reader.changes(after, app, key, limit, room)
 
     async def position(self) -> str:
         return self._read(lambda: cursors.write_position(self._reader.feed_end()))
@@ -276,7 +278,7 @@ class SQLiteStore:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where, "read") from error
-        except LimpetError:
+        except (LimpetError, MemoryError):
             raise
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error
@@ -285,23 +287,17 @@ class SQLiteStore:
         reader = self._reader
         with reader.instant():
             sid, head = reader.living(key)
-            fold, events, damaged = self._fold(sid, key, head)
+            fold, events, damaged = self._fold(sid, key, head, tail)
             if len(events) < min(tail, head.version):
-                last = self._last(key, head, tail)
-                if last is None:
-                    sql, past = SQL["events_last"], head.version + 1
-                    read = reader.events(sid, head.uid, sql, past, tail)
-                    last = self._keep_last(key, tuple(reversed(read)))
-                events = last
+                events = self._newest(sid, key, head, tail)
             scopes = reader.scopes(key.app, key.user)
-        events = events[len(events) - min(tail, len(events)) :]
         if since_us is not None:
             events = tuple(event for event in events if event.at_us >= since_us)
         damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
     def _fold(
-        self, sid: int, key: Key, head: Head
+        self, sid: int, key: Key, head: Head, tail: int
     ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
         """The fold at this head: the writer's if it is just that, else read from the tables."""
         live = None if self._writer is None else self._writer.cache.peek(key)
@@ -309,8 +305,17 @@ class SQLiteStore:
             fold = live.fold
             if fold.head.version == head.version and fold.head.uid == head.uid:
                 return fold, (), ()
-        found = self._reader.found(sid, head)
+        found = self._reader.found(sid, head, tail=tail)
         return found.fold, found.events, found.damaged
+
+    def _newest(self, sid: int, key: Key, head: Head, limit: int) -> tuple[Event, ...]:
+        """The last events, as many as fit a page, ascending."""
+        last = self._last(key, head, limit)
+        if last is None:
+            room, sql = Room(), SQL["events_last"]
+            read = self._reader.events(sid, head.uid, sql, head.version + 1, limit, room=room)
+            last = self._keep_last(key, read[::-1], room.used)
+        return last
 
     def _last(self, key: Key, head: Head, limit: int) -> tuple[Event, ...] | None:
         """The last events from the writer's memory, if it has them all at this very version.
@@ -324,9 +329,9 @@ class SQLiteStore:
                 return last[len(last) - min(limit, len(last)) :]
         return None
 
-    def _keep_last(self, key: Key, last: tuple[Event, ...]) -> tuple[Event, ...]:
+    def _keep_last(self, key: Key, last: tuple[Event, ...], size: int) -> tuple[Event, ...]:
         """Remember the last events that were read: they are asked for again and again."""
-        if 0 < len(last) <= TAIL_MAX:
+        if 0 < len(last) <= TAIL_MAX and size <= TAIL_MAX * TAIL_BYTES_MAX:
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()
             self._tails[key] = last
@@ -340,16 +345,12 @@ class SQLiteStore:
         with self._reader.instant():
             sid, head = self._reader.living(key)
             if reverse and types is None and not 0 < after <= head.version:
-                last = self._last(key, head, limit)
-                if last is None:
-                    read = self._reader.events(sid, head.uid, sql, start, limit)
-                    last = self._keep_last(key, tuple(reversed(read)))
-                return last[::-1]
+                return self._newest(sid, key, head, limit)[::-1]
             if types is None:
-                return tuple(self._reader.events(sid, head.uid, sql, start, limit))
+                return self._reader.events(sid, head.uid, sql, start, limit)
             chosen, args = _by_type(types)
             sql = sql.replace(" ORDER BY", f" AND ({chosen}) ORDER BY")
-            return tuple(self._reader.events(sid, head.uid, sql, start, *args, limit))
+            return self._reader.events(sid, head.uid, sql, start, *args, limit)
 
     def _pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
         """The head knows how many there are, so no row before the oldest is looked at."""
@@ -361,7 +362,7 @@ class SQLiteStore:
             if since is None:  # the head counts inputs that are lost
                 return ()
             sql = SQL["pending_inputs"]
-            return tuple(self._reader.events(sid, head.uid, sql, since, limit))
+            return self._reader.events(sid, head.uid, sql, since, limit)
 
 
 def _by_type(types: tuple[str, ...]) -> tuple[str, list[str]]:

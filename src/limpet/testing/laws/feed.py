@@ -9,6 +9,7 @@ import pytest
 from limpet.errors import StoreClosed
 from limpet.store.protocol import Feed, FeedEntry, Store
 from limpet.testing.commits import ALL, add, create, draft, key
+from limpet.testing.laws.pages import check_page, fill
 
 A, B = key("a"), key("b", app="other")
 
@@ -57,6 +58,27 @@ class FeedLaws:
         await add(store, B)
         for position in (end, again, late):
             assert named(await met(store, 1, position)) == [("b", 2)]
+
+    @pytest.mark.parametrize("compressible", [True, False])
+    async def test_a_page_of_the_feed_ends_early(
+        self, store: FeedStore, *, compressible: bool
+    ) -> None:
+        """And the position it was read up to leads to the next entry, of all sessions or of one."""
+        await create(store, B)
+        last = await fill(store, compressible=compressible)
+        await add(store, B)
+        for of, count in ((None, last + 2), (A, last)):
+            met: list[FeedEntry] = []
+            pages, after = 0, None
+            while len(met) < count:
+                entries, after = await store.changes(after, app=None, key=of, limit=ALL)
+                met += entries
+                if entries:
+                    check_page(tuple(entry.event for entry in entries), ALL)
+                    pages += 1
+            assert len(set(named(met))) == len(met) == count
+            assert [seq for id, seq in named(met) if id == "a"] == list(range(1, last + 1))
+            assert 1 < pages < count
 
     async def test_an_empty_feed_has_an_end(self, store: FeedStore) -> None:
         """Where the first event is still to come."""

@@ -15,6 +15,8 @@ SOUND = {
     "full_page_writes": "on",
     "wal_level": "replica",
     "autovacuum": "on",
+    "server_encoding": "UTF8",
+    "default_transaction_read_only": "off",
 }
 PRIMARY = {
     "names": "",
@@ -40,6 +42,8 @@ def test_sound_settings_are_well() -> None:
         ({"full_page_writes": "off"}, "full_page_writes", "problem"),
         ({"wal_level": "minimal"}, "wal_level", "warning"),
         ({"autovacuum": "off"}, "autovacuum", "warning"),
+        ({"server_encoding": "LATIN1"}, "encoding", "problem"),
+        ({"default_transaction_read_only": "on"}, "writes", "problem"),
     ],
 )
 def test_a_bad_setting_is_found_alone(change: dict[str, str], name: str, severity: str) -> None:
