@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from limpet.errors import InvalidInput, InvalidQuery
 from limpet.model.events import to_us
 from limpet.model.keys import unfit
-from limpet.model.limits import ACTOR_CHARS_MAX
+from limpet.model.limits import ACTOR_CHARS_MAX, PAGE_MAX, TAIL_LOADED
 from limpet.model.values import described
 from limpet.store.protocol import Progress
+from limpet.store.select import check_tail
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -65,3 +66,10 @@ def moment_us(name: str, at: datetime | None) -> int | None:
             f"{name} is a datetime with a time zone, as in datetime.now(UTC), not {described(at)}"
         )
     return to_us(at)
+
+
+def tail_of(tail: int | None, since: datetime | None) -> int:
+    """How many of the last events to load: as said; else all since a time, as far as they go."""
+    if tail is None:
+        return TAIL_LOADED if since is None else PAGE_MAX
+    return check_tail(tail)

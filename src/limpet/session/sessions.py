@@ -41,7 +41,7 @@ from limpet.model.limits import (
     SESSIONS_PER_COMMIT_MAX,
 )
 from limpet.model.values import EMPTY, described
-from limpet.session.arguments import check_progress, moment_us
+from limpet.session.arguments import check_progress, moment_us, tail_of
 from limpet.session.commit import CommitBuilder
 from limpet.session.follow import Hub
 from limpet.session.given import Begin, given, is_plain
@@ -206,7 +206,7 @@ class Limpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S]: ...
@@ -216,7 +216,7 @@ class Limpet:
         self,
         key: AnyKey,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Mapping[str, Any]]: ...
@@ -227,11 +227,14 @@ class Limpet:
         *,
         state_type: type[Any] | None = None,
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Any]:
-        """The session with its state and its last `tail` events (at or after `since`).
+        """The session with its state and its last events: `tail` of them, 20 if nothing is said.
+
+        With `since`, every event at or after that time, the newest 1,000 if there are more; with
+        both, the last `tail` among those.
 
         With a `state_type` its state is of that class; stored state of another MAJOR is brought
         there by `migrations`, which is recorded, or MigrationError is raised. `actor` is bound to
@@ -240,7 +243,8 @@ class Limpet:
         self._store_now()
         typed = _typed(state_type, migrations)
         session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
-        await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
+        since_us = moment_us("since", since)
+        await session._load(tail=tail_of(tail, since), since_us=since_us)
         if typed is not None and session.head.schema_version is not None:
             typed.prove(session.head, session._fields)
         return session

@@ -209,7 +209,7 @@ class SyncLimpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[S]: ...
@@ -218,7 +218,7 @@ class SyncLimpet:
         self,
         key: AnyKey,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...

@@ -27,7 +27,7 @@ from limpet.model.events import Commit, Event
 from limpet.model.fold import Fold, Record, ScopeKey, ScopeValue
 from limpet.model.head import INPUT, PROCESSED, Head
 from limpet.model.keys import Key
-from limpet.model.lease import Lease, acquired, lease_of, released, renewed, taken
+from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed, taken
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
 from limpet.store.plan import Plan
@@ -43,7 +43,7 @@ from limpet.store.protocol import (
     Query,
     Report,
 )
-from limpet.store.select import wanted
+from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 from limpet.store.work import span_us
 
@@ -134,13 +134,10 @@ class MemoryStore:
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
         kept = self._living(key)
         first = max(0, len(kept.records) - tail)
-        events = [kept.event(place) for place in range(first, len(kept.records))]
-        if since_us is not None:
-            events = [event for event in events if event.at_us >= since_us]
+        last = tuple([kept.event(place) for place in range(first, len(kept.records))])
+        events = newest_since(last, since_us)
         fold = kept.fold
-        return Loaded(
-            fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), tuple(events)
-        )
+        return Loaded(fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), events)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -253,13 +250,13 @@ class MemoryStore:
         )
         keys = [key for *_, key in due[:limit]]
         heads = [taken(self._head(key), worker, until_us) for key in keys]
-        return tuple(self._lease(head, lease_seconds) for head in heads)
+        return tuple(self._lease(head, lease_seconds, now_us) for head in heads)
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        after = renewed(self._head(lease.key), lease.fence, now_us, until_us)
-        return self._lease(after, lease_seconds)
+        self._set_head(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+        return lasting(lease, until_us, lease_seconds)
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         self._check_open()
@@ -267,7 +264,7 @@ class MemoryStore:
             return False
         now_us = self._clock()
         retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-        after = released(self._head(lease.key), lease.fence, now_us, retry_us)
+        after = given_back(self._head(lease.key), lease, now_us, retry_us)
         if after is not None:
             self._set_head(after)
         return after is not None
@@ -275,7 +272,8 @@ class MemoryStore:
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        return self._lease(acquired(self._head(key), worker, now_us, until_us), lease_seconds)
+        head = acquired(self._head(key), worker, now_us, until_us)
+        return self._lease(head, lease_seconds, now_us, lock=True)
 
     def pulse(self) -> int:
         return 0
@@ -302,9 +300,9 @@ class MemoryStore:
         kept = self._kept[head.key]
         kept.fold = Fold(head, kept.fold.fields, kept.fold.versions)
 
-    def _lease(self, head: Head, lease_seconds: float) -> Lease:
+    def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
         self._set_head(head)
-        return lease_of(head, lease_seconds)
+        return lease_of(head, lease_seconds, now_us, lock=lock)
 
     def _keep(self, kept: _Kept, rec: Record) -> None:
         kept.records.append(rec)

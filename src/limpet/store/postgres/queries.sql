@@ -13,7 +13,8 @@ UNION ALL
 (SELECT 2, e.sid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
         e.flags, e.body, e.crc, e.link, e.processed_us, NULL, NULL
  FROM s JOIN limpet.events e ON e.sid = s.sid
- WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), s.version - $4) ORDER BY e.seq)
+ WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), s.version - $4)
+   AND ($6::bigint IS NULL OR e.at_us >= $6 OR e.seq > coalesce((SELECT seq FROM n), 0)) ORDER BY e.seq)
 UNION ALL
 SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, c.uid, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, c.seq, NULL
 FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c WHERE $5
@@ -99,11 +100,28 @@ UPDATE limpet.sessions s SET lease_us = n.now_us + $5, runnable_us = n.now_us + 
 FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > n.now_us RETURNING s.lease_us
 
 -- name: release
--- With a time to retry the session is held back: the lease's end without a worker.
-UPDATE limpet.sessions SET lease_us = n.now_us + $5, worker = NULL,
-    runnable_us = coalesce(n.now_us + $5, least(pending_us, wake_us))
-FROM (SELECT limpet.now_us() AS now_us) n
-WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND worker IS NOT NULL AND lease_us > n.now_us RETURNING sid
+-- With a time to retry ($5) the session is held back: the lease's end without a worker. So it is, for
+-- $6, if it was claimed and is due for nothing but what it was due for then: pending inputs ($7 of
+-- them since $8) and timers (names $9, times $10). Judged under the row's lock: what is recorded until
+-- then counts.
+WITH held AS MATERIALIZED (
+    SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
+), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held
+), due AS MATERIALIZED (
+    SELECT t.key AS name, (t.value ->> 'at_us')::bigint AS at_us FROM n, jsonb_each(n.timers) t
+    WHERE coalesce(t.value ->> 'kind', 'wake') = 'wake' AND (t.value ->> 'at_us')::bigint <= n.now_us
+), back AS MATERIALIZED (
+    SELECT n.sid, n.now_us, n.now_us + CASE
+        WHEN $5::bigint IS NOT NULL THEN $5
+        WHEN (n.pending_us <= n.now_us OR EXISTS (SELECT FROM due))
+            AND (n.pending = 0 OR (n.pending = $7::integer AND n.pending_us IS NOT DISTINCT FROM $8::bigint))
+            AND NOT EXISTS (SELECT due.name, due.at_us FROM due EXCEPT SELECT * FROM unnest($9::text[], $10::bigint[]))
+        THEN $6::bigint END AS until_us
+    FROM n
+)
+UPDATE limpet.sessions s SET lease_us = back.until_us, worker = NULL,
+    runnable_us = coalesce(back.until_us, least(s.pending_us, s.wake_us))
+FROM back WHERE s.sid = back.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > back.now_us RETURNING s.sid
 
 -- name: acquire
 WITH held AS MATERIALIZED (
@@ -113,7 +131,8 @@ WITH held AS MATERIALIZED (
 UPDATE limpet.sessions s
 SET fence = s.fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
 FROM n WHERE s.sid = n.sid AND s.deleted_us IS NULL
-    AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4) RETURNING s.fence, s.lease_us
+    AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4)
+RETURNING s.fence, s.lease_us, n.now_us, s.timers::text, s.pending, s.pending_us
 
 -- name: bury
 UPDATE limpet.sessions SET deleted_us = limpet.now_us(), labels = '{}', timers = '{}', pending = 0,

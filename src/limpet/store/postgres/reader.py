@@ -44,10 +44,16 @@ class Reader:
         self.codec, self._secret = codec, secret
 
     async def load(
-        self, conn: Connection, key: Key, *, tail: int = 0, scopes: bool = False
+        self,
+        conn: Connection,
+        key: Key,
+        *,
+        tail: int = 0,
+        scopes: bool = False,
+        since_us: int | None = None,
     ) -> Found:
         """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
-        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes)
+        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes, since_us)
         heads = [row for row in found if row["kind"] == 0]
         if not heads:
             if await self.erasure(conn, key) is not None:

@@ -60,6 +60,7 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
 
@@ -196,10 +197,11 @@ class PostgresStore:
     # --- reading -------------------------------------------------------------------------------
 
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
-        found = await self._with(lambda conn: self._reader.load(conn, key, tail=tail, scopes=True))
-        events = found.events[len(found.events) - min(tail, len(found.events)) :]
-        if since_us is not None:
-            events = tuple(event for event in events if event.at_us >= since_us)
+        found = await self._with(
+            lambda conn: self._reader.load(conn, key, tail=tail, scopes=True, since_us=since_us)
+        )
+        last = found.events[len(found.events) - min(tail, len(found.events)) :]
+        events = newest_since(last, since_us)
         fold = found.live.fold
         scopes = values(found.scopes)
         return Loaded(fold.head, fold.fields, fold.versions, scopes, events, found.damaged)

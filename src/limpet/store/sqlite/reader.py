@@ -38,6 +38,7 @@ from limpet.store.sqlite.sql import SQL
 
 _PAGE = 500
 _STRETCH = 2_000
+_BACK = 32
 
 
 class Found(msgspec.Struct):
@@ -159,6 +160,22 @@ class Reader:
             # Some row is broken: fetch each by itself, so that only that one is lost.
             bare = sql.replace(f"SELECT {rows.EVENT_COLUMNS}", "SELECT seq")
             return [self._event(sid, uid, seq) for (seq,) in self._rows(bare, (sid, *args))]
+
+    def newest(self, sid: int, head: Head, limit: int, since_us: int | None) -> tuple[Event, ...]:
+        """The last events, and of those none much older than a time: read back page by page."""
+        size = limit if since_us is None else min(limit, _BACK)
+        found: list[Event] = []
+        past = head.version + 1
+        while len(found) < limit:
+            args = (past, min(size, limit - len(found)))
+            page = self.events(sid, head.uid, SQL["events_last"], *args)
+            found += page
+            if not page or page[-1].seq >= past:
+                break  # the beginning, or an index out of order that would go round for ever
+            if since_us is not None and 0 < page[-1].at_us < since_us:
+                break  # 0: a row that cannot be read says nothing
+            past, size = page[-1].seq, size * 2
+        return tuple(reversed(found))
 
     def _event(self, sid: int, uid: str, seq: int) -> Event:
         try:

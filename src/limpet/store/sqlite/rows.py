@@ -14,6 +14,7 @@ from limpet.model.events import Event, decode_body
 from limpet.model.fold import Record
 from limpet.model.head import Head, Timer
 from limpet.model.keys import Key
+from limpet.model.reasons import NONE, Reasons, due_for
 from limpet.model.values import EMPTY, FrozenDict
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
@@ -168,6 +169,15 @@ def _head_from(row: tuple[Any, ...]) -> Head:
         lease_us,
         worker,
     )
+
+
+def reasons_from(now_us: int, timers: Any, pending: Any, pending_us: Any) -> Reasons:
+    """What made a session due, read without the rest of its head. A damaged column gives none."""
+    try:
+        named = {} if timers is None else _timers(timers)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return NONE
+    return due_for(named, pending, pending_us, now_us)
 
 
 def session_row(head: Head) -> tuple[Any, ...]:

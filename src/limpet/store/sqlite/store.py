@@ -47,6 +47,7 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.select import newest_since
 from limpet.store.sqlite import doctor, heads, remove
 from limpet.store.sqlite.audit import Audit
 from limpet.store.sqlite.backup import back_up
@@ -285,14 +286,11 @@ class SQLiteStore:
             if len(events) < min(tail, head.version):
                 last = self._last(key, head, tail)
                 if last is None:
-                    sql, past = SQL["events_last"], head.version + 1
-                    read = reader.events(sid, head.uid, sql, past, tail)
-                    last = self._keep_last(key, tuple(reversed(read)))
+                    read = reader.newest(sid, head, tail, since_us)
+                    last = read if since_us is not None else self._keep_last(key, read)
                 events = last
             scopes = reader.scopes(key.app, key.user)
-        events = events[len(events) - min(tail, len(events)) :]
-        if since_us is not None:
-            events = tuple(event for event in events if event.at_us >= since_us)
+        events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
         damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
