@@ -37,6 +37,8 @@ SESSIONS_PER_COMMIT_MAX: Final = 1_000
 ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
 PAGE_MAX: Final = 1_000
+WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters
+STATES_BYTES_MAX: Final = 4 * 2**20  # of stored state, after which a page of states ends
 QUERY_LABELS_MAX: Final = 8
 QUERY_TYPES_MAX: Final = 100
 TAIL_LOADED: Final = 20  # events that a load brings, if not asked otherwise

@@ -73,3 +73,9 @@ def tail_of(tail: int | None, since: datetime | None) -> int:
     if tail is None:
         return TAIL_LOADED if since is None else PAGE_MAX
     return check_tail(tail)
+
+
+def check_flag(name: str, flag: object) -> None:
+    """Yes or no, and nothing that only counts as one of them."""
+    if not isinstance(flag, bool):
+        raise InvalidQuery(f"{name} is True or False, not {described(flag)}")

@@ -41,7 +41,7 @@ from limpet.model.limits import (
     SESSIONS_PER_COMMIT_MAX,
 )
 from limpet.model.values import EMPTY, described
-from limpet.session.arguments import check_progress, moment_us, tail_of
+from limpet.session.arguments import check_flag, check_progress, moment_us, tail_of
 from limpet.session.commit import CommitBuilder
 from limpet.session.follow import Hub
 from limpet.session.given import Begin, given, is_plain
@@ -378,14 +378,27 @@ class Limpet:
         reverse: bool = True,
         created_after: datetime | None = None,
         updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
         """A page of heads, newest first; `page.cursor` leads to the next.
 
         By app, by app and user, or by label ({"plan": "gold"}); in order of creation, or of last
-        update (for an app or a user).
+        update (for an app or a user). Later than a time, and of one schema version, in any of these
+        orders. A page may be short, even empty, before the last: go on while there is a cursor.
+
+        `deleted=True` lists what is left of deleted sessions, in the order of their keys: heads
+        with key, uid, version, link, times and `deleted_at`. `state=True` also reads states:
+        `page.states[key]` is what `values` of a loaded session would show, without temp: names.
+        A session with an unreadable event is in `page.damaged` instead.
         """
+        check_flag("deleted", deleted)
+        check_flag("state", state)
+        if deleted and state:
+            raise InvalidQuery("a deleted session has no state: leave out state=True")
         query = Query(
             app=app,
             user=user,
@@ -394,8 +407,11 @@ class Limpet:
             reverse=reverse,
             created_after_us=moment_us("created_after", created_after),
             updated_after_us=moment_us("updated_after", updated_after),
+            schema_version=schema_version,
+            deleted=deleted,
         )
-        return await self._store_now().heads(query, cursor=cursor, limit=check_limit(limit))
+        store, limit = self._store_now(), check_limit(limit)
+        return await store.heads(query, cursor=cursor, limit=limit, states=state)
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""

@@ -285,6 +285,9 @@ class SyncLimpet:
         reverse: bool = True,
         created_after: datetime | None = None,
         updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...

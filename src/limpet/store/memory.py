@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,9 +26,10 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.due import runnable_us
 from limpet.model.events import Commit, Event
 from limpet.model.fold import Fold, Record, ScopeKey, ScopeValue
-from limpet.model.head import INPUT, PROCESSED, Head
+from limpet.model.head import INPUT, PROCESSED, Head, buried
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed, taken
+from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
 from limpet.store.plan import Plan
@@ -42,10 +44,14 @@ from limpet.store.protocol import (
     Progress,
     Query,
     Report,
+    scope_fields,
 )
 from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
+from limpet.store.walk import walk
 from limpet.store.work import span_us
+
+_Place: TypeAlias = tuple[int, int, Head]  # time and row by which it is ordered
 
 
 class _Kept:
@@ -157,9 +163,23 @@ class MemoryStore:
         found = list(islice(waiting, kept.fold.head.pending))  # looks no further than the oldest
         return tuple(kept.event(place) for place in islice(reversed(found), limit))
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
         self._check_open()
         cursors.check(query)
+        found = self._tombs(query, cursor) if query.deleted else self._ranged(query, cursor)
+        met, last = walk(found, lambda place: _passes(place[2], query), limit)
+        heads = tuple([head for _, _, head in met])
+        shown = {head.key: self._values(head.key) for head in heads} if states else {}
+        if last is None:
+            return Page(heads, None, shown)
+        key = last[2].key
+        more = cursors.write_key(query, key) if query.deleted else cursors.write(query, *last[:2])
+        return Page(heads, more, shown)
+
+    def _ranged(self, query: Query, cursor: str | None) -> list[_Place]:
+        """The range of the order's index that a page begins in."""
         found = sorted(
             (_mark(kept, query), kept.row, kept.fold.head)
             for kept in self._kept.values()
@@ -170,9 +190,23 @@ class MemoryStore:
         if cursor is not None:
             at = cursors.read(cursor, query)
             found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
-        page = found[:limit]
-        more = cursors.write(query, *page[-1][:2]) if len(found) > limit else None
-        return Page(tuple(head for _, _, head in page), more)
+        return found
+
+    def _tombs(self, query: Query, cursor: str | None) -> list[_Place]:
+        """Living and dead in the order of their keys: only the index of keys has the dead."""
+        heads = [*self._deleted.values(), *(kept.fold.head for kept in self._kept.values())]
+        heads = sorted((h for h in heads if _owned(h, query)), key=lambda head: head.key)
+        if query.reverse:
+            heads.reverse()
+        if cursor is not None:
+            at = cursors.read_key(cursor, query)
+            heads = [h for h in heads if (h.key < at if query.reverse else h.key > at)]
+        return [(0, 0, head) for head in heads]
+
+    def _values(self, key: Key) -> FrozenDict:
+        """What the session's own fields and the shared names are, in one."""
+        fields = self._kept[key].fold.fields
+        return FrozenDict({**fields, **scope_fields(self.scopes(key.app, key.user))})
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -200,7 +234,7 @@ class MemoryStore:
         self._check_open()
         kept = self._kept.pop(key, None)
         if kept is not None:
-            self._deleted[key] = kept.fold.head
+            self._deleted[key] = buried(kept.fold.head, self._clock())
         return kept is not None
 
     async def erase(self, key: Key) -> Erasure | None:
@@ -311,14 +345,22 @@ class MemoryStore:
             kept.processed.update(dict.fromkeys(rec.event.data["seqs"], rec.event.at_us))
 
 
+def _owned(head: Head, query: Query) -> bool:
+    return query.app in (None, head.key.app) and query.user in (None, head.key.user)
+
+
 def _matches(head: Head, query: Query) -> bool:
-    return (
-        query.app in (None, head.key.app)
-        and query.user in (None, head.key.user)
-        and query.labels.items() <= head.labels.items()
-        and (query.created_after_us is None or head.created_us > query.created_after_us)
-        and (query.updated_after_us is None or head.updated_us > query.updated_after_us)
-    )
+    """Whether the range that is read has it. What else is asked for is looked at on the way."""
+    own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
+    mark = head.updated_us if query.order == "updated" else head.created_us
+    labeled = query.labels.items() <= head.labels.items()
+    return _owned(head, query) and labeled and (own_us is None or mark > own_us)
+
+
+def _passes(head: Head, query: Query) -> bool:
+    if query.deleted and head.deleted_us is None:
+        return False
+    return cursors.passes(query, head.created_us, head.updated_us, head.schema_version)
 
 
 def _mark(kept: _Kept, query: Query) -> int:

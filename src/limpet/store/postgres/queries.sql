@@ -19,6 +19,38 @@ UNION ALL
 SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, c.uid, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, c.seq, NULL
 FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c WHERE $5
 
+-- name: states
+-- A page of heads ({page}, of which {limit} are shown) with what their states are made of. kind 0: a
+-- head, with its snapshot and the events since in arrays; `within` says whether it has them: once
+-- {bytes} of them were met there are no more. kind 1: a row of a shared name, of each owner once.
+WITH p AS MATERIALIZED (SELECT q.*, row_number() OVER () AS place FROM ({page}) q
+), shown AS (SELECT * FROM p WHERE p.passes ORDER BY p.place LIMIT {limit}
+), sized AS MATERIALIZED (
+    SELECT shown.sid, shown.app, shown.owner, shown.place, coalesce(n.seq, 0) AS since,
+           coalesce(octet_length(n.body), 0) + coalesce((
+               SELECT sum(octet_length(e.body) + {overhead}) FROM limpet.events e
+               WHERE e.sid = shown.sid AND e.seq > coalesce(n.seq, 0)), 0) AS size
+    FROM shown LEFT JOIN limpet.snapshots n ON n.sid = shown.sid
+), had AS MATERIALIZED (
+    SELECT * FROM (SELECT sized.*, sum(size) OVER (ORDER BY place) - size AS before FROM sized) z
+    WHERE z.before <= {bytes}
+)
+SELECT 0 AS kind, p.*, had.sid IS NOT NULL AS within, c.seq AS snap_seq, c.flags AS snap_flags,
+       c.body AS snap_body, c.crc AS snap_crc, e.seqs, e.ids, e.types, e.flags, e.bodies, e.crcs
+FROM p LEFT JOIN had USING (sid) LEFT JOIN limpet.snapshots c ON c.sid = had.sid
+LEFT JOIN LATERAL (
+    SELECT array_agg(e.seq ORDER BY e.seq) AS seqs, array_agg(e.id ORDER BY e.seq) AS ids,
+           array_agg(e.type ORDER BY e.seq) AS types, array_agg(e.flags ORDER BY e.seq) AS flags,
+           array_agg(e.body ORDER BY e.seq) AS bodies, array_agg(e.crc ORDER BY e.seq) AS crcs
+    FROM limpet.events e WHERE e.sid = had.sid AND e.seq > had.since
+) e ON true
+UNION ALL
+SELECT 1, NULL, o.app, o.owner, s.name, s.uid, s.version, NULL, s.base, s.seq, NULL, s.form, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, s.flags, s.body, s.crc, NULL, NULL, NULL, NULL, NULL, NULL
+FROM (SELECT had.app, had.owner FROM had UNION SELECT had.app, '' FROM had) o,
+     LATERAL limpet.scopes_of(o.app, o.owner) s
+ORDER BY place
+
 -- name: read
 SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
        e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us

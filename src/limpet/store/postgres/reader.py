@@ -63,7 +63,7 @@ class Reader:
             raise SessionDeleted(key)
         head = rows.head_from(key, heads[0])
         events = [rows.event_from(r, head.uid, self.codec) for r in found if r["kind"] == 2]
-        snapshot = next((self._snapshot(head, r) for r in found if r["kind"] == 1), None)
+        snapshot = next((self.snapshot(head, r) for r in found if r["kind"] == 1), None)
         if snapshot is not None and snapshot[1] is None and tail < _ALL:
             return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
         live, damaged = self._fold(heads[0]["sid"], head, found, events, snapshot)
@@ -98,7 +98,8 @@ class Reader:
         settled = Fold(head, fold.fields, fold.versions)
         return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
 
-    def _snapshot(self, head: Head, row: Any) -> Snapshot:
+    def snapshot(self, head: Head, row: Any) -> Snapshot:
+        """The fold that a snapshot's row keeps, if it can be read."""
         seq = row["seq"]
         place = Place("snapshot", head.uid, str(seq))
         try:

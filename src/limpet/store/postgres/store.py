@@ -30,6 +30,7 @@ from limpet.model.lease import Lease
 from limpet.store import bodies
 from limpet.store.codec import Codec
 from limpet.store.postgres import audit, doctor, feed, heads, rows, work
+from limpet.store.postgres import states as states_of
 from limpet.store.postgres.address import where
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import (
@@ -234,10 +235,11 @@ class PostgresStore:
         uid, codec = found[0]["uid"], self._reader.codec
         return tuple(rows.event_from(r, uid, codec) for r in found if r["seq"] is not None)
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
-        page: Page = await self._with(
-            lambda conn: heads.page(conn, query, cursor=cursor, limit=limit)
-        )
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
+        asked = heads.page if not states else partial(states_of.page, self._reader)
+        page: Page = await self._with(lambda conn: asked(conn, query, cursor=cursor, limit=limit))
         return page
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:

@@ -133,16 +133,23 @@ class Reader:
 
     def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
         """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""
-        start = Fold(blank(head.key, head.uid, head.created_us))
         try:
             row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
+        except (apsw.CorruptError, UnicodeDecodeError):
+            row = None
+        return self.snapshot_in(row, head)
+
+    def snapshot_in(self, row: tuple[Any, ...] | None, head: Head) -> tuple[Fold, int]:
+        """The same, of a row that was read."""
+        start = Fold(blank(head.key, head.uid, head.created_us))
+        try:
             if row is None or row[0] > head.version:
                 return start, 0
             seq, flags, body, crc = row
             place = Place("snapshot", head.uid, str(seq))
             raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
             fields, versions = bodies.snapshot_from(raw)
-        except (apsw.CorruptError, Damaged, msgspec.MsgspecError, TypeError, UnicodeDecodeError):
+        except (Damaged, msgspec.MsgspecError, TypeError, UnicodeDecodeError):
             return start, 0  # even a value of another kind than its column's: one bit makes it so
         at = msgspec.structs.replace(start.head, version=seq)
         return Fold(at, fields, versions), len(raw)

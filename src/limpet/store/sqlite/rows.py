@@ -171,6 +171,14 @@ def _head_from(row: tuple[Any, ...]) -> Head:
     )
 
 
+def key_of(row: tuple[Any, ...]) -> Key:
+    """The key in a row of HEAD_COLUMNS. Raises Damaged."""
+    try:
+        return Key(*row[1:4])
+    except (LimpetError, TypeError) as error:
+        raise Damaged(f"the key {'/'.join(map(str, row[1:4]))} cannot be read") from error
+
+
 def reasons_from(now_us: int, timers: Any, pending: Any, pending_us: Any) -> Reasons:
     """What made a session due, read without the rest of its head. A damaged column gives none."""
     try:

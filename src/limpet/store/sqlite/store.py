@@ -49,6 +49,7 @@ from limpet.store.protocol import (
 )
 from limpet.store.select import newest_since
 from limpet.store.sqlite import doctor, heads, remove
+from limpet.store.sqlite import states as states_of
 from limpet.store.sqlite.audit import Audit
 from limpet.store.sqlite.backup import back_up
 from limpet.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
@@ -176,9 +177,26 @@ class SQLiteStore:
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return self._read(lambda: self._pending_inputs(key, limit))
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
         conn = self._reader.conn
+        if states:
+            return self._read(lambda: self._states(query, cursor, limit))
         return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
+
+    def _states(self, query: Query, cursor: str | None, limit: int) -> Page:
+        with self._reader.instant():
+            return states_of.page(self._reader, self._known, query, cursor=cursor, limit=limit)
+
+    def _known(self, head: Head) -> Fold | None:
+        """The fold at this very head, if the writer remembers it whole."""
+        live = None if self._writer is None else self._writer.cache.peek(head.key)
+        if live is None or live.damaged:
+            return None
+        fold = live.fold
+        same = (fold.head.version, fold.head.uid) == (head.version, head.uid)
+        return fold if same else None
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -282,7 +300,7 @@ class SQLiteStore:
         reader = self._reader
         with reader.instant():
             sid, head = reader.living(key)
-            fold, events, damaged = self._fold(sid, key, head)
+            fold, events, damaged = self._fold(sid, head)
             if len(events) < min(tail, head.version):
                 last = self._last(key, head, tail)
                 if last is None:
@@ -294,15 +312,11 @@ class SQLiteStore:
         damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
-    def _fold(
-        self, sid: int, key: Key, head: Head
-    ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
+    def _fold(self, sid: int, head: Head) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
         """The fold at this head: the writer's if it is just that, else read from the tables."""
-        live = None if self._writer is None else self._writer.cache.peek(key)
-        if live is not None and not live.damaged:
-            fold = live.fold
-            if fold.head.version == head.version and fold.head.uid == head.uid:
-                return fold, (), ()
+        fold = self._known(head)
+        if fold is not None:
+            return fold, (), ()
         found = self._reader.found(sid, head)
         return found.fold, found.events, found.damaged
 
