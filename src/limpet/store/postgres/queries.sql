@@ -20,9 +20,10 @@ SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, c.uid, NULL, NULL, NUL
 FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c WHERE $5
 
 -- name: states
--- A page of heads ({page}, of which {limit} are shown) with what their states are made of. kind 0: a
--- head, with its snapshot and the events since in arrays; `within` says whether it has them: once
--- {bytes} of them were met there are no more. kind 1: a row of a shared name, of each owner once.
+-- A page of heads ({page}, of which {limit} are shown) with what their states are made of, in no order.
+-- kind 0: a head and its snapshot; `within` says whether its events are there too: once {bytes} of
+-- snapshots and events were met there are no more. kind 1: a row of a shared name, of each owner once.
+-- kind 2: an event since the snapshot.
 WITH p AS MATERIALIZED (SELECT q.*, row_number() OVER () AS place FROM ({page}) q
 ), shown AS (SELECT * FROM p WHERE p.passes ORDER BY p.place LIMIT {limit}
 ), sized AS MATERIALIZED (
@@ -36,20 +37,17 @@ WITH p AS MATERIALIZED (SELECT q.*, row_number() OVER () AS place FROM ({page}) 
     WHERE z.before <= {bytes}
 )
 SELECT 0 AS kind, p.*, had.sid IS NOT NULL AS within, c.seq AS snap_seq, c.flags AS snap_flags,
-       c.body AS snap_body, c.crc AS snap_crc, e.seqs, e.ids, e.types, e.flags, e.bodies, e.crcs
+       c.body AS snap_body, c.crc AS snap_crc
 FROM p LEFT JOIN had USING (sid) LEFT JOIN limpet.snapshots c ON c.sid = had.sid
-LEFT JOIN LATERAL (
-    SELECT array_agg(e.seq ORDER BY e.seq) AS seqs, array_agg(e.id ORDER BY e.seq) AS ids,
-           array_agg(e.type ORDER BY e.seq) AS types, array_agg(e.flags ORDER BY e.seq) AS flags,
-           array_agg(e.body ORDER BY e.seq) AS bodies, array_agg(e.crc ORDER BY e.seq) AS crcs
-    FROM limpet.events e WHERE e.sid = had.sid AND e.seq > had.since
-) e ON true
 UNION ALL
 SELECT 1, NULL, o.app, o.owner, s.name, s.uid, s.version, NULL, s.base, s.seq, NULL, s.form, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, s.flags, s.body, s.crc, NULL, NULL, NULL, NULL, NULL, NULL
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, s.flags, s.body, s.crc
 FROM (SELECT had.app, had.owner FROM had UNION SELECT had.app, '' FROM had) o,
      LATERAL limpet.scopes_of(o.app, o.owner) s
-ORDER BY place
+UNION ALL
+SELECT 2, e.sid, NULL, NULL, e.id, e.type, e.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, e.flags, e.body, e.crc
+FROM had JOIN limpet.events e ON e.sid = had.sid AND e.seq > had.since
 
 -- name: read
 SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
@@ -134,7 +132,7 @@ FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease
 -- name: release
 -- With a time to retry ($5) the session is held back: the lease's end without a worker. So it is, for
 -- $6, if it was claimed and is due for nothing but what it was due for then: pending inputs ($7 of
--- them since $8) and timers (names $9, times $10). Judged under the row's lock: what is recorded until
+-- them since $8) and timers ($9, names and times in JSON). Judged under the row's lock: what is recorded until
 -- then counts.
 WITH held AS MATERIALIZED (
     SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
@@ -147,7 +145,8 @@ WITH held AS MATERIALIZED (
         WHEN $5::bigint IS NOT NULL THEN $5
         WHEN (n.pending_us <= n.now_us OR EXISTS (SELECT FROM due))
             AND (n.pending = 0 OR (n.pending = $7::integer AND n.pending_us IS NOT DISTINCT FROM $8::bigint))
-            AND NOT EXISTS (SELECT due.name, due.at_us FROM due EXCEPT SELECT * FROM unnest($9::text[], $10::bigint[]))
+            AND NOT EXISTS (SELECT due.name, due.at_us FROM due
+                            EXCEPT SELECT g.key, g.value::bigint FROM jsonb_each_text($9::text::jsonb) g)
         THEN $6::bigint END AS until_us
     FROM n
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, Final, TypeAlias
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
@@ -18,7 +19,12 @@ from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import Page, Query, scope_fields
 
 Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and owner
-_EVENT: Final = ("seqs", "ids", "types", "flags", "bodies", "crcs")
+_REST: Final[dict[str, Any]] = {
+    **dict.fromkeys(("cause", "invocation_id", "correlation_id", "wake_id", "processed_us")),
+    "actor": "",
+    "at_us": 0,
+    "link": b"",
+}
 
 
 async def page(
@@ -29,23 +35,36 @@ async def page(
     sql = SQL["states"].replace("{page}", asked).replace("{limit}", str(limit))
     sql = sql.replace("{bytes}", str(limits.STATES_BYTES_MAX))
     sql = sql.replace("{overhead}", str(limits.EVENT_OVERHEAD_BYTES))
-    found = await conn.fetch(sql, *args)
-    met, more = heads.on_page([row for row in found if row["kind"] == 0], query, limit)
+    kinds: tuple[list[Any], ...] = ([], [], [])
+    for row in await conn.fetch(sql, *args):
+        kinds[row["kind"]].append(row)
+    found, named, events = kinds
+    met, more = heads.on_page(sorted(found, key=itemgetter("place")), query, limit)
     kept = [row for row in met if row["within"]]
     if len(kept) < len(met):
         more = heads.cursor_after(kept[-1], query)
-    names = _names(reader, [row for row in found if row["kind"] == 1])
+    names, since = _names(reader, named), _by_session(events)
     listed = tuple([heads.head_of(row) for row in kept])
     states: dict[Key, FrozenDict] = {}
     for head, row in zip(listed, kept, strict=True):
-        fields = await _fields(reader, conn, head, row)
+        fields = await _fields(reader, conn, head, row, since.get(row["sid"], []))
         if fields is not None:
             states[head.key] = FrozenDict({**fields, **_shared(names, head.key)})
     damaged = tuple([head.key for head in listed if head.key not in states])
     return Page(listed, more, states, damaged)
 
 
-async def _fields(reader: Reader, conn: Connection, head: Head, row: Any) -> FrozenDict | None:
+def _by_session(events: list[Any]) -> dict[int, list[Any]]:
+    """Rows of events in the order of their seqs, by the number of their session."""
+    found: dict[int, list[Any]] = {}
+    for row in sorted(events, key=itemgetter("version")):
+        found.setdefault(row["sid"], []).append(row)
+    return found
+
+
+async def _fields(
+    reader: Reader, conn: Connection, head: Head, row: Any, since: list[Any]
+) -> FrozenDict | None:
     """The session's own fields at its head; None if an event of it cannot be read."""
     fold = Fold(blank(head.key, head.uid, head.created_us))
     if row["snap_seq"] is not None:
@@ -54,7 +73,8 @@ async def _fields(reader: Reader, conn: Connection, head: Head, row: Any) -> Fro
         if kept is None:
             return await _reread(reader, conn, head.key)  # what it stood for
         fold = kept
-    for event in _events(reader, head, row):
+    for each in since:
+        event = _event(reader, head, each)
         dense = event.seq == fold.head.version + 1
         fold, readable = replay_any(fold, event)
         if not dense or not readable:
@@ -62,18 +82,11 @@ async def _fields(reader: Reader, conn: Connection, head: Head, row: Any) -> Fro
     return fold.fields if fold.head.version == head.version else None
 
 
-def _events(reader: Reader, head: Head, row: Any) -> list[Event]:
-    """The events since the snapshot: of each what its ops need, its body and where it belongs."""
-    if row["seqs"] is None:
-        return []
-    rest = dict.fromkeys(("actor", "cause", "invocation_id", "correlation_id", "wake_id"), "")
-    plain = {**rest, "at_us": head.updated_us, "processed_us": None, "link": b""}
-    names = ("seq", "id", "type", "flags", "body", "crc")
-    columns = zip(*[row[name] for name in _EVENT], strict=True)
-    return [
-        rows.event_from({**plain, **dict(zip(names, values, strict=True))}, head.uid, reader.codec)
-        for values in columns
-    ]
+def _event(reader: Reader, head: Head, row: Any) -> Event:
+    """As much of an event as a fold of fields needs: its body and where that belongs."""
+    body = {name: row[f"snap_{name}"] for name in ("flags", "body", "crc")}
+    named = {"seq": row["version"], "id": row["id"], "type": row["uid"]}
+    return rows.event_from({**_REST, **named, **body}, head.uid, reader.codec)
 
 
 async def _reread(reader: Reader, conn: Connection, key: Key) -> FrozenDict | None:
@@ -88,7 +101,7 @@ async def _reread(reader: Reader, conn: Connection, key: Key) -> FrozenDict | No
 def _names(reader: Reader, found: list[Any]) -> Names:
     """The newest version of every shared name, by its owner."""
     names: dict[ScopeKey, rows.Name] = {}
-    for row in found:
+    for row in sorted(found, key=itemgetter("version")):
         key = (row["app"], row["owner"], row["id"])
         name = names.setdefault(key, rows.Name(key, reader.codec))
         name.add(

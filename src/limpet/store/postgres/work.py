@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from limpet.errors import SessionFenced, StoreBusy
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -50,8 +52,7 @@ async def release(conn: Connection, lease: Lease, retry_seconds: float | None) -
     key, given = lease.key, lease.reasons
     retry_us = None if retry_seconds is None else span_us(retry_seconds)
     left_us = None if lease.lock else LEFT_US  # a lock is given back as if it had not been
-    names, times = [name for name, _ in given.timers], [at_us for _, at_us in given.timers]
-    had = (given.pending, given.pending_us, names, times)
+    had = (given.pending, given.pending_us, msgspec.json.encode(dict(given.timers)).decode())
     args = (key.app, key.user, key.id, lease.fence, retry_us, left_us, *had)
     return await conn.fetchval(SQL["release"], *args) is not None
 
