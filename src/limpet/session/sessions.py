@@ -520,7 +520,8 @@ class Limpet:
         """Leases on sessions that want to run: highest priority first, then longest due.
 
         Nobody else is given them until the lease ends. Write with lp.session(key, lease=lease);
-        renew the lease in time, release it when done.
+        renew the lease in time, release it when done. `lease.claimed_at` is when it was given,
+        `lease.timers` the names of the timers that were due then.
         """
         work = self._work_now()
         check_worker(worker)
@@ -541,13 +542,18 @@ class Limpet:
 
         With `retry_seconds` nobody is given the session by a claim before then, not even if input
         comes: for work that failed, so that others have their turn. acquire_lock may take it.
+        Without, a claimed session that is due for nothing but what it was claimed for (timers that
+        still stand, inputs of which none was processed) is held back for a second.
         """
         return await self._work_now().release(
             check_lease(lease), check_retry_seconds(retry_seconds)
         )
 
     async def acquire_lock(self, key: AnyKey, owner: str, *, lease_seconds: float = 30) -> Lease:
-        """A lease on this very session, due or not. Raises SessionLocked if another holds it."""
+        """A lease on this very session, due or not. Raises SessionLocked if another holds it.
+
+        `lease.timers` names the timers that are due. Given back, it is as due as it was.
+        """
         work = self._work_now()
         seconds = check_lease_seconds(lease_seconds)
         return await work.acquire(_key(key), check_worker(owner), seconds)
