@@ -90,11 +90,11 @@ def plain(answer: Any) -> Any:
             id = answer.id if answer.id in GIVEN_IDS else "*"
             rest = (answer.seq, answer.type, answer.actor, answer.at_us, answer.data, answer.ops)
             causes = (answer.cause, answer.correlation_id, answer.processed_us, answer.damage)
-            return ("event", id, *rest, *causes)
+            return ("event", id, *rest, *causes, answer.repeated)
         case Head():
             times = (answer.created_us, answer.updated_us, answer.pending, answer.pending_us)
             folded = (dict(answer.labels), dict(answer.timers), answer.priority)
-            lease = (answer.fence, answer.lease_us, answer.worker)
+            lease = (answer.fence, answer.lease_us, answer.worker, answer.deleted_us)
             return ("head", answer.key, answer.version, *times, *folded, *lease)
         case Session():
             if answer._scopes is None:
@@ -110,7 +110,8 @@ def plain(answer: Any) -> Any:
             rest = (answer.fields, answer.versions, answer.scopes, answer.damaged)
             return ("loaded", plain(answer.head), *rest, plain(answer.events))
         case Page():
-            return ("page", plain(answer.items), answer.cursor is None)
+            states = (list(answer.states.items()), answer.damaged)
+            return ("page", plain(answer.items), answer.cursor is None, *states)
         case Erasure():
             return ("erasure", answer.version, answer.erased_us)
         case LimpetError():
@@ -252,8 +253,8 @@ class StoresAgree(RuleBasedStateMachine):
 
         self.both(ask)
 
-    @rule(key=keys, tail=st.integers(0, 30), hours=st.none() | st.integers(0, 3))
-    def get(self, key: Key, tail: int, hours: int | None) -> None:
+    @rule(key=keys, tail=st.none() | st.integers(0, 30), hours=st.none() | st.integers(0, 3))
+    def get(self, key: Key, tail: int | None, hours: int | None) -> None:
         since = None if hours is None else to_time(self.clock.now_us) - timedelta(hours=hours)
 
         async def ask(side: Side) -> Any:
@@ -491,8 +492,10 @@ class StoresAgree(RuleBasedStateMachine):
         label=st.none() | labels,
         order=st.sampled_from(["created", "updated"]),
         reverse=st.booleans(),
-        hours=st.none() | st.integers(0, 3),
+        created=st.none() | st.integers(0, 3),
+        updated=st.none() | st.integers(0, 3),
         limit=st.integers(1, 4),
+        kind=st.sampled_from(["heads", "states", "deleted"]),
     )
     def list(
         self,
@@ -501,11 +504,16 @@ class StoresAgree(RuleBasedStateMachine):
         label: dict[str, str] | None,
         order: Any,
         reverse: bool,
-        hours: int | None,
+        created: int | None,
+        updated: int | None,
         limit: int,
+        kind: str,
     ) -> None:
-        after = None if hours is None else to_time(self.clock.now_us) - timedelta(hours=hours)
-        when = {"created_after" if order == "created" else "updated_after": after}
+        now = to_time(self.clock.now_us)
+        when = {
+            name: None if hours is None else now - timedelta(hours=hours)
+            for name, hours in (("created_after", created), ("updated_after", updated))
+        }
 
         async def ask(side: Side) -> Any:
             pages: list[Page] = []
@@ -517,6 +525,8 @@ class StoresAgree(RuleBasedStateMachine):
                     labels=label,
                     order=order,
                     reverse=reverse,
+                    deleted=kind == "deleted",
+                    state=kind == "states",
                     limit=limit,
                     cursor=cursor,
                     **when,

@@ -89,6 +89,19 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     link: bytes = b""
     partial: bool = False
     damage: str | None = None  # why the stored body could not be read; data is None then
+    # This write returned what was recorded under the draft's id before. Says something of the
+    # answer, not of the event: it is not stored, no reader sees it, and two events that differ in
+    # it alone are equal.
+    repeated: bool = False
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Event) and self.repeated != other.repeated:
+            other = msgspec.structs.replace(other, repeated=self.repeated)
+        return msgspec.Struct.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        of = msgspec.structs.replace(self, repeated=False) if self.repeated else self
+        return msgspec.Struct.__hash__(of)
 
     @property
     def at(self) -> datetime:

@@ -68,6 +68,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     fence: int = 0  # the number of the last lease
     lease_us: int | None = None  # until when it is leased; without a worker: held back until then
     worker: str | None = None  # to whom
+    deleted_us: int | None = None  # of a tombstone, which has none of the above but key to updated
 
     @property
     def created_at(self) -> datetime:
@@ -77,10 +78,21 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     def updated_at(self) -> datetime:
         return to_time(self.updated_us)
 
+    @property
+    def deleted_at(self) -> datetime | None:
+        """When the session was deleted; None of a living one."""
+        return None if self.deleted_us is None else to_time(self.deleted_us)
+
 
 def blank(key: Key, uid: str, at_us: int) -> Head:
     """The head before the first event."""
     return Head(key, uid, 0, genesis(uid), at_us, at_us)
+
+
+def buried(head: Head, deleted_us: int) -> Head:
+    """What a tombstone keeps of a head."""
+    times = (head.created_us, head.updated_us)
+    return Head(head.key, head.uid, head.version, head.link, *times, deleted_us=deleted_us)
 
 
 def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: bytes) -> Head:

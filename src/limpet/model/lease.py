@@ -8,6 +8,7 @@ it arrives.
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 import msgspec
 
@@ -15,6 +16,10 @@ from limpet.errors import SessionFenced, SessionLocked
 from limpet.model.events import to_time
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import LEFT_SECONDS
+from limpet.model.reasons import NONE, Reasons, is_unchanged, reasons_at
+
+LEFT_US: Final = round(LEFT_SECONDS * 1_000_000)
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -25,17 +30,38 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     fence: int
     until_us: int
     lease_seconds: float = 30  # for how long it was given: what renewing it gives again
+    claimed_us: int = 0  # when it was given, by the store's clock; renewing keeps it
+    reasons: Reasons = NONE  # what made the session due then
+    lock: bool = False  # it was acquired by name, due or not
 
     @property
     def until(self) -> datetime:
         return to_time(self.until_us)
 
+    @property
+    def claimed_at(self) -> datetime:
+        """When the lease was given, by the store's clock. Renewing it does not change that."""
+        return to_time(self.claimed_us)
 
-def lease_of(head: Head, lease_seconds: float) -> Lease:
-    """The lease that a leased head shows, given for so long."""
+    @property
+    def timers(self) -> tuple[str, ...]:
+        """The names of the wake timers that were due at the claim, the longest due first."""
+        return tuple([name for name, _ in self.reasons.timers])
+
+
+def lease_of(head: Head, lease_seconds: float, now_us: int = 0, *, lock: bool = False) -> Lease:
+    """The lease that a leased head shows, given now and for so long."""
     assert head.worker is not None
     assert head.lease_us is not None
-    return Lease(head.key, head.worker, head.fence, head.lease_us, lease_seconds)
+    reasons = reasons_at(head, now_us)
+    return Lease(
+        head.key, head.worker, head.fence, head.lease_us, lease_seconds, now_us, reasons, lock
+    )
+
+
+def lasting(lease: Lease, until_us: int, lease_seconds: float) -> Lease:
+    """The same lease until later: when and why it was given stays."""
+    return msgspec.structs.replace(lease, until_us=until_us, lease_seconds=lease_seconds)
 
 
 def is_leased(head: Head, now_us: int) -> bool:
@@ -78,6 +104,16 @@ def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -
     if fence == 0 or not admits(head, fence, now_us):
         return None
     return with_lease(head, fence, retry_us, None)
+
+
+def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = None) -> Head | None:
+    """As released. What was claimed and is left as it was found is held back for a moment.
+
+    Else the next claim would give it again, without end.
+    """
+    if retry_us is None and not lease.lock and is_unchanged(lease.reasons, head, now_us):
+        retry_us = now_us + LEFT_US
+    return released(head, lease.fence, now_us, retry_us)
 
 
 def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None) -> Head:

@@ -21,6 +21,7 @@ TIMERS_MAX: Final = 64
 PRIORITY_MAX: Final = 1_000  # and as far below zero
 WORKER_CHARS_MAX: Final = 320  # as an actor
 LEASE_SECONDS_MAX: Final = 86_400
+LEFT_SECONDS: Final = 1.0  # how long a session is held back that was released as it was claimed
 
 VALUE_DEPTH_MAX: Final = 96
 STATE_DEPTH_MAX: Final = 192  # a value as deep as values may be, at the end of the longest path
@@ -37,8 +38,11 @@ ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
 PAGE_MAX: Final = 1_000
 READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events ends once it has them
+WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters
+STATES_BYTES_MAX: Final = 4 * 2**20  # of stored state, after which a page of states ends
 QUERY_LABELS_MAX: Final = 8
 QUERY_TYPES_MAX: Final = 100
+TAIL_LOADED: Final = 20  # events that a load brings, if not asked otherwise
 TAIL_KEPT: Final = 100  # events a session object holds on to, if not asked to load more
 PARTIALS_WAITING_MAX: Final = 1_024
 UPDATE_TRIES_MAX: Final = 256

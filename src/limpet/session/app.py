@@ -79,7 +79,7 @@ class App(Generic[S]):
         user: str,
         id: str,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S]:
@@ -93,7 +93,7 @@ class App(Generic[S]):
         user: str,
         id: str,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S] | None:
@@ -140,6 +140,9 @@ class App(Generic[S]):
         reverse: bool = True,
         created_after: datetime | None = None,
         updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
@@ -152,6 +155,9 @@ class App(Generic[S]):
             reverse=reverse,
             created_after=created_after,
             updated_after=updated_after,
+            schema_version=schema_version,
+            deleted=deleted,
+            state=state,
             limit=limit,
             cursor=cursor,
         )

@@ -13,9 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 from limpet.errors import InvalidEvent, InvalidInput, InvalidKey, InvalidQuery
 from limpet.model.events import to_time, to_us
 from limpet.model.keys import Key, unfit
-from limpet.model.limits import ACTOR_CHARS_MAX
+from limpet.model.limits import ACTOR_CHARS_MAX, PAGE_MAX, TAIL_LOADED
 from limpet.model.values import described
 from limpet.store.protocol import Progress
+from limpet.store.select import check_tail
 
 T = TypeVar("T", bound=Callable[..., Any])
 AnyKey: TypeAlias = Key | tuple[str, str, str]
@@ -95,3 +96,16 @@ def moment_us(name: str, at: datetime | None) -> int | None:
             f"{name} is a datetime with a time zone, as in datetime.now(UTC), not {described(at)}"
         )
     return to_us(at)
+
+
+def tail_of(tail: int | None, since: datetime | None) -> int:
+    """How many of the last events to load: as said; else all since a time, as far as they go."""
+    if tail is None:
+        return TAIL_LOADED if since is None else PAGE_MAX
+    return check_tail(tail)
+
+
+def check_flag(name: str, flag: object) -> None:
+    """Yes or no, and nothing that only counts as one of them."""
+    if not isinstance(flag, bool):
+        raise InvalidQuery(f"{name} is True or False, not {described(flag)}")

@@ -257,9 +257,9 @@ class Session(Generic[S]):
 
         Without `expect` it rebases: if the session moved on, the ops are checked on the newest
         state and applied there. With `expect=n` it is recorded only if the session is at version
-        n, else SessionConflict. A repeated `id` returns the first record. A `partial` event only
-        reaches followers. Typed state of another MAJOR than was loaded is not changed: raises
-        MigrationError, or migrates it first.
+        n, else SessionConflict. A repeated `id` returns the first record, with `event.repeated`
+        True. A `partial` event only reaches followers. Typed state of another MAJOR than was
+        loaded is not changed: raises MigrationError, or migrates it first.
         """
         draft = Draft(
             type=type,
@@ -665,6 +665,8 @@ class Session(Generic[S]):
             if event.seq > known:
                 if event.seq != known + 1:  # others wrote between: no gap in the tail
                     self._events.clear()
+                if event.repeated:  # of that write's answer only: the tail shows what is recorded
+                    event = structs.replace(event, repeated=False)
                 self._events.append(event)
                 known = event.seq
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version

@@ -42,7 +42,15 @@ from limpet.model.limits import (
 )
 from limpet.model.values import EMPTY, described
 from limpet.session.app import App
-from limpet.session.arguments import AnyKey, check_actor, check_progress, key_of, moment_us
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_flag,
+    check_progress,
+    key_of,
+    moment_us,
+    tail_of,
+)
 from limpet.session.commit import CommitBuilder
 from limpet.session.follow import Hub
 from limpet.session.given import Begin, given, is_plain
@@ -209,7 +217,7 @@ class Limpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S]: ...
@@ -224,7 +232,7 @@ class Limpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S]: ...
@@ -235,7 +243,7 @@ class Limpet:
         key: AnyKey,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Mapping[str, Any]]: ...
@@ -248,7 +256,7 @@ class Limpet:
         id: str,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Mapping[str, Any]]: ...
@@ -262,11 +270,14 @@ class Limpet:
         *,
         state_type: type[Any] | None = None,
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Any]:
-        """The session with its state and its last `tail` events (at or after `since`).
+        """The session with its state and its last events: `tail` of them, 20 if nothing is said.
+
+        With `since`, every event at or after that time, the newest 1,000 if there are more; with
+        both, the last `tail` among those.
 
         Of large events, as many of the newest as fit about 16 MiB.
 
@@ -277,7 +288,8 @@ class Limpet:
         self._store_now()
         typed = _typed(state_type, migrations)
         session: Session[Any] = Session(self, key_of(key, user, id), actor=actor, typed=typed)
-        await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
+        since_us = moment_us("since", since)
+        await session._load(tail=tail_of(tail, since), since_us=since_us)
         if typed is not None and session.head.schema_version is not None:
             typed.prove(session.head, session._fields)
         return session
@@ -290,7 +302,7 @@ class Limpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S] | None: ...
@@ -305,7 +317,7 @@ class Limpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[S] | None: ...
@@ -316,7 +328,7 @@ class Limpet:
         key: AnyKey,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Mapping[str, Any]] | None: ...
@@ -329,7 +341,7 @@ class Limpet:
         id: str,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> Session[Mapping[str, Any]] | None: ...
@@ -519,14 +531,27 @@ class Limpet:
         reverse: bool = True,
         created_after: datetime | None = None,
         updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
         """A page of heads, newest first; `page.cursor` leads to the next.
 
         By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, or of last
-        update (for an app or a user).
+        update (for an app or a user). Later than a time, and of one schema version, in any of these
+        orders. A page may be short, even empty, before the last: go on while there is a cursor.
+
+        `deleted=True` lists what is left of deleted sessions, in the order of their keys: heads
+        with key, uid, version, link, times and `deleted_at`. `state=True` also reads states:
+        `page.states[key]` is what `values` of a loaded session would show, without temp: names.
+        A session with an unreadable event is in `page.damaged` instead.
         """
+        check_flag("deleted", deleted)
+        check_flag("state", state)
+        if deleted and state:
+            raise InvalidQuery("a deleted session has no state: leave out state=True")
         query = Query(
             app=app,
             user=user,
@@ -535,8 +560,11 @@ class Limpet:
             reverse=reverse,
             created_after_us=moment_us("created_after", created_after),
             updated_after_us=moment_us("updated_after", updated_after),
+            schema_version=schema_version,
+            deleted=deleted,
         )
-        return await self._store_now().heads(query, cursor=cursor, limit=check_limit(limit))
+        store, limit = self._store_now(), check_limit(limit)
+        return await store.heads(query, cursor=cursor, limit=limit, states=state)
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""
@@ -680,7 +708,8 @@ class Limpet:
         """Leases on sessions that want to run: highest priority first, then longest due.
 
         Nobody else is given them until the lease ends. Write with lp.session(key, lease=lease);
-        renew the lease in time, release it when done.
+        renew the lease in time, release it when done. `lease.claimed_at` is when it was given,
+        `lease.timers` the names of the timers that were due then.
         """
         work = self._work_now()
         check_worker(worker)
@@ -705,6 +734,8 @@ class Limpet:
 
         With `retry_seconds` nobody is given the session by a claim before then, not even if input
         comes: for work that failed, so that others have their turn. acquire_lock may take it.
+        Without, a claimed session that is due for nothing but what it was claimed for (timers that
+        still stand, inputs of which none was processed) is held back for a second.
         """
         work = self._work_now()
         held = await work.release(check_lease(lease), check_retry_seconds(retry_seconds))
@@ -735,7 +766,8 @@ class Limpet:
     ) -> Lease:
         """A lease on this very session, due or not. Raises SessionLocked if another holds it.
 
-        Give it back with release.
+        Give it back with release. `lease.timers` names the timers that are due. Given
+        back, it is as due as it was.
         """
         work = self._work_now()
         seconds = check_lease_seconds(lease_seconds)

@@ -225,7 +225,7 @@ class SyncApp(Generic[A]):
         user: str,
         id: str,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[A]: ...
@@ -234,7 +234,7 @@ class SyncApp(Generic[A]):
         user: str,
         id: str,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[A] | None: ...
@@ -260,6 +260,9 @@ class SyncApp(Generic[A]):
         reverse: bool = True,
         created_after: datetime | None = None,
         updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...
@@ -314,7 +317,7 @@ class SyncLimpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[S]: ...
@@ -328,7 +331,7 @@ class SyncLimpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[S]: ...
@@ -338,7 +341,7 @@ class SyncLimpet:
         key: AnyKey,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...
@@ -350,7 +353,7 @@ class SyncLimpet:
         id: str,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...
@@ -362,7 +365,7 @@ class SyncLimpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[S] | None: ...
@@ -376,7 +379,7 @@ class SyncLimpet:
         *,
         state_type: type[S],
         migrations: MigrationRegistry | None = None,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[S] | None: ...
@@ -386,7 +389,7 @@ class SyncLimpet:
         key: AnyKey,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[Mapping[str, Any]] | None: ...
@@ -398,7 +401,7 @@ class SyncLimpet:
         id: str,
         /,
         *,
-        tail: int = 20,
+        tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
     ) -> SyncSession[Mapping[str, Any]] | None: ...
@@ -487,6 +490,9 @@ class SyncLimpet:
         reverse: bool = True,
         created_after: datetime | None = None,
         updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import InvalidCursor, InvalidQuery
-from limpet.model.keys import unfit
+from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
+from limpet.model.keys import Key, unfit
 from limpet.model.limits import INT_MAX, KEY_PART_CHARS_MAX, QUERY_LABELS_MAX
 from limpet.model.values import EMPTY, FrozenDict
 from limpet.store.protocol import Query
@@ -23,25 +23,55 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True):
     row: int  # among equal times: the row
 
 
+class _KeyCursor(msgspec.Struct, frozen=True, array_like=True):
+    query: Query
+    key: tuple[str, str, str]
+
+
 _NUMBER: Final = re.compile("[0-9]{1,19}").fullmatch
 _decode: Final = msgspec.json.Decoder(_Cursor, dec_hook=lambda kind, found: kind(found))
+_decode_key: Final = msgspec.json.Decoder(_KeyCursor, dec_hook=lambda kind, found: kind(found))
 
 
 def write(query: Query, mark: int, row: int) -> str:
-    raw = msgspec.json.encode(_Cursor(query, mark, row))
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return _written(_Cursor(query, mark, row))
+
+
+def write_key(query: Query, key: Key) -> str:
+    """Where a page in the order of keys ended."""
+    return _written(_KeyCursor(query, (key.app, key.user, key.id)))
 
 
 def read(cursor: str, query: Query) -> tuple[int, int]:
     """mark and row of a cursor that this very query returned; raises InvalidCursor."""
-    try:
-        raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
-        found = _decode.decode(raw)
-    except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
-        raise InvalidCursor from None
+    found: _Cursor = _read(cursor, _decode)
     if found.query != query or not max(abs(found.mark), abs(found.row)) <= INT_MAX:
         raise InvalidCursor
     return found.mark, found.row
+
+
+def read_key(cursor: str, query: Query) -> Key:
+    """The key of a cursor that this very query returned; raises InvalidCursor."""
+    found: _KeyCursor = _read(cursor, _decode_key)
+    if found.query != query:
+        raise InvalidCursor
+    try:
+        return Key(*found.key)
+    except InvalidKey:
+        raise InvalidCursor from None
+
+
+def _written(cursor: _Cursor | _KeyCursor) -> str:
+    raw = msgspec.json.encode(cursor)
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _read(cursor: str, decoder: msgspec.json.Decoder[Any]) -> Any:
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        return decoder.decode(raw)
+    except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
+        raise InvalidCursor from None
 
 
 def write_position(*numbers: int) -> str:
@@ -78,7 +108,8 @@ def check(query: Query) -> None:
     """Refuse what no index serves, in every store alike."""
     if query.order not in ("created", "updated"):
         raise InvalidQuery(f"order is 'created' or 'updated', not {query.order!r}")
-    for text in (query.app, query.user, *query.labels, *query.labels.values()):
+    named = (query.app, query.user, query.schema_version, *query.labels, *query.labels.values())
+    for text in named:
         if text is not None and (reason := unfit(text, KEY_PART_CHARS_MAX)):
             raise InvalidQuery(f"the name {text!r} {reason}")
     if len(query.labels) > QUERY_LABELS_MAX:
@@ -88,12 +119,37 @@ def check(query: Query) -> None:
     if query.labels and query.app is None:
         raise InvalidQuery("labels belong to an app: name the app too")
     if query.order == "updated" and (query.app is None or query.labels):
-        raise InvalidQuery("order='updated' is indexed by app and by user: name an app, no label")
+        raise InvalidQuery(
+            "no index serves order='updated' for everything, nor with labels: name an app, or an "
+            "app and a user, and no label; or leave the order to 'created', which serves all four"
+        )
+    if query.deleted:
+        _check_deleted(query)
 
-    if query.created_after_us is not None and query.order != "created":
-        raise InvalidQuery("created_after goes with order='created'")
-    if query.updated_after_us is not None and query.order != "updated":
-        raise InvalidQuery("updated_after goes with order='updated'")
+
+def _check_deleted(query: Query) -> None:
+    """A tombstone keeps its key and its times, and nothing else to go by."""
+    if query.order != "created":
+        raise InvalidQuery("deleted sessions come in the order of their keys: leave out the order")
+    if query.labels or query.schema_version is not None:
+        raise InvalidQuery(
+            "a deleted session has neither labels nor a schema version: name an app or a user"
+        )
+
+
+def passes(query: Query, created_us: int, updated_us: int, schema_version: str | None) -> bool:
+    """Whether a head that was met passes the filters that its order does not go by."""
+    return (
+        (query.created_after_us is None or created_us > query.created_after_us)
+        and (query.updated_after_us is None or updated_us > query.updated_after_us)
+        and (query.schema_version is None or schema_version == query.schema_version)
+    )
+
+
+def filters(query: Query) -> bool:
+    """Whether a page may have to pass over heads of the range it reads."""
+    other = query.updated_after_us if query.order == "created" else query.created_after_us
+    return query.deleted or query.schema_version is not None or other is not None
 
 
 def labels(given: Mapping[str, Any] | None) -> FrozenDict:

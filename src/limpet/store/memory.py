@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from hashlib import sha256
 from itertools import islice
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,9 +26,10 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.due import runnable_us
 from limpet.model.events import Commit, Event
 from limpet.model.fold import Fold, Record, ScopeKey, ScopeValue
-from limpet.model.head import INPUT, PROCESSED, Head
+from limpet.model.head import INPUT, PROCESSED, Head, buried
 from limpet.model.keys import Key
-from limpet.model.lease import Lease, acquired, lease_of, released, renewed, taken
+from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed, taken
+from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
 from limpet.store.pages import Room, bare, newest, page
@@ -43,10 +45,14 @@ from limpet.store.protocol import (
     Progress,
     Query,
     Report,
+    scope_fields,
 )
-from limpet.store.select import wanted
+from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
+from limpet.store.walk import walk
 from limpet.store.work import span_us
+
+_Place: TypeAlias = tuple[int, int, Head]  # time and row by which it is ordered
 
 
 class _Kept:
@@ -140,9 +146,7 @@ class MemoryStore:
         kept = self._living(key)
         first = max(0, len(kept.records) - tail)
         sized = [kept.sized(place) for place in range(first, len(kept.records))]
-        events = bare(newest(sized, tail))
-        if since_us is not None:
-            events = tuple(event for event in events if event.at_us >= since_us)
+        events = newest_since(bare(newest(sized, tail)), since_us)
         fold = kept.fold
         return Loaded(fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), events)
 
@@ -164,9 +168,23 @@ class MemoryStore:
         found = list(islice(waiting, kept.fold.head.pending))  # looks no further than the oldest
         return page(kept.sized(place) for place in islice(reversed(found), limit))
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
         self._check_open()
         cursors.check(query)
+        found = self._tombs(query, cursor) if query.deleted else self._ranged(query, cursor)
+        met, last = walk(found, lambda place: _passes(place[2], query), limit)
+        heads = tuple([head for _, _, head in met])
+        shown = {head.key: self._values(head.key) for head in heads} if states else {}
+        if last is None:
+            return Page(heads, None, shown)
+        key = last[2].key
+        more = cursors.write_key(query, key) if query.deleted else cursors.write(query, *last[:2])
+        return Page(heads, more, shown)
+
+    def _ranged(self, query: Query, cursor: str | None) -> list[_Place]:
+        """The range of the order's index that a page begins in."""
         found = sorted(
             (_mark(kept, query), kept.row, kept.fold.head)
             for kept in self._kept.values()
@@ -177,9 +195,23 @@ class MemoryStore:
         if cursor is not None:
             at = cursors.read(cursor, query)
             found = [f for f in found if (f[:2] < at if query.reverse else f[:2] > at)]
-        items = found[:limit]
-        more = cursors.write(query, *items[-1][:2]) if len(found) > limit else None
-        return Page(tuple(head for _, _, head in items), more)
+        return found
+
+    def _tombs(self, query: Query, cursor: str | None) -> list[_Place]:
+        """Living and dead in the order of their keys: only the index of keys has the dead."""
+        heads = [*self._deleted.values(), *(kept.fold.head for kept in self._kept.values())]
+        heads = sorted((h for h in heads if _owned(h, query)), key=lambda head: head.key)
+        if query.reverse:
+            heads.reverse()
+        if cursor is not None:
+            at = cursors.read_key(cursor, query)
+            heads = [h for h in heads if (h.key < at if query.reverse else h.key > at)]
+        return [(0, 0, head) for head in heads]
+
+    def _values(self, key: Key) -> FrozenDict:
+        """What the session's own fields and the shared names are, in one."""
+        fields = self._kept[key].fold.fields
+        return FrozenDict({**fields, **scope_fields(self.scopes(key.app, key.user))})
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -209,7 +241,7 @@ class MemoryStore:
         self._check_open()
         kept = self._kept.pop(key, None)
         if kept is not None:
-            self._deleted[key] = kept.fold.head
+            self._deleted[key] = buried(kept.fold.head, self._clock())
         return kept is not None
 
     async def erase(self, key: Key) -> Erasure | None:
@@ -259,13 +291,13 @@ class MemoryStore:
         )
         keys = [key for *_, key in due[:limit]]
         heads = [taken(self._head(key), worker, until_us) for key in keys]
-        return tuple(self._lease(head, lease_seconds) for head in heads)
+        return tuple(self._lease(head, lease_seconds, now_us) for head in heads)
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        after = renewed(self._head(lease.key), lease.fence, now_us, until_us)
-        return self._lease(after, lease_seconds)
+        self._set_head(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+        return lasting(lease, until_us, lease_seconds)
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         self._check_open()
@@ -273,7 +305,7 @@ class MemoryStore:
             return False
         now_us = self._clock()
         retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-        after = released(self._head(lease.key), lease.fence, now_us, retry_us)
+        after = given_back(self._head(lease.key), lease, now_us, retry_us)
         if after is not None:
             self._set_head(after)
         return after is not None
@@ -281,7 +313,8 @@ class MemoryStore:
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         now_us = self._clock()
         until_us = now_us + span_us(lease_seconds)
-        return self._lease(acquired(self._head(key), worker, now_us, until_us), lease_seconds)
+        head = acquired(self._head(key), worker, now_us, until_us)
+        return self._lease(head, lease_seconds, now_us, lock=True)
 
     def pulse(self) -> int:
         return 0
@@ -308,9 +341,9 @@ class MemoryStore:
         kept = self._kept[head.key]
         kept.fold = Fold(head, kept.fold.fields, kept.fold.versions)
 
-    def _lease(self, head: Head, lease_seconds: float) -> Lease:
+    def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
         self._set_head(head)
-        return lease_of(head, lease_seconds)
+        return lease_of(head, lease_seconds, now_us, lock=lock)
 
     def _keep(self, kept: _Kept, rec: Record) -> None:
         kept.records.append(rec)
@@ -319,14 +352,22 @@ class MemoryStore:
             kept.processed.update(dict.fromkeys(rec.event.data["seqs"], rec.event.at_us))
 
 
+def _owned(head: Head, query: Query) -> bool:
+    return query.app in (None, head.key.app) and query.user in (None, head.key.user)
+
+
 def _matches(head: Head, query: Query) -> bool:
-    return (
-        query.app in (None, head.key.app)
-        and query.user in (None, head.key.user)
-        and query.labels.items() <= head.labels.items()
-        and (query.created_after_us is None or head.created_us > query.created_after_us)
-        and (query.updated_after_us is None or head.updated_us > query.updated_after_us)
-    )
+    """Whether the range that is read has it. What else is asked for is looked at on the way."""
+    own_us = query.updated_after_us if query.order == "updated" else query.created_after_us
+    mark = head.updated_us if query.order == "updated" else head.created_us
+    labeled = query.labels.items() <= head.labels.items()
+    return _owned(head, query) and labeled and (own_us is None or mark > own_us)
+
+
+def _passes(head: Head, query: Query) -> bool:
+    if query.deleted and head.deleted_us is None:
+        return False
+    return cursors.passes(query, head.created_us, head.updated_us, head.schema_version)
 
 
 def _mark(kept: _Kept, query: Query) -> int:

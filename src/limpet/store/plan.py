@@ -159,7 +159,7 @@ class Plan:
             fold = self._admit(commit, fold)
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.given:  # the same id twice in one commit
-                    events[place] = self.given.get((key, draft.id))
+                    events[place] = _repeated(self.given.get((key, draft.id)))
                 if events[place] is None:
                     fold, events[place] = self._record(key, fold, draft, scopes)
             self._put(self.folds, key, fold)
@@ -178,10 +178,12 @@ class Plan:
             return None
         event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
         if event is None or not event.type.startswith(INPUT):
-            return event
+            return _repeated(event)
         self._scan()
         at_us = self._processed.get((key, event.seq))  # by a commit of this very plan?
-        return event if at_us is None else msgspec.structs.replace(event, processed_us=at_us)
+        if at_us is not None:
+            event = msgspec.structs.replace(event, processed_us=at_us)
+        return _repeated(event)
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
@@ -261,3 +263,8 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
+
+
+def _repeated(event: Event | None) -> Event | None:
+    """The record as it is returned for a repeat. A copy: the first answer may have the record."""
+    return None if event is None else msgspec.structs.replace(event, repeated=True)

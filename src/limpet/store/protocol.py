@@ -7,7 +7,7 @@ each sentence below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -47,7 +47,10 @@ class Loaded(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which heads, in which order. Newest first unless `reverse` is False."""
+    """Which heads, in which order. Newest first unless `reverse` is False.
+
+    `deleted` asks for tombstones instead of living sessions, in the order of their keys.
+    """
 
     app: str | None = None
     user: str | None = None
@@ -56,13 +59,22 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     reverse: bool = True
     created_after_us: int | None = None
     updated_after_us: int | None = None
+    schema_version: str | None = None
+    deleted: bool = False
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some heads, and where the next page begins (None: there is none)."""
+    """Some heads, and where the next page begins (None: there is none).
+
+    While there is a cursor a page may be short, even empty: a filter passed over many sessions, or
+    states are large.
+    """
 
     items: tuple[Head, ...]
     cursor: str | None
+    # If they were asked for: session fields, app: and user: names in one mapping, by key.
+    states: Mapping[Key, Mapping[str, Any]] = {}
+    damaged: tuple[Key, ...] = ()  # sessions with an event that cannot be read: not in `states`
 
 
 class Erasure(msgspec.Struct, frozen=True):
@@ -188,12 +200,21 @@ class Store(Protocol):
         """
         ...
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
-        Order "created" goes with created_after; order "updated", for an app or a user without
-        labels, with updated_after. Paging through order "created" meets every session that exists
-        throughout exactly once.
+        Order "created" is for everything, an app, a user, and labels; order "updated" for an app
+        or a user. created_after, updated_after and schema_version go with each. The one by which
+        the order goes bounds the range that is read; the others are applied to what is met in it,
+        at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it is with
+        `deleted`. Paging through order "created" meets every session that exists throughout exactly
+        once.
+
+        With `states` the page has the state of each session, from the same instant and in the same
+        round trip; it ends early once STATES_BYTES_MAX of stored state were read. A damaged session
+        is named in `damaged` and keeps no other from the page.
         Raises InvalidCursor, and InvalidQuery for an order that no index serves.
         """
         ...

@@ -12,6 +12,7 @@ from limpet.errors import InvalidInput
 from limpet.model.keys import Key, unfit
 from limpet.model.lease import Lease
 from limpet.model.limits import INT_MAX, LEASE_SECONDS_MAX, PAGE_MAX, WORKER_CHARS_MAX
+from limpet.model.reasons import Reasons
 from limpet.model.values import described
 from limpet.store.protocol import Store
 
@@ -37,7 +38,8 @@ class Work(Protocol):
 
         Highest priority first, then longest due, in this order. Never waits for another worker:
         a session that somebody is just writing to may be left for the next call. The cost does
-        not grow with the sessions that are not taken. Empty if nothing is due.
+        not grow with the sessions that are not taken. Each lease says when it was claimed and what
+        the session was due for. Empty if nothing is due.
         """
         ...
 
@@ -54,6 +56,9 @@ class Work(Protocol):
 
         With `retry_seconds` it is held back: due then and not before, whatever is recorded
         meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding back.
+        Without, a session that was claimed and is due for nothing but what it was due for at the
+        claim (the same timers, none of its inputs processed) is held back for LEFT_SECONDS, so
+        that it does not go round and round. Judged in one step with the end of the lease.
         False, and nothing changes, if it was not held any more.
         """
         ...
@@ -97,6 +102,7 @@ def check_lease(lease: Lease) -> Lease:
         and isinstance(lease.key, Key)
         and type(lease.fence) is int
         and 0 <= lease.fence <= INT_MAX
+        and isinstance(lease.reasons, Reasons)
     )
     if not fits:
         raise InvalidInput(

@@ -25,6 +25,7 @@ from limpet.testing.laws.endings import EndLaws
 from limpet.testing.laws.facts import FactLaws
 from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
+from limpet.testing.laws.listing import ListLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
@@ -49,7 +50,16 @@ __all__ = [
 
 
 class StoreContract(
-    CommitLaws, RepeatLaws, ScopeLaws, ReadLaws, PageLaws, HeadLaws, FactLaws, EndLaws, RaceLaws
+    CommitLaws,
+    RepeatLaws,
+    ScopeLaws,
+    ReadLaws,
+    PageLaws,
+    HeadLaws,
+    ListLaws,
+    FactLaws,
+    EndLaws,
+    RaceLaws,
 ):
     """What holds for every store. Subclass it with a name that pytest collects."""
 

@@ -281,8 +281,13 @@ $$;
 -- Lease sessions that are due, the highest priority first, then the longest due. Locks without
 -- waiting and looks at each row again under its lock, so no session is given to two workers. The
 -- statements are planned for the app or for all, each on an index of its own.
-CREATE OR REPLACE FUNCTION limpet.claim(of_worker text, most integer, span_us bigint, of_app text)
-RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint)
+--
+-- Dropped first, because what a function returns cannot be replaced; what it returned before is still
+-- among it. The lease tells when it was given and what the session was due for.
+DROP FUNCTION IF EXISTS limpet.claim(text, integer, bigint, text);
+CREATE FUNCTION limpet.claim(of_worker text, most integer, span_us bigint, of_app text)
+RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint, claimed_us bigint, timers text,
+               pending integer, pending_us bigint)
 LANGUAGE plpgsql AS $$
 DECLARE
     now_us bigint := limpet.now_us();
@@ -304,8 +309,10 @@ BEGIN
                  UPDATE limpet.sessions s
                  SET fence = s.fence + 1, lease_us = $5, runnable_us = $5, worker = $6
                  FROM due WHERE s.sid = due.sid
-                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, due.runnable_us, s.sid)
-             SELECT l.app, l.owner, l.id, l.fence, l.lease_us FROM leased l ORDER BY l.runnable_us, l.sid', in_app)
+                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, s.timers, s.pending, s.pending_us,
+                           due.runnable_us, s.sid)
+             SELECT l.app, l.owner, l.id, l.fence, l.lease_us, $3, l.timers::text, l.pending, l.pending_us
+             FROM leased l ORDER BY l.runnable_us, l.sid', in_app)
             USING of_app, level, now_us, most, now_us + span_us, of_worker;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;

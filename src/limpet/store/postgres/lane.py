@@ -323,5 +323,7 @@ def _as_first(answer: Committed) -> Committed:
 
     But for a creation, whose caller must know that not all was told again.
     """
-    created = answer.events[0].type == CREATED
-    return answer if created else msgspec.structs.replace(answer, repeated=0)
+    if answer.events[0].type == CREATED:
+        return answer
+    events = tuple([msgspec.structs.replace(event, repeated=False) for event in answer.events])
+    return msgspec.structs.replace(answer, events=events, repeated=0)

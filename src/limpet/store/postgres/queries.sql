@@ -18,10 +18,41 @@ UNION ALL
 (SELECT 2, e.sid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
         e.flags, e.body, e.crc, e.link, e.processed_us, NULL, NULL
  FROM s JOIN limpet.events e ON e.sid = s.sid
- WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), coalesce((SELECT start FROM t), s.version)) ORDER BY e.seq)
+ WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), coalesce((SELECT start FROM t), s.version))
+   AND ($6::bigint IS NULL OR e.at_us >= $6 OR e.seq > coalesce((SELECT seq FROM n), 0)) ORDER BY e.seq)
 UNION ALL
 SELECT 3, NULL, c.version, o.owner, c.name, NULL, c.base, c.uid, NULL, NULL, NULL, c.flags, c.body, c.crc, NULL, c.form, c.seq, NULL
 FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c WHERE $5
+
+-- name: states
+-- A page of heads ({page}, of which {limit} are shown) with what their states are made of, in no order.
+-- kind 0: a head and its snapshot; `within` says whether its events are there too: once {bytes} of
+-- snapshots and events were met there are no more. kind 1: a row of a shared name, of each owner once.
+-- kind 2: an event since the snapshot.
+WITH p AS MATERIALIZED (SELECT q.*, row_number() OVER () AS place FROM ({page}) q
+), shown AS (SELECT * FROM p WHERE p.passes ORDER BY p.place LIMIT {limit}
+), sized AS MATERIALIZED (
+    SELECT shown.sid, shown.app, shown.owner, shown.place, coalesce(n.seq, 0) AS since,
+           coalesce(octet_length(n.body), 0) + coalesce((
+               SELECT sum(octet_length(e.body) + {overhead}) FROM limpet.events e
+               WHERE e.sid = shown.sid AND e.seq > coalesce(n.seq, 0)), 0) AS size
+    FROM shown LEFT JOIN limpet.snapshots n ON n.sid = shown.sid
+), had AS MATERIALIZED (
+    SELECT * FROM (SELECT sized.*, sum(size) OVER (ORDER BY place) - size AS before FROM sized) z
+    WHERE z.before <= {bytes}
+)
+SELECT 0 AS kind, p.*, had.sid IS NOT NULL AS within, c.seq AS snap_seq, c.flags AS snap_flags,
+       c.body AS snap_body, c.crc AS snap_crc
+FROM p LEFT JOIN had USING (sid) LEFT JOIN limpet.snapshots c ON c.sid = had.sid
+UNION ALL
+SELECT 1, NULL, o.app, o.owner, s.name, s.uid, s.version, NULL, s.base, s.seq, NULL, s.form, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, s.flags, s.body, s.crc
+FROM (SELECT had.app, had.owner FROM had UNION SELECT had.app, '' FROM had) o,
+     LATERAL limpet.scopes_of(o.app, o.owner) s
+UNION ALL
+SELECT 2, e.sid, NULL, NULL, e.id, e.type, e.seq, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, e.flags, e.body, e.crc
+FROM had JOIN limpet.events e ON e.sid = had.sid AND e.seq > had.since
 
 -- name: read
 SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
@@ -113,11 +144,29 @@ UPDATE limpet.sessions s SET lease_us = n.now_us + $5, runnable_us = n.now_us + 
 FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > n.now_us RETURNING s.lease_us
 
 -- name: release
--- With a time to retry the session is held back: the lease's end without a worker.
-UPDATE limpet.sessions SET lease_us = n.now_us + $5, worker = NULL,
-    runnable_us = coalesce(n.now_us + $5, least(pending_us, wake_us))
-FROM (SELECT limpet.now_us() AS now_us) n
-WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND worker IS NOT NULL AND lease_us > n.now_us RETURNING sid
+-- With a time to retry ($5) the session is held back: the lease's end without a worker. So it is, for
+-- $6, if it was claimed and is due for nothing but what it was due for then: pending inputs ($7 of
+-- them since $8) and timers ($9, names and times in JSON). Judged under the row's lock: what is recorded until
+-- then counts.
+WITH held AS MATERIALIZED (
+    SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
+), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held
+), due AS MATERIALIZED (
+    SELECT t.key AS name, (t.value ->> 'at_us')::bigint AS at_us FROM n, jsonb_each(n.timers) t
+    WHERE coalesce(t.value ->> 'kind', 'wake') = 'wake' AND (t.value ->> 'at_us')::bigint <= n.now_us
+), back AS MATERIALIZED (
+    SELECT n.sid, n.now_us, n.now_us + CASE
+        WHEN $5::bigint IS NOT NULL THEN $5
+        WHEN (n.pending_us <= n.now_us OR EXISTS (SELECT FROM due))
+            AND (n.pending = 0 OR (n.pending = $7::integer AND n.pending_us IS NOT DISTINCT FROM $8::bigint))
+            AND NOT EXISTS (SELECT due.name, due.at_us FROM due
+                            EXCEPT SELECT g.key, g.value::bigint FROM jsonb_each_text($9::text::jsonb) g)
+        THEN $6::bigint END AS until_us
+    FROM n
+)
+UPDATE limpet.sessions s SET lease_us = back.until_us, worker = NULL,
+    runnable_us = coalesce(back.until_us, least(s.pending_us, s.wake_us))
+FROM back WHERE s.sid = back.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > back.now_us RETURNING s.sid
 
 -- name: acquire
 WITH held AS MATERIALIZED (
@@ -127,7 +176,8 @@ WITH held AS MATERIALIZED (
 UPDATE limpet.sessions s
 SET fence = s.fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
 FROM n WHERE s.sid = n.sid AND s.deleted_us IS NULL
-    AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4) RETURNING s.fence, s.lease_us
+    AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4)
+RETURNING s.fence, s.lease_us, n.now_us, s.timers::text, s.pending, s.pending_us
 
 -- name: bury
 UPDATE limpet.sessions SET deleted_us = limpet.now_us(), labels = '{}', timers = '{}', pending = 0,

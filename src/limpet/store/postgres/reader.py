@@ -45,10 +45,16 @@ class Reader:
         self.codec, self._secret = codec, secret
 
     async def load(
-        self, conn: Connection, key: Key, *, tail: int = 0, scopes: bool = False
+        self,
+        conn: Connection,
+        key: Key,
+        *,
+        tail: int = 0,
+        scopes: bool = False,
+        since_us: int | None = None,
     ) -> Found:
         """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
-        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes)
+        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes, since_us)
         heads = [row for row in found if row["kind"] == 0]
         if not heads:
             if await self.erasure(conn, key) is not None:
@@ -58,7 +64,7 @@ class Reader:
             raise SessionDeleted(key)
         head = rows.head_from(key, heads[0])
         sized = [rows.sized_event(r, head.uid, self.codec) for r in found if r["kind"] == 2]
-        snapshot = next((self._snapshot(head, r) for r in found if r["kind"] == 1), None)
+        snapshot = next((self.snapshot(head, r) for r in found if r["kind"] == 1), None)
         if snapshot is not None and snapshot[1] is None and tail < _ALL:
             return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
         events = bare(sized)
@@ -94,7 +100,8 @@ class Reader:
         settled = Fold(head, fold.fields, fold.versions)
         return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
 
-    def _snapshot(self, head: Head, row: Any) -> Snapshot:
+    def snapshot(self, head: Head, row: Any) -> Snapshot:
+        """The fold that a snapshot's row keeps, if it can be read."""
         seq = row["seq"]
         place = Place("snapshot", head.uid, str(seq))
         try:

@@ -15,6 +15,7 @@ from limpet.model.fold import ScopeKey, ScopeValue, scope_next
 from limpet.model.head import Head, Timer
 from limpet.model.keys import Key
 from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.model.reasons import Reasons, due_for
 from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
@@ -56,6 +57,11 @@ def head_from(key: Key, row: Any) -> Head:
         None if row["invocation_id"] is None else int(row["invocation_id"]),
         row["cause"],
     )
+
+
+def reasons_from(now_us: int, timers: str, pending: int, pending_us: int | None) -> Reasons:
+    """What made a session due, as a claim or a lock found it."""
+    return due_for(_timers(timers), pending, pending_us, now_us)
 
 
 def buried(key: Key, row: Any) -> Head:

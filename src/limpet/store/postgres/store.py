@@ -31,6 +31,7 @@ from limpet.store import bodies
 from limpet.store.codec import Codec
 from limpet.store.pages import bare, newest, page
 from limpet.store.postgres import audit, doctor, feed, heads, rows, work
+from limpet.store.postgres import states as states_of
 from limpet.store.postgres.address import where
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import (
@@ -63,6 +64,7 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
 
@@ -200,10 +202,10 @@ class PostgresStore:
     # --- reading -------------------------------------------------------------------------------
 
     async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
-        found = await self._with(lambda conn: self._reader.load(conn, key, tail=tail, scopes=True))
-        events = bare(newest(found.events, tail))
-        if since_us is not None:
-            events = tuple(event for event in events if event.at_us >= since_us)
+        found = await self._with(
+            lambda conn: self._reader.load(conn, key, tail=tail, scopes=True, since_us=since_us)
+        )
+        events = newest_since(bare(newest(found.events, tail)), since_us)
         fold = found.live.fold
         scopes = values(found.scopes)
         return Loaded(fold.head, fold.fields, fold.versions, scopes, events, found.damaged)
@@ -236,10 +238,11 @@ class PostgresStore:
         uid, codec = found[0]["uid"], self._reader.codec
         return page(rows.sized_event(r, uid, codec) for r in found if r["seq"] is not None)
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
-        found: Page = await self._with(
-            lambda conn: heads.page(conn, query, cursor=cursor, limit=limit)
-        )
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
+        asked = heads.page if not states else partial(states_of.page, self._reader)
+        found: Page = await self._with(lambda conn: asked(conn, query, cursor=cursor, limit=limit))
         return found
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:

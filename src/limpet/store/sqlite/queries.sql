@@ -66,6 +66,40 @@ SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type
 -- name: snapshot
 SELECT seq, flags, body, crc FROM snapshots WHERE sid = ?
 
+-- name: state_sizes
+-- What it takes to read each session's state. The lists of these four are JSON.
+SELECT w.value, coalesce(length(n.body), 0) + coalesce(
+    (SELECT sum(length(e.body) + {overhead}) FROM events e WHERE e.sid = w.value AND e.seq > coalesce(n.seq, 0)), 0)
+FROM json_each(?) w LEFT JOIN snapshots n ON n.sid = w.value
+
+-- name: snapshots_of
+SELECT n.sid, n.seq, n.flags, n.body, n.crc FROM json_each(?) w CROSS JOIN snapshots n ON n.sid = w.value
+
+-- name: events_of
+-- Of each session those beyond a seq, in order: sessions are taken one by one, and each along the index.
+SELECT e.sid, {feed} FROM json_each(?) w
+CROSS JOIN events e ON e.sid = json_extract(w.value, '$[0]') AND e.seq > json_extract(w.value, '$[1]')
+ORDER BY w.key, e.seq
+
+-- name: scopes_of
+-- The newest value of every name of some owners, as the rows from its base on: from name to name
+-- along the index, so that older versions are not looked at.
+WITH RECURSIVE names (app, user, name) AS (
+    SELECT json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]'),
+           (SELECT min(s.name) FROM scopes s
+            WHERE s.app = json_extract(w.value, '$[0]') AND s.user = json_extract(w.value, '$[1]'))
+    FROM json_each(?) w
+    UNION ALL
+    SELECT n.app, n.user, (SELECT min(s.name) FROM scopes s WHERE s.app = n.app AND s.user = n.user AND s.name > n.name)
+    FROM names n WHERE n.name IS NOT NULL
+)
+SELECT n.app, n.user, n.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
+FROM names n CROSS JOIN scopes r
+    ON r.app = n.app AND r.user = n.user AND r.name = n.name AND r.version >= (
+        SELECT b.base FROM scopes b WHERE b.app = n.app AND b.user = n.user AND b.name = n.name
+        ORDER BY b.version DESC LIMIT 1)
+WHERE n.name IS NOT NULL ORDER BY n.app, n.user, n.name, r.version
+
 -- name: scope_any
 SELECT 1 FROM scopes WHERE app = ? AND user = ? LIMIT 1
 
@@ -115,14 +149,14 @@ WHERE sid = ?
 SELECT priority FROM sessions WHERE runnable_us IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
 
 -- name: due
-SELECT sid, app, user, id, fence FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
+SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
 
 -- name: due_priority_in_app
 SELECT priority FROM sessions WHERE app = ? AND runnable_us IS NOT NULL AND priority < ?
 ORDER BY priority DESC LIMIT 1
 
 -- name: due_in_app
-SELECT sid, app, user, id, fence FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
+SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
 ORDER BY runnable_us, sid LIMIT ?
 
 -- name: set_lease

@@ -39,6 +39,7 @@ from limpet.store.sqlite.sql import SQL
 
 _PAGE = 500
 _STRETCH = 2_000
+_BACK = 32
 
 
 class Found(msgspec.Struct):
@@ -135,16 +136,23 @@ class Reader:
 
     def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
         """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""
-        start = Fold(blank(head.key, head.uid, head.created_us))
         try:
             row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
+        except (apsw.CorruptError, UnicodeDecodeError):
+            row = None
+        return self.snapshot_in(row, head)
+
+    def snapshot_in(self, row: tuple[Any, ...] | None, head: Head) -> tuple[Fold, int]:
+        """The same, of a row that was read."""
+        start = Fold(blank(head.key, head.uid, head.created_us))
+        try:
             if row is None or row[0] > head.version:
                 return start, 0
             seq, flags, body, crc = row
             place = Place("snapshot", head.uid, str(seq))
             raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
             fields, versions = bodies.snapshot_from(raw)
-        except (apsw.CorruptError, Damaged, msgspec.MsgspecError, TypeError, UnicodeDecodeError):
+        except (Damaged, msgspec.MsgspecError, TypeError, UnicodeDecodeError):
             return start, 0  # even a value of another kind than its column's: one bit makes it so
         at = msgspec.structs.replace(start.head, version=seq)
         return Fold(at, fields, versions), len(raw)
@@ -170,6 +178,24 @@ class Reader:
             sql = sql.replace(f"SELECT {rows.EVENT_COLUMNS}", "SELECT seq")
             seqs = self._rows(sql, (sid, *args))
             return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
+
+    def newest(
+        self, sid: int, head: Head, limit: int, since_us: int | None, room: Room
+    ) -> tuple[Event, ...]:
+        """The last events, and of those none much older than a time: read back page by page."""
+        size = limit if since_us is None else min(limit, _BACK)
+        found: list[Event] = []
+        past = head.version + 1
+        while len(found) < limit and not room.full:
+            args = (past, min(size, limit - len(found)))
+            page = self.events(sid, head.uid, SQL["events_last"], *args, room=room)
+            found += page
+            if not page or page[-1].seq >= past:
+                break  # the beginning, or an index out of order that would never end
+            if since_us is not None and 0 < page[-1].at_us < since_us:
+                break  # 0: a row that cannot be read says nothing
+            past, size = page[-1].seq, size * 2
+        return tuple(reversed(found))
 
     def _event(self, sid: int, uid: str, seq: int) -> tuple[Event, int]:
         try:

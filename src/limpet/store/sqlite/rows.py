@@ -14,6 +14,7 @@ from limpet.model.events import Event, decode_body
 from limpet.model.fold import Record
 from limpet.model.head import Head, Timer
 from limpet.model.keys import Key
+from limpet.model.reasons import NONE, Reasons, due_for
 from limpet.model.values import EMPTY, FrozenDict
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
@@ -178,6 +179,23 @@ def _head_from(row: tuple[Any, ...]) -> Head:
         lease_us,
         worker,
     )
+
+
+def key_of(row: tuple[Any, ...]) -> Key:
+    """The key in a row of HEAD_COLUMNS. Raises Damaged."""
+    try:
+        return Key(*row[1:4])
+    except (LimpetError, TypeError) as error:
+        raise Damaged(f"the key {'/'.join(map(str, row[1:4]))} cannot be read") from error
+
+
+def reasons_from(now_us: int, timers: Any, pending: Any, pending_us: Any) -> Reasons:
+    """What made a session due, read without the rest of its head. A damaged column gives none."""
+    try:
+        named = {} if timers is None else _timers(timers)
+    except (msgspec.MsgspecError, TypeError, ValueError):
+        return NONE
+    return due_for(named, pending, pending_us, now_us)
 
 
 def session_row(head: Head) -> tuple[Any, ...]:

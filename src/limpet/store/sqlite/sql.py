@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
 
 _FEED: Final = ", ".join(f"e.{column}" for column in EVENT_COLUMNS.split(", "))
@@ -20,6 +21,7 @@ def _load() -> dict[str, str]:
         .replace("{head}", HEAD_COLUMNS)
         .replace("{event}", EVENT_COLUMNS)
         .replace("{feed}", _FEED)
+        .replace("{overhead}", str(EVENT_OVERHEAD_BYTES))
         for name, body in zip(names, bodies, strict=True)
     }
 

@@ -49,7 +49,9 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.select import newest_since
 from limpet.store.sqlite import doctor, heads, remove
+from limpet.store.sqlite import states as states_of
 from limpet.store.sqlite.audit import Audit
 from limpet.store.sqlite.backup import back_up
 from limpet.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
@@ -178,9 +180,26 @@ class SQLiteStore:
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return self._read(lambda: self._pending_inputs(key, limit))
 
-    async def heads(self, query: Query, *, cursor: str | None, limit: int) -> Page:
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
         conn = self._reader.conn
+        if states:
+            return self._read(lambda: self._states(query, cursor, limit))
         return self._read(lambda: heads.page(conn, query, cursor=cursor, limit=limit))
+
+    def _states(self, query: Query, cursor: str | None, limit: int) -> Page:
+        with self._reader.instant():
+            return states_of.page(self._reader, self._known, query, cursor=cursor, limit=limit)
+
+    def _known(self, head: Head) -> Fold | None:
+        """The fold at this very head, if the writer remembers it whole."""
+        live = None if self._writer is None else self._writer.cache.peek(head.key)
+        if live is None or live.damaged:
+            return None
+        fold = live.fold
+        same = (fold.head.version, fold.head.uid) == (head.version, head.uid)
+        return fold if same else None
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
@@ -287,34 +306,34 @@ class SQLiteStore:
         reader = self._reader
         with reader.instant():
             sid, head = reader.living(key)
-            fold, events, damaged = self._fold(sid, key, head, tail)
+            fold, events, damaged = self._fold(sid, head, tail)
             if len(events) < min(tail, head.version):
-                events = self._newest(sid, key, head, tail)
+                events = self._newest(sid, key, head, tail, since_us)
             scopes = reader.scopes(key.app, key.user)
-        if since_us is not None:
-            events = tuple(event for event in events if event.at_us >= since_us)
+        events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
         damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
         return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
 
     def _fold(
-        self, sid: int, key: Key, head: Head, tail: int
+        self, sid: int, head: Head, tail: int
     ) -> tuple[Fold, tuple[Event, ...], tuple[int, ...]]:
         """The fold at this head: the writer's if it is just that, else read from the tables."""
-        live = None if self._writer is None else self._writer.cache.peek(key)
-        if live is not None and not live.damaged:
-            fold = live.fold
-            if fold.head.version == head.version and fold.head.uid == head.uid:
-                return fold, (), ()
+        fold = self._known(head)
+        if fold is not None:
+            return fold, (), ()
         found = self._reader.found(sid, head, tail=tail)
         return found.fold, found.events, found.damaged
 
-    def _newest(self, sid: int, key: Key, head: Head, limit: int) -> tuple[Event, ...]:
-        """The last events, as many as fit a page, ascending."""
+    def _newest(
+        self, sid: int, key: Key, head: Head, limit: int, since_us: int | None = None
+    ) -> tuple[Event, ...]:
+        """The last events, as many as fit a page, ascending; of a time, hardly any older."""
         last = self._last(key, head, limit)
         if last is None:
-            room, sql = Room(), SQL["events_last"]
-            read = self._reader.events(sid, head.uid, sql, head.version + 1, limit, room=room)
-            last = self._keep_last(key, read[::-1], room.used)
+            room = Room()
+            last = self._reader.newest(sid, head, limit, since_us, room)
+            if since_us is None:
+                self._keep_last(key, last, room.used)
         return last
 
     def _last(self, key: Key, head: Head, limit: int) -> tuple[Event, ...] | None:
@@ -329,13 +348,12 @@ class SQLiteStore:
                 return last[len(last) - min(limit, len(last)) :]
         return None
 
-    def _keep_last(self, key: Key, last: tuple[Event, ...], size: int) -> tuple[Event, ...]:
+    def _keep_last(self, key: Key, last: tuple[Event, ...], size: int) -> None:
         """Remember the last events that were read: they are asked for again and again."""
         if 0 < len(last) <= TAIL_MAX and size <= TAIL_MAX * TAIL_BYTES_MAX:
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()
             self._tails[key] = last
-        return last
 
     def _events(
         self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool

@@ -11,8 +11,9 @@ from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model.due import runnable_us
 from limpet.model.head import Head
 from limpet.model.keys import Key
-from limpet.model.lease import Lease, acquired, lease_of, released, renewed
+from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed
 from limpet.model.limits import PRIORITY_MAX
+from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.writer import Writer
 from limpet.store.work import span_us
@@ -32,8 +33,16 @@ class Desk:
             until_us = now_us + span_us(lease_seconds)
             found = due(self._writer.conn, now_us, limit, app)
             leases = [
-                Lease(Key(*key), worker, fence + 1, until_us, lease_seconds)
-                for _, *key, fence in found
+                Lease(
+                    Key(app, user, id),
+                    worker,
+                    fence + 1,
+                    until_us,
+                    lease_seconds,
+                    now_us,
+                    rows.reasons_from(now_us, *wants),
+                )
+                for _, app, user, id, fence, *wants in found
             ]
             values = [
                 (lease.fence, until_us, worker, until_us, row[0])
@@ -45,18 +54,21 @@ class Desk:
         return tuple(leases)
 
     def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        return self._change(
+        after, _ = self._change(
             lease.key,
             lease_seconds,
             lambda head, now_us, until_us: renewed(head, lease.fence, now_us, until_us),
         )
+        assert after.lease_us is not None
+        return lasting(lease, after.lease_us, lease_seconds)
 
     def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        return self._change(
+        after, now_us = self._change(
             key,
             lease_seconds,
             lambda head, now_us, until_us: acquired(head, worker, now_us, until_us),
         )
+        return lease_of(after, lease_seconds, now_us, lock=True)
 
     def release(self, lease: Lease, retry_seconds: float | None) -> bool:
         with self._writer.transaction():
@@ -66,7 +78,7 @@ class Desk:
                 return False
             now_us = self._clock()
             retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-            after = released(head, lease.fence, now_us, retry_us)
+            after = given_back(head, lease, now_us, retry_us)
             if after is None:
                 return False
             self._write(sid, after)
@@ -75,14 +87,15 @@ class Desk:
 
     def _change(
         self, key: Key, lease_seconds: float, change: Callable[[Head, int, int], Head]
-    ) -> Lease:
+    ) -> tuple[Head, int]:
+        """The head under the changed lease, and the time it was judged by."""
         with self._writer.transaction():
             sid, head = self._writer.reader.living(key)
             now_us = self._clock()
             after = change(head, now_us, now_us + span_us(lease_seconds))
             self._write(sid, after)
         self._settle(after.key, after.fence, after.lease_us, after.worker)
-        return lease_of(after, lease_seconds)
+        return after, now_us
 
     def _write(self, sid: int, head: Head) -> None:
         values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
@@ -96,9 +109,9 @@ class Desk:
 
 
 def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list[tuple[Any, ...]]:
-    """sid, key and fence of the first sessions that are due, from the highest priority down.
+    """sid, key, fence and reasons of the first sessions that are due, the highest priority first.
 
-    No more is read of them: a head that is damaged must not stand in the way of the others.
+    The rest of their heads is not read: a damaged one must not stand in the way of the others.
     """
     of_app, where = ("_in_app", (app,)) if app is not None else ("", ())
     found: list[tuple[Any, ...]] = []

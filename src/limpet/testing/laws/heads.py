@@ -195,8 +195,6 @@ class HeadLaws:
             Query(labels=GOLD),
             Query(order="updated"),
             Query(app="shop", labels=GOLD, order="updated"),
-            Query(app="shop", order="updated", created_after_us=1),
-            Query(app="shop", order="created", updated_after_us=1),
             Query(app="shop", order="size"),  # type: ignore[arg-type]  # wrong on purpose
         ],
         ids=str,

@@ -148,3 +148,25 @@ class RepeatLaws:
         recorded = [event.id for event in await log(store, A)][1:]
         assert sorted(recorded) == sorted({id for ids in batches for id in ids})
         assert (await load(store, A)).fields == {"n": 14}
+
+    async def test_a_repeat_is_marked_and_nothing_else_is(self, store: Store) -> None:
+        """Each event of an answer says whether it was recorded before; a reader sees no mark."""
+        await create(store, A)
+        made = await add(store, A, draft(id="x"), draft(id="y"), draft(id="x"))
+        assert [event.repeated for event in made.events] == [False, False, True]
+        again = await add(store, A, draft(id="new"), draft("user.said", id="y"))
+        assert [event.repeated for event in again.events] == [False, True]
+        assert not any(event.repeated for event in await log(store, A))
+        assert not any(event.repeated for event in (await load(store, A)).events)
+
+    async def test_a_repeated_creation_is_marked(self, store: Store) -> None:
+        """As every other event."""
+        (first,) = await store.commit([creation(A, id="birth")])
+        (again,) = await store.commit([creation(A, id="birth")])
+        assert (first.events[0].repeated, again.events[0].repeated) == (False, True)
+
+    async def test_of_racing_retries_one_is_not_marked(self, store: Store) -> None:
+        """Exactly one of twenty callers with one id recorded it."""
+        await create(store, A)
+        answers = await asyncio.gather(*(add(store, A, draft(id="x")) for _ in range(20)))
+        assert sorted(answer.events[0].repeated for answer in answers) == [False] + [True] * 19

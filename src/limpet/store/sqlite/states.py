@@ -1,0 +1,161 @@
+"""States of a page of sessions, read together: snapshots, events since, and shared names.
+
+A few statements for the whole page, in the instant in which its heads are read. If a page of the
+file is broken, each session is read by itself, so that only that one is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeAlias
+
+import apsw
+import msgspec
+
+from limpet.errors import LimpetError
+from limpet.model import limits
+from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
+from limpet.model.head import Head, blank
+from limpet.model.keys import Key
+from limpet.model.values import FrozenDict, freeze
+from limpet.store import bodies
+from limpet.store.codec import Damaged
+from limpet.store.protocol import Page, Query, scope_fields
+from limpet.store.sqlite import heads, rows
+from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.sql import SQL
+
+Known: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
+Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
+_BROKEN = (apsw.CorruptError, UnicodeDecodeError)
+
+
+def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limit: int) -> Page:
+    """A page of heads with their states. To be called within one instant."""
+    found, more = heads.rows_of(reader.conn, query, cursor=cursor, limit=limit)
+    kept = [(row[0], heads.head_of(row)) for row in found]
+    folds = {head.key: fold for _, head in kept if (fold := known(head)) is not None}
+    count = _within(reader, kept, [sid for sid, head in kept if head.key not in folds])
+    if count < len(kept):
+        kept, more = kept[:count], heads.cursor_after(found[count - 1], query)
+    folds |= _folded(reader, [(sid, head) for sid, head in kept if head.key not in folds])
+    names = _names(reader, [head.key for _, head in kept])
+    listed = tuple([head for _, head in kept])
+    states = {
+        head.key: FrozenDict({**folds[head.key].fields, **_shared(names, head.key)})
+        for head in listed
+        if head.key in folds and _owners(head.key) <= names.keys()
+    }
+    damaged = tuple([head.key for head in listed if head.key not in states])
+    return Page(listed, more, states, damaged)
+
+
+def _within(reader: Reader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
+    """How many of them to read, by the bytes that it takes: one at least."""
+    if not unread:
+        return len(kept)
+    try:
+        found: Any = reader.conn.execute(SQL["state_sizes"], (_listed(unread),)).fetchall()
+    except _BROKEN:
+        return len(kept)
+    sizes, total = dict(found), 0
+    for count, (sid, _) in enumerate(kept):
+        if total > limits.STATES_BYTES_MAX:
+            return count
+        total += sizes.get(sid, 0)
+    return len(kept)
+
+
+def _folded(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
+    """The sessions at their heads, without those of which an event cannot be read."""
+    if not wanted:
+        return {}
+    try:
+        found = _in_bulk(reader, wanted)
+    except _BROKEN:
+        found = {head.key: _alone(reader, sid, head) for sid, head in wanted}
+    return {key: fold for key, fold in found.items() if fold is not None}
+
+
+def _in_bulk(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold | None]:
+    by_sid = dict(wanted)
+    folds = {sid: Fold(blank(head.key, head.uid, head.created_us)) for sid, head in wanted}
+    for sid, *row in reader.conn.execute(SQL["snapshots_of"], (_listed(by_sid),)):
+        folds[sid] = reader.snapshot_in(tuple(row), by_sid[sid])[0]
+    whole = dict.fromkeys(by_sid, True)
+    since = _listed([[sid, fold.head.version] for sid, fold in folds.items()])
+    for sid, *row in reader.conn.execute(SQL["events_of"], (since,)):
+        event = rows.event_from(tuple(row), by_sid[sid].uid, reader.codec)
+        dense = event.seq == folds[sid].head.version + 1
+        folds[sid], readable = replay_any(folds[sid], event)
+        whole[sid] = whole[sid] and dense and readable
+    for sid, head in wanted:
+        whole[sid] = whole[sid] and folds[sid].head.version == head.version
+    return {head.key: folds[sid] if whole[sid] else None for sid, head in wanted}
+
+
+def _alone(reader: Reader, sid: int, head: Head) -> Fold | None:
+    try:
+        found = reader.found(sid, head)
+    except _BROKEN:
+        return None
+    return None if found.damaged else found.fold
+
+
+# --- shared names --------------------------------------------------------------------------------
+
+
+def _owners(key: Key) -> set[tuple[str, str]]:
+    """Whose names a session sees: its app's own, and its user's."""
+    return {(key.app, ""), (key.app, key.user)}
+
+
+def _names(reader: Reader, keys: Iterable[Key]) -> Names:
+    """The newest version of every name that these sessions see, each owner's read once.
+
+    An owner whose names lie on a broken page of the file is left out.
+    """
+    owners = sorted({owner for key in keys for owner in _owners(key)})
+    try:
+        return _names_of(reader, owners)
+    except _BROKEN:
+        found: Names = {}
+        for owner in owners:
+            with suppress(*_BROKEN):
+                found |= _names_of(reader, [owner])
+        return found
+
+
+def _names_of(reader: Reader, owners: list[tuple[str, str]]) -> Names:
+    found: Names = {owner: {} for owner in owners}
+    for app, user, name, *row in reader.conn.execute(SQL["scopes_of"], (_listed(owners),)):
+        of = found[app, user]
+        of[name] = _next(reader, (app, user, name), of.get(name), tuple(row))
+    return found
+
+
+def _next(
+    reader: Reader, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]
+) -> ScopeValue:
+    """The value after one more row of a name. One that cannot be read is told, not raised."""
+    version, base, form, flags, body, crc, uid, seq = row
+    try:
+        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
+        raw = reader.codec.unpack(flags, body, crc, lambda: place, bound=True)
+        if form == bodies.DELETED:
+            return ScopeValue(version, None, True)
+        if form == bodies.WHOLE:
+            return ScopeValue(version, freeze(msgspec.json.decode(raw)))
+        return scope_next(key, before, bodies.scope_op_from(raw))
+    except (Damaged, msgspec.MsgspecError, LimpetError, UnicodeDecodeError) as error:
+        return ScopeValue(version, None, False, str(error))
+
+
+def _shared(names: Names, key: Key) -> dict[str, Any]:
+    return {**scope_fields(names[key.app, ""]), **scope_fields(names[key.app, key.user])}
+
+
+def _listed(items: Iterable[Any]) -> str:
+    """Numbers or names as JSON, for json_each."""
+    return msgspec.json.encode(list(items)).decode()

@@ -1,0 +1,195 @@
+"""Left as found: what a lease says of its claim, and a release that would only be claimed again."""
+
+from __future__ import annotations
+
+import msgspec
+
+from limpet.model.due import runnable_us
+from limpet.model.events import to_time
+from limpet.model.keys import Key
+from limpet.model.lease import LEFT_US, Lease
+from limpet.model.reasons import Reasons
+from limpet.store.work import WorkStore
+from limpet.testing.commits import add, create, draft, key, load
+from limpet.testing.laws.facts import processed, timer
+from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids
+
+A, B = key("a"), key("b")
+LEFT_SECONDS = LEFT_US / 1_000_000
+SAID = "user.said"
+
+
+async def _said(store: WorkStore, times: int = 1) -> Lease:
+    """A session with so many inputs from seq 2 on, claimed for them."""
+    await create(store, A)
+    await add(store, A, *(draft(SAID) for _ in range(times)))
+    (lease,) = await claim(store)
+    return lease
+
+
+async def _is_held(store: WorkStore, of: Key = A) -> bool:
+    """Whether nobody holds it, and a claim does not give it before some time."""
+    head = (await load(store, of)).head
+    return head.worker is None and head.lease_us is not None and runnable_us(head) == head.lease_us
+
+
+async def _is_due(store: WorkStore, of: Key = A) -> bool:
+    """Whether a claim gives it at once, as its inputs and timers say."""
+    return (await load(store, of)).head.lease_us is None and bool(await claim(store))
+
+
+async def _cleared(store: WorkStore, name: str) -> None:
+    await add(store, A, draft("session.timer_cleared", {"name": name}))
+
+
+class LeftLaws:
+    """For stores that give leases."""
+
+    # --- what a lease tells of its claim -------------------------------------------------------
+
+    async def test_a_lease_tells_when_it_was_claimed_and_for_which_timers(
+        self, store: WorkStore
+    ) -> None:
+        """By the store's clock; only wake timers that are due, the longest due first."""
+        await due(store, A, 3_000, timer("b", 1_000), timer("later", FAR_US))
+        await add(store, A, timer("end", 500, "deadline"))
+        for lease in (*await claim(store), await store.acquire(A, "w", 60)):
+            assert lease.timers == ("b", "t")
+            assert lease.claimed_us == lease.until_us - 60_000_000
+            assert lease.claimed_at == to_time(lease.claimed_us)
+        assert lease.lock
+
+    async def test_a_lease_without_a_due_timer_names_none(self, store: WorkStore) -> None:
+        """Claimed for input, or locked with nothing to do."""
+        lease = await _said(store)
+        await create(store, B)
+        assert (lease.timers, lease.lock) == ((), False)
+        assert (await store.acquire(B, "me", 60)).timers == ()
+
+    async def test_a_renewed_lease_keeps_its_claim(self, store: WorkStore, age: Age) -> None:
+        """When and why it was given does not change with its end, nor with what is recorded."""
+        lease = await claimed(store)
+        await age(5)
+        await add(store, A, timer("new", 2_000))
+        renewed = await store.renew(lease, 90)
+        assert (renewed.claimed_us, renewed.timers) == (lease.claimed_us, ("t",))
+        assert await store.release(renewed)
+        assert await _is_due(store)
+
+    # --- held back -----------------------------------------------------------------------------
+
+    async def test_a_timer_that_was_left_is_held_back_for_a_moment(
+        self, store: WorkStore, age: Age
+    ) -> None:
+        """Whatever else was recorded: nobody is given it before, and then somebody is."""
+        lease = await claimed(store)
+        await add(store, A, draft("agent.said"), fence=lease.fence)
+        assert await store.release(lease)
+        assert await _is_held(store)
+        assert (await store.verify(None)).ok
+        await age(LEFT_SECONDS)
+        assert ids(await claim(store)) == "a"
+
+    async def test_inputs_that_were_left_are_held_back_for_a_moment(
+        self, store: WorkStore, age: Age
+    ) -> None:
+        """What was not processed and is all there is would only be claimed again."""
+        lease = await _said(store, 2)
+        assert await store.release(lease)
+        assert await _is_held(store)
+        await age(LEFT_SECONDS)
+        assert ids(await claim(store)) == "a"
+
+    async def test_a_left_timer_is_held_back_though_inputs_were_processed(
+        self, store: WorkStore
+    ) -> None:
+        """The one reason that is left was there at the claim."""
+        await due(store, A, 1_000, draft(SAID))
+        (lease,) = await claim(store)
+        await add(store, A, processed(3), fence=lease.fence)
+        assert await store.release(lease)
+        assert await _is_held(store)
+
+    async def test_the_same_timer_set_again_is_the_same_timer(self, store: WorkStore) -> None:
+        """To the same time: nothing is new about it."""
+        lease = await claimed(store)
+        await add(store, A, timer("t", 1_000), fence=lease.fence)
+        assert await store.release(lease)
+        assert await _is_held(store)
+
+    async def test_a_timer_left_twice_is_held_back_twice(self, store: WorkStore, age: Age) -> None:
+        """Each round of such a worker takes at least the moment."""
+        lease = await claimed(store)
+        for _ in range(3):
+            assert await store.release(lease)
+            assert await _is_held(store)
+            await age(LEFT_SECONDS)
+            (lease,) = await claim(store)
+        assert lease.fence == 4
+
+    # --- due at once ---------------------------------------------------------------------------
+
+    async def test_input_that_came_meanwhile_is_due_at_once(self, store: WorkStore) -> None:
+        """Beside a timer or an input that was left."""
+        for lease in (await claimed(store), await _other(store)):
+            await add(store, lease.key, draft(SAID))
+            assert await store.release(lease)
+            assert await _is_due(store, lease.key)
+
+    async def test_inputs_done_one_at_a_time_are_due_at_once(self, store: WorkStore) -> None:
+        """A worker that processed one of several goes on with the next without a pause."""
+        lease = await _said(store, 3)
+        for seq in (2, 3):
+            await add(store, A, draft("agent.said"), processed(seq), fence=lease.fence)
+            assert await store.release(lease)
+            (lease,) = await claim(store)
+        assert await store.release(lease)
+        assert await _is_held(store)
+
+    async def test_a_new_timer_is_due_at_once(self, store: WorkStore) -> None:
+        """Another name, or the same name at another time, be it long past."""
+        for name, at_us in (("u", 1_000), ("t", 999)):
+            lease = await claimed(store, key(name))
+            await add(store, lease.key, timer(name, at_us), fence=lease.fence)
+            assert await store.release(lease)
+            assert await _is_due(store, lease.key)
+
+    async def test_a_timer_that_fell_due_meanwhile_is_due_at_once(self, store: WorkStore) -> None:
+        """It is not among the reasons that were given with the lease."""
+        await due(store, A, 1_000, timer("soon", 2_000))
+        (lease,) = await claim(store)
+        assert lease.timers == ("t", "soon")
+        before = msgspec.structs.replace(lease, reasons=Reasons((("t", 1_000),)))
+        assert await store.release(before)
+        assert await _is_due(store)
+
+    async def test_what_was_done_is_not_held_back(self, store: WorkStore) -> None:
+        """A session that is not due now keeps the time at which it will be."""
+        lease = await claimed(store)
+        await add(store, A, timer("later", FAR_US))
+        await _cleared(store, "t")
+        assert await store.release(lease)
+        assert runnable_us((await load(store, A)).head) == FAR_US
+
+    async def test_a_time_to_retry_goes_before(self, store: WorkStore, age: Age) -> None:
+        """Who says when to try again is taken at its word, be it at once."""
+        lease = await claimed(store)
+        assert await store.release(lease, 0)
+        (lease,) = await claim(store)
+        assert await store.release(lease, 60)
+        await age(LEFT_SECONDS)
+        assert await claim(store) == ()
+
+    async def test_a_lock_leaves_a_session_as_due_as_it_was(self, store: WorkStore) -> None:
+        """Its holder was not asked to do what the session is due for."""
+        await due(store, A)
+        lock = await store.acquire(A, "me", 60)
+        assert await store.release(lock)
+        assert runnable_us((await load(store, A)).head) == 1_000
+
+
+async def _other(store: WorkStore) -> Lease:
+    await create(store, B)
+    await add(store, B, draft(SAID))
+    (lease,) = await claim(store)
+    return lease
