@@ -277,7 +277,8 @@ class Session(Generic[S]):
 
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
         `change` is called again on the newest state; SessionConflict after too many tries. Going
-        through all names notices new session fields, not new app: or user: names. With typed
+        through all names, or copying the state, notices new session fields, not new app: or user:
+        names. With typed
         state it returns an update as `apply` takes it, made again if anything was written.
         SessionCorrupt if an event is damaged: what it did would be missing from what is computed.
         """
