@@ -194,6 +194,7 @@ class CommitBuilder:
         if known is None:
             if session._head is None:
                 raise SessionNotLoaded("the state")
+            session._check_whole()
             known = _Known(session.head, session._fields, session._versions)
             for owner, draft in zip(self._sessions, self._drafts, strict=True):
                 if owner.key == session.key:

@@ -49,7 +49,8 @@ if TYPE_CHECKING:
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
 _NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
-_MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch)  # on the state that was known
+# On the state that was known.
+_MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
 S = TypeVar("S", covariant=True)
@@ -278,13 +279,12 @@ class Session(Generic[S]):
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
         `change` is called again on the newest state; SessionConflict after too many tries. Going
         through all names, or copying the state, notices new session fields, not new app: or user:
-        names. With typed
-        state it returns an update as `apply` takes it, made again if anything was written.
-        SessionCorrupt if an event is damaged: what it did would be missing from what is computed.
+        names. With typed state it returns an update as `apply` takes it, made again if anything
+        was written. SessionCorrupt if an event, or a name that was looked at, cannot be read: it
+        would be missing from what is computed.
         """
         check_change(change)
-        await self.refresh()  # "nothing to do" must be decided on the newest state too
-        self._check_whole()
+        await self._refresh_whole()  # "nothing to do" must be decided on the newest state too
         return await self._persist(lambda: self._try_update(change, actor))
 
     async def apply(
@@ -320,13 +320,12 @@ class Session(Generic[S]):
             correlation_id=correlation_id,
             wake_id=wake_id,
         )
-        if self._head is None or self._scopes is None:
-            await self.refresh()
         try:
+            await self._know()
             event = await self._persist(
                 lambda: self._try_apply(update, draft, reserved=type is None)
             )
-        except SchemaViolation:
+        except (SchemaViolation, SessionCorrupt):
             event = await self._repeat(draft)
             if event is None:
                 raise
@@ -369,11 +368,11 @@ class Session(Generic[S]):
         # In this process those who met a conflict go one by one, so that each round has a winner.
         async with self._lp._updating(self.key.app):
             for _ in range(UPDATE_TRIES_MAX):
-                await self.refresh()
+                await self._refresh_whole()
                 with suppress(SessionConflict):
                     return await attempt()
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-            await self.refresh()
+            await self._refresh_whole()
             return await attempt()
 
     async def _try_apply(
@@ -422,11 +421,12 @@ class Session(Generic[S]):
         typed = self._typed
         if typed is None or not any(map(changes_fields, drafts)):
             return await self._commit(drafts, expect)
-        if self._head is None or self._scopes is None:
+        if self._head is None or self._scopes is None or self.damaged:
             await self.refresh()
         for left in reversed(range(UPDATE_TRIES_MAX)):
             if not typed.way(self.head.schema_version):
                 try:
+                    self._check_whole()
                     guards = self._guards(typed.fit_after(self._fields, drafts))
                     schema = self.head.schema_version
                     return await self._commit(drafts, expect, guards, schema)
@@ -467,7 +467,8 @@ class Session(Generic[S]):
             return None
         draft = Draft(type="state.updated", set=changes, actor=actor or self.actor)
         prepared = self._lp._prepare(draft, None, reserved=True)
-        guards = self._guards(reads.names.union(changes))
+        seen = reads.names.union(changes, (self._scopes or ()) if reads.all else ())
+        guards = self._guards(seen)
         expect = self.version if reads.all else None  # it saw which names there are
         return (await self._commit((prepared,), expect, guards))[0]
 
@@ -496,6 +497,15 @@ class Session(Generic[S]):
         self._absorb(committed, drafts)
         return committed.events
 
+    async def _know(self) -> None:
+        """Have state to decide on: read, if it was not yet, or if a part of it was missing."""
+        if self._head is None or self._scopes is None or self.damaged:
+            await self._refresh_whole()
+
+    async def _refresh_whole(self) -> None:
+        await self.refresh()
+        self._check_whole()
+
     def _check_whole(self) -> None:
         if self.damaged:
             raise SessionCorrupt(self.key, f"event {self.damaged[0]} cannot be read")
@@ -522,6 +532,8 @@ class Session(Generic[S]):
             self._head, self._state = committed.head, None
             self._fields, self._versions = committed.fields, committed.versions
             self._extend(committed.events, known)
+            unread = [event.seq for event in self._events if event.damage]
+            self.damaged = tuple(sorted({*committed.damaged, *unread}))
         if self._scopes is not None and committed.scopes:
             self._learn(committed.scopes)
         if any([draft is not None and draft.temp_ops for draft in drafts]):
@@ -540,7 +552,9 @@ class Session(Generic[S]):
         """Take over the newer ones among app: and user: names."""
         assert self._scopes is not None
         for name, scope in scopes.items():
-            if name not in self._scopes or scope.version > self._scopes[name].version:
+            known = self._scopes.get(name)
+            again = known is not None and known.damage is not None  # perhaps it was read now
+            if known is None or scope.version >= known.version + (not again):
                 self._scopes[name] = scope
                 self._state = None
 
@@ -582,8 +596,16 @@ class Session(Generic[S]):
             if kind == "session":
                 found[name] = self._versions.get(name, 0)
             elif kind != "temp":
-                found[name] = self._scopes[name].version if name in self._scopes else 0
+                found[name] = self._scope_version(name)
         return found
+
+    def _scope_version(self, name: str) -> int:
+        """Raises SessionCorrupt if there is a value, and it could not be read."""
+        assert self._scopes is not None
+        scope = self._scopes.get(name)
+        if scope is not None and scope.damage is not None:
+            raise SessionCorrupt(f"{name} of {self.key.app}", scope.damage)
+        return 0 if scope is None else scope.version
 
     def _publish(self, draft: Prepared) -> Event:
         if draft.ops or draft.temp_ops:

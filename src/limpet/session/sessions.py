@@ -241,7 +241,7 @@ class Limpet:
         typed = _typed(state_type, migrations)
         session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
         await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
-        if typed is not None and session.head.schema_version is not None:
+        if typed is not None and session.head.schema_version is not None and not session.damaged:
             typed.prove(session.head, session._fields)
         return session
 

@@ -17,6 +17,7 @@ from limpet.errors import (
     InvalidEvent,
     NotPending,
     SessionConflict,
+    SessionCorrupt,
     SessionExists,
     SessionFenced,
     SessionNotFound,
@@ -35,7 +36,7 @@ from limpet.model.fold import (
 from limpet.model.head import CREATED, INPUT, PROCESSED, blank
 from limpet.model.keys import Key
 from limpet.model.lease import admits
-from limpet.model.ops import scope_of
+from limpet.model.ops import Set, scope_of
 from limpet.store.protocol import Committed
 
 
@@ -140,7 +141,7 @@ class Plan:
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
-        if fold is None:
+        if fold is None or fold.damaged:
             return None
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))
@@ -171,6 +172,7 @@ class Plan:
             fold.versions,
             scopes,
             len(events) - (len(self.records) - before),
+            fold.damaged,
         )
 
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
@@ -199,6 +201,8 @@ class Plan:
             raise SessionFenced(key, commit.fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "the schema", commit.schema, fold.head.schema_version)
+        if fold.damaged and rests_on_state(commit):
+            raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)
             if actual != version:
@@ -211,6 +215,8 @@ class Plan:
         if kind == "session":
             return int(fold.versions.get(name, 0))
         scope = self._scope((key.app, "" if kind == "app" else key.user, name))
+        if scope is not None and scope.damage is not None:
+            raise SessionCorrupt(f"{name} of {key.app}", scope.damage)
         return 0 if scope is None else scope.version
 
     def _record(
@@ -261,3 +267,18 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
+
+
+def rests_on_state(commit: Commit) -> bool:
+    """Whether what a commit asks depends on what the session's own fields hold.
+
+    Guards do, and operations do but for those that replace a whole name, whatever it held.
+    """
+    if commit.guards:
+        return True
+    for draft in commit.drafts:
+        for op in draft.plain_ops:
+            blind = type(op) is Set and len(op.path) == 1
+            if not blind and scope_of(str(op.path[0])) == "session":
+                return True
+    return False

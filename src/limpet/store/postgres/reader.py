@@ -33,7 +33,6 @@ class Found(msgspec.Struct):
     live: Live
     events: tuple[Event, ...]
     scopes: dict[ScopeKey, rows.Name]
-    damaged: tuple[int, ...]
     snapshot: tuple[int, Fold | None] | None  # its seq, and the fold if it can be read
 
 
@@ -60,9 +59,9 @@ class Reader:
         snapshot = next((self._snapshot(head, r) for r in found if r["kind"] == 1), None)
         if snapshot is not None and snapshot[1] is None and tail < _ALL:
             return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
-        live, damaged = self._fold(heads[0]["sid"], head, found, events, snapshot)
+        live = self._fold(heads[0]["sid"], head, found, events, snapshot)
         kept = None if snapshot is None else snapshot[:2]
-        return Found(live, tuple(events), self._names(key, found), damaged, kept)
+        return Found(live, tuple(events), self._names(key, found), kept)
 
     def _fold(
         self,
@@ -71,7 +70,7 @@ class Reader:
         found: list[Any],
         events: list[Event],
         snapshot: Snapshot | None,
-    ) -> tuple[Live, tuple[int, ...]]:
+    ) -> Live:
         _, start, snapshot_bytes = snapshot or (0, None, 0)
         fold = start or Fold(blank(head.key, head.uid, head.created_us))
         delta = sum(
@@ -89,8 +88,8 @@ class Reader:
                     damaged.append(event.seq)
                 seq = event.seq
         damaged += range(seq + 1, head.version + 1)
-        settled = Fold(head, fold.fields, fold.versions)
-        return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
+        settled = Fold(head, fold.fields, fold.versions, tuple(damaged))
+        return Live(sid, settled, snapshot_bytes, delta, 0)
 
     def _snapshot(self, head: Head, row: Any) -> Snapshot:
         seq = row["seq"]

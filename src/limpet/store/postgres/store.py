@@ -202,7 +202,7 @@ class PostgresStore:
             events = tuple(event for event in events if event.at_us >= since_us)
         fold = found.live.fold
         scopes = values(found.scopes)
-        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, found.damaged)
+        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, fold.damaged)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

@@ -48,7 +48,6 @@ class Found(msgspec.Struct):
     snapshot_bytes: int
     delta_bytes: int
     events: tuple[Event, ...]  # those since the snapshot
-    damaged: tuple[int, ...]
 
 
 class Reader:
@@ -126,9 +125,9 @@ class Reader:
             if len(page) < _PAGE:
                 break  # within one instant there is no more, and most sessions are one page
         damaged += range(seq + 1, head.version + 1)
-        settled = Fold(head, fold.fields, fold.versions)
+        settled = Fold(head, fold.fields, fold.versions, tuple(damaged))
         size += EVENT_OVERHEAD_BYTES * len(events)
-        return Found(sid, settled, snapshot_bytes, size, tuple(events), tuple(damaged))
+        return Found(sid, settled, snapshot_bytes, size, tuple(events))
 
     def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
         """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""

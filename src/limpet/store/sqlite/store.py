@@ -306,7 +306,7 @@ class SQLiteStore:
             if fold.head.version == head.version and fold.head.uid == head.uid:
                 return fold, (), ()
         found = self._reader.found(sid, head)
-        return found.fold, found.events, found.damaged
+        return found.fold, found.events, found.fold.damaged
 
     def _last(self, key: Key, head: Head, limit: int) -> tuple[Event, ...] | None:
         """The last events from the writer's memory, if it has them all at this very version.
@@ -321,8 +321,11 @@ class SQLiteStore:
         return None
 
     def _keep_last(self, key: Key, last: tuple[Event, ...]) -> tuple[Event, ...]:
-        """Remember the last events that were read: they are asked for again and again."""
-        if 0 < len(last) <= TAIL_MAX:
+        """Remember the last events that were read: they are asked for again and again.
+
+        But for what could not be read: it may be readable the next time.
+        """
+        if 0 < len(last) <= TAIL_MAX and not any([event.damage for event in last]):
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()
             self._tails[key] = last
