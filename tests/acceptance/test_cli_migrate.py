@@ -386,7 +386,7 @@ def test_an_error_of_ours_in_the_module_is_told_as_what_it_is(here: Path) -> Non
     """A migration that is registered twice, for one."""
     done = run(here, "migrate", URL, "--registry", "twice:TWICE", "--plan")
     assert done.returncode == limpet.MigrationAmbiguous.exit_code
-    assert done.stderr.startswith("limpet: migration.ambiguous\n")
+    assert done.stderr.startswith("limpet: session.migration_ambiguous\n")
 
 
 @pytest.mark.parametrize("both", [(), ("--plan", "--apply")])

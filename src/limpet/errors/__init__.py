@@ -13,7 +13,7 @@
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
-    │   └── MigrationError
+    │   └── MigrationError  (of a session: a SessionError too)
     │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
     │       ├── MigrationFailed       SessionMigrationFailed · CheckpointMigrationFailed

@@ -281,7 +281,8 @@ def forward_of(registry: MigrationRegistry, state_type: type | None) -> Forward:
             "the registry holds no migration, so there is no version to migrate to. Register one, "
             "or give the State class too."
         )
-    return Forward(max(step.target for step in registry.migrations), registry)
+    # Without a class no code is named that could not read a newer minor: that is left alone.
+    return Forward(max(step.target for step in registry.migrations), registry, "keep")
 
 
 def _fate(error: LimpetError) -> Fate:
