@@ -9,7 +9,7 @@
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
-    │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
+    │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -84,6 +84,7 @@ from limpet.errors.session import (
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    SessionTyped,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -169,6 +170,7 @@ __all__ = [
     "SessionNotFound",
     "SessionNotLoaded",
     "SessionSchemaIncompatible",
+    "SessionTyped",
     "StateError",
     "Step",
     "StoreBusy",

@@ -256,6 +256,7 @@ class CommitBuilder:
             fences.pop() if fences else None,
             self._guards.get(sessions[0].key, {}),
             self._schemas.get(sessions[0].key, UNSET),
+            any([self._sessions[p]._classless and changes_fields(self._drafts[p]) for p in places]),
         )
 
 

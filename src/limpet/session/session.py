@@ -71,6 +71,7 @@ class Session(Generic[S]):
         actor: str | None = None,
         lease: Lease | None = None,
         typed: Typed[Any] | None = None,
+        untyped: bool = False,
     ) -> None:
         self._lp = lp
         self.key = key
@@ -85,6 +86,8 @@ class Session(Generic[S]):
         self._events: deque[Event] = deque(maxlen=TAIL_KEPT)
         self._state: FrozenDict | None = None
         self._typed = typed
+        # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
+        self._classless = typed is None and not untyped
 
     def __repr__(self) -> str:
         version = "not loaded" if self._head is None else f"version {self._head.version}"
@@ -235,7 +238,8 @@ class Session(Generic[S]):
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record. A `partial` event only
         reaches followers. Typed state of another MAJOR than was loaded is not changed: raises
-        MigrationError, or migrates it first.
+        MigrationError, or migrates it first. SessionTyped if it would change typed state and this
+        object has no State class.
         """
         draft = Draft(
             type=type,
@@ -487,7 +491,7 @@ class Session(Generic[S]):
         check_expect(expect)
         self._check_temp(drafts)
         fence = None if self.lease is None else self.lease.fence
-        commits = (Commit(self.key, drafts, expect, fence, guards, schema),)
+        commits = (Commit(self.key, drafts, expect, fence, guards, schema, self._classless),)
         try:
             (committed,) = await self._lp._committing(commits)
         except StoreError as error:

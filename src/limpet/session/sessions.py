@@ -161,6 +161,7 @@ class Limpet:
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -173,12 +174,14 @@ class Limpet:
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
         The state is a dict; or an object of a State class: the session is typed then; or an
         Envelope, whose schema version the session keeps, so that a load with a class migrates it
-        or refuses. An actor given here is bound to the session; else the user counts as creator.
+        or refuses; without a class its fields are left alone, unless `untyped` (see get). An actor
+        given here is bound to the session; else the user counts as creator.
         """
         self._store_now()
         key = Key(app, user, self._new_id() if id is None else id)
@@ -187,7 +190,8 @@ class Limpet:
         data = created_data(key, EMPTY if labels is None else labels, begin.schema_version)
         draft = Draft(type=CREATED, data=data, set=begin.fields or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
-        session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed)
+        _check_untyped(begin.typed, untyped=untyped)
+        session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed, untyped=untyped)
         session._check_temp((prepared,))
         try:
             (committed,) = await self._committing((Commit(key, (prepared,), 0),))
@@ -219,6 +223,7 @@ class Limpet:
         tail: int = 20,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def get(
@@ -230,16 +235,19 @@ class Limpet:
         tail: int = 20,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """The session with its state and its last `tail` events (at or after `since`).
 
         With a `state_type` its state is of that class; stored state of another MAJOR is brought
-        there by `migrations`, which is recorded, or MigrationError is raised. `actor` is bound to
-        it. Raises SessionNotFound.
+        there by `migrations`, which is recorded, or MigrationError is raised. Without one, typed
+        state is read and not changed (SessionTyped), unless `untyped`: then whatever is written
+        passes its class by. `actor` is bound to it. Raises SessionNotFound.
         """
         self._store_now()
         typed = _typed(state_type, migrations)
-        session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed)
+        _check_untyped(typed, untyped=untyped)
+        session: Session[Any] = Session(self, _key(key), actor=actor, typed=typed, untyped=untyped)
         await session._load(tail=check_tail(tail), since_us=moment_us("since", since))
         if typed is not None and session.head.schema_version is not None and not session.damaged:
             typed.prove(session.head, session._fields)
@@ -258,7 +266,7 @@ class Limpet:
 
     @overload
     async def find(
-        self, key: AnyKey, *, tail: int = 20, actor: str | None = None
+        self, key: AnyKey, *, tail: int = 20, actor: str | None = None, untyped: bool = False
     ) -> Session[Mapping[str, Any]] | None: ...
 
     async def find(self, key: AnyKey, **how: Any) -> Session[Any] | None:
@@ -294,6 +302,7 @@ class Limpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         tail: int = 20,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def get_or_create(
@@ -307,12 +316,14 @@ class Limpet:
         actor: str | None = None,
         tail: int = 20,
         migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """The session of this key, created with the given state if it is not there yet.
 
         With an object of a State class as state, it is typed in either case.
         """
         how: dict[str, Any] = {"tail": check_tail(tail), "actor": actor, "migrations": migrations}
+        how["untyped"] = untyped
         if not is_plain(state):
             how["state_type"] = type(state)
         key = Key(app, user, id)
@@ -320,6 +331,7 @@ class Limpet:
         if found is not None:
             return found
         begin: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
+        begin["untyped"] = untyped
         try:
             made: Session[Any] = await self.create(app, user, id=id, migrations=migrations, **begin)
         except SessionExists:  # another was faster, which is as good
@@ -339,7 +351,12 @@ class Limpet:
 
     @overload
     def session(
-        self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
+        self,
+        key: AnyKey,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     def session(
@@ -350,10 +367,12 @@ class Limpet:
         migrations: MigrationRegistry | None = None,
         actor: str | None = None,
         lease: Lease | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """A handle, without I/O. Its appends need no load; refresh() reads what there is.
 
         With a `lease` of this session, whatever it writes is refused once the lease is not held.
+        `untyped` as for get.
         """
         self._store_now()
         if lease is not None and check_lease(lease).key != _key(key):
@@ -362,7 +381,8 @@ class Limpet:
                 "on this session."
             )
         typed = _typed(state_type, migrations)
-        return Session(self, _key(key), actor=actor, lease=lease, typed=typed)
+        _check_untyped(typed, untyped=untyped)
+        return Session(self, _key(key), actor=actor, lease=lease, typed=typed, untyped=untyped)
 
     async def list(
         self,
@@ -583,6 +603,13 @@ def _typed(state_type: type[Any] | None, migrations: MigrationRegistry | None) -
     with _pydantic():
         from limpet.session.typed import Typed
     return Typed(state_type, migrations)
+
+
+def _check_untyped(typed: Typed[Any] | None, *, untyped: bool) -> None:
+    if typed is not None and untyped:
+        raise InvalidInput(
+            "untyped=True writes past the State class that was given. Leave out one of the two."
+        )
 
 
 @contextmanager

@@ -201,6 +201,7 @@ class SyncLimpet:
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -221,6 +222,7 @@ class SyncLimpet:
         tail: int = 20,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def find(
@@ -234,7 +236,7 @@ class SyncLimpet:
     ) -> SyncSession[S] | None: ...
     @overload
     def find(
-        self, key: AnyKey, *, tail: int = 20, actor: str | None = None
+        self, key: AnyKey, *, tail: int = 20, actor: str | None = None, untyped: bool = False
     ) -> SyncSession[Mapping[str, Any]] | None: ...
     @overload
     def get_or_create(
@@ -260,6 +262,7 @@ class SyncLimpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         tail: int = 20,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def session(
@@ -273,7 +276,12 @@ class SyncLimpet:
     ) -> SyncSession[S]: ...
     @overload
     def session(
-        self, key: AnyKey, *, actor: str | None = None, lease: Lease | None = None
+        self,
+        key: AnyKey,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     def list(
         self,

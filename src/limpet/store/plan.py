@@ -21,6 +21,7 @@ from limpet.errors import (
     SessionExists,
     SessionFenced,
     SessionNotFound,
+    SessionTyped,
 )
 from limpet.model.events import Commit, Event, Prepared
 from limpet.model.fold import (
@@ -143,6 +144,8 @@ class Plan:
         fold = self.folds.get(key) or self._view.fold(key)
         if fold is None or fold.damaged:
             return None
+        if commit.classless and fold.head.schema_version is not None:
+            return None
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))
         self.folds[key] = after
@@ -163,6 +166,8 @@ class Plan:
                     events[place] = self.given.get((key, draft.id))
                 if events[place] is None:
                     fold, events[place] = self._record(key, fold, draft, scopes)
+            if commit.classless and fold.head.schema_version is not None:
+                self._check_typed(key, fold.head.schema_version, before)
             self._put(self.folds, key, fold)
         assert fold is not None
         return Committed(
@@ -208,6 +213,15 @@ class Plan:
             if actual != version:
                 raise SessionConflict(key, name, version, actual)
         return fold
+
+    def _check_typed(self, key: Key, schema_version: str, before: int) -> None:
+        """Raise SessionTyped if what was just recorded changes the fields of typed state.
+
+        Looked at afterwards: the commit itself may have given the session its version.
+        """
+        for _, rec in self.records[before:]:
+            if any([scope_of(str(op.path[0])) == "session" for op in rec.draft.plain_ops]):
+                raise SessionTyped(key, schema_version)
 
     def _version_of(self, key: Key, fold: Fold, name: str) -> int:
         """The version of a name in state, whatever its scope; 0 if it is not there."""

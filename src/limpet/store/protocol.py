@@ -152,9 +152,11 @@ class Store(Protocol):
         same goes for a guard on an app: or user: name whose value cannot be read. What could not
         be read is not remembered: the next commit reads it again.
 
+        A `classless` commit changes no field of a session that has a schema version: SessionTyped.
+
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
-        SessionConflict, SessionFenced, SessionCorrupt, NotPending, or InvalidInput when an op does
-        not fit.
+        SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, or InvalidInput
+        when an op does not fit.
         """
         ...
 
