@@ -22,6 +22,7 @@ from limpet.cli.commands import Commands
 from limpet.cli.named import named
 from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
+from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
 from limpet.session.migrate import MigrationPlan, apps_of
 from limpet.store.cursor import check_app
@@ -238,7 +239,7 @@ def migrate(
     registry: Annotated[
         str,
         typer.Option(
-            "--registry",
+            "--migrations",
             metavar="MODULE:NAME",
             help="The MigrationRegistry; modules are looked for from the working directory on.",
         ),
@@ -248,7 +249,7 @@ def migrate(
         typer.Option(
             "--state",
             metavar="MODULE:CLASS",
-            help="The State class to migrate to; else the newest version the registry leads to.",
+            help="The State class to migrate to; else the newest version the migrations lead to.",
         ),
     ] = None,
     app_name: Annotated[
@@ -261,6 +262,10 @@ def migrate(
     apply: Annotated[
         bool, typer.Option("--apply", help="Migrate every session that can be.")
     ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="So many failing sessions of each kind; --json has all.")
+    ] = 20,
+    skip: Annotated[int, typer.Option(min=0, help="Begin the list behind so many.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Bring typed state to a new schema version, in every session.
@@ -270,6 +275,7 @@ def migrate(
     others write, safe to interrupt, safe to repeat.
     """
     screen = Screen(as_json=as_json)
+    stuck = Stuck() if as_json else Stuck(skip, limit)
 
     async def run(lp: limpet.Limpet) -> MigrationPlan:
         if app_name is not None:
@@ -281,7 +287,12 @@ def migrate(
             )
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
             return await lp.migrate(
-                migrations, state_type, app=app_name, apply=apply, progress=progress
+                migrations,
+                state_type,
+                app=app_name,
+                apply=apply,
+                failure=stuck.add,
+                progress=progress,
             )
 
     with screen.errors():
@@ -293,10 +304,10 @@ def migrate(
         if app_name is not None and all_apps:
             raise InvalidInput("--app names one app and --all-apps takes all. Give one of the two.")
         with screen.foreign():
-            migrations = named("--registry", registry)
+            migrations = named("--migrations", registry)
             state_type = None if state is None else named("--state", state)
             done = _on(url, run, looking=plan)
-        screen.migration(done)
+        screen.migration(done, stuck)
     raise typer.Exit(0 if done.ok else FOUND)
 
 

@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope import Envelope
     from limpet.model.migrations import MigrationRegistry
     from limpet.model.state import State
-    from limpet.session.migrate import MigrationPlan
+    from limpet.session.migrate import Failure, MigrationPlan
     from limpet.session.typed import Typed
 
 S = TypeVar("S", bound="State")
@@ -479,26 +479,28 @@ class Limpet:
 
     async def migrate(
         self,
-        registry: MigrationRegistry,
+        migrations: MigrationRegistry,
         state_type: type[State] | None = None,
         *,
         app: str | None = None,
         apply: bool = False,
+        failure: Failure | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan:
         """Say what becomes of every session (of an app) on the way to a schema version.
 
         That of the State class, which what comes out has to fit; without one, the newest that the
-        registry leads to. Nothing is written unless `apply`: then each session that can be is
+        migrations lead to. Nothing is written unless `apply`: then each session that can be is
         migrated as get() would, in a commit of its own, and the others are left as they are. Done
-        twice it does nothing more; interrupted, it goes on when called again.
+        twice it does nothing more; interrupted, it goes on when called again. The plan names up to
+        1,000 sessions of each kind of failure; `failure(key, fate, reason)` is told of every one.
         """
         self._store_now()
         from limpet.session.migrate import Migrating, forward_of
 
         with _pydantic():
-            forward = forward_of(registry, state_type)
-        migrating = Migrating(self, forward, app=check_app(app), apply=apply)
+            forward = forward_of(migrations, state_type)
+        migrating = Migrating(self, forward, app=check_app(app), apply=apply, failure=failure)
         return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:

@@ -20,7 +20,7 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.migrations import MigrationRegistry
 from limpet.model.state import State
-from limpet.session.migrate import MigrationPlan
+from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.sessions import AnyKey
 from limpet.store.protocol import (
     Diagnosis,
@@ -307,11 +307,12 @@ class SyncLimpet:
     def doctor(self, *, progress: Progress | None = None) -> Diagnosis: ...
     def migrate(
         self,
-        registry: MigrationRegistry,
+        migrations: MigrationRegistry,
         state_type: type[State] | None = None,
         *,
         app: str | None = None,
         apply: bool = False,
+        failure: Failure | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan: ...
     def backup(self, target: str | Path, *, progress: Progress | None = None) -> None: ...
