@@ -176,7 +176,7 @@ def test_an_app_is_used_without_await(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", facade.public(App))
 def test_an_app_takes_what_limpet_takes(verb: str) -> None:
     """Each verb has the options of its namesake, but for those that the app has bound."""
-    bound = {"self", "app", "key", "state_type", "migrations"}
+    bound = {"self", "app", "key", "state_type", "migrations", "untyped"}
     theirs = inspect.signature(getattr(Limpet, verb)).parameters
     if verb == "find":  # it hands its options to get
         theirs = inspect.signature(Limpet.get).parameters

@@ -262,10 +262,10 @@ WRONG: list[tuple[tuple[str, ...], type[limpet.LimpetError]]] = [
     (("restore", "notes.txt", "sqlite:///new.db"), limpet.StoreForeign),
     (("restore", "missing", "sqlite:///new.db"), limpet.BackupRefused),
     (
-        ("migrate", "sqlite:///support.db", "--registry", "no_such:X", "--plan"),
+        ("migrate", "sqlite:///support.db", "--migrations", "no_such:X", "--plan"),
         limpet.InvalidInput,
     ),
-    (("migrate", "sqlite:///support.db", "--registry", "no_such:X"), limpet.InvalidInput),
+    (("migrate", "sqlite:///support.db", "--migrations", "no_such:X"), limpet.InvalidInput),
 ]
 
 
@@ -302,7 +302,7 @@ USAGE: list[tuple[tuple[str, ...], str, str]] = [
     (("doctor", "sqlite:///support.db", "--loud"), "--loud", "limpet doctor --help"),
     (("doctor",), "STORE", "limpet doctor --help"),
     (("backup", "sqlite:///support.db"), "FILE", "limpet backup --help"),
-    (("migrate", "sqlite:///support.db", "--plan"), "--registry", "limpet migrate --help"),
+    (("migrate", "sqlite:///support.db", "--plan"), "--migrations", "limpet migrate --help"),
     (("no_such",), "no_such", "limpet --help"),
     (("verify", "sqlite:///support.db", "--app"), "--app", "limpet verify --help"),
 ]

@@ -21,7 +21,7 @@ from tests.support.command import PAGE, Done, answer, run, run_process, run_term
 from tests.support.postgres import functions
 
 URL = "sqlite:///chats.db"
-REGISTRY = ("--registry", "chats:MIGRATIONS")
+REGISTRY = ("--migrations", "chats:MIGRATIONS")
 STATE = (*REGISTRY, "--state", "chats:Chat")
 MIXED = {
     "untyped": 1,
@@ -79,7 +79,10 @@ def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url:
     assert examples["missing"][0] == "ancient"
     assert "no way leads from schema 0.9.0 to 2.0.0" in examples["missing"][1]
     assert examples["failed"][0] == "bare"
-    assert "raised KeyError" in examples["failed"][1]
+    assert re.search(
+        r"raised KeyError in chats\.\w+, chats\.py line \d+\..* It said: 'plan'$",
+        examples["failed"][1],
+    )
     assert examples["unfit"][0] == "wrong"
     assert examples["unfit"][1].startswith("goal must be str; found int 5.")
     assert examples["incompatible"][0] == "future"
@@ -89,14 +92,9 @@ def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url:
 def test_every_session_without_a_way_is_named_in_json(
     here: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each with its own reason; past a bound it is said how many were left off."""
-
-    async def more() -> None:
-        async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
-            for n in range(4):
-                await lp.create("support", "ada", id=f"wrong-{n}", state=chats.Old(plan=n))
-
-    asyncio.run(more())
+    """Each with its own reason, however many they are and whatever the plan itself holds."""
+    asyncio.run(more_wrong(here))
+    monkeypatch.setattr(migrate, "NAMED_MAX", 2)
     told = answer(here, "migrate", URL, *STATE, "--plan")[1]
     by_fate = {outcome["fate"]: outcome for outcome in told["outcomes"]}
     unfit = by_fate["unfit"]
@@ -104,12 +102,64 @@ def test_every_session_without_a_way_is_named_in_json(
     (last,) = [one for one in unfit["named"] if one["id"] == "wrong-3"]
     assert (last["app"], last["user"]) == ("support", "ada")
     assert last["reason"].startswith("goal must be str; found int 3.")
-    assert (unfit["sessions"], unfit["left_off"]) == (5, 0)
-    assert (by_fate["migratable"]["named"], by_fate["migratable"]["left_off"]) == ([], 0)
+    assert unfit["sessions"] == 5
+    assert by_fate["migratable"]["named"] == []
+    paged = ("--limit", "1", "--skip", "3")
+    told = answer(here, "migrate", URL, *STATE, how, *paged)[1]
+    (again,) = [outcome for outcome in told["outcomes"] if outcome["fate"] == "unfit"]
+    assert again == unfit
+
+
+async def more_wrong(here: Path) -> None:
+    async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
+        for n in range(4):
+            await lp.create("support", "ada", id=f"wrong-{n}", state=chats.Old(plan=n))
+
+
+@pytest.mark.parametrize(
+    ("paging", "shown", "more"),
+    [
+        ((), ["wrong", "wrong-0", "wrong-1", "wrong-2", "wrong-3"], None),
+        (("--limit", "2"), ["wrong", "wrong-0"], "and 3 more: --skip 2 goes on, --json has all"),
+        (("--limit", "2", "--skip", "2"), ["wrong-1", "wrong-2"], "and 1 more: --skip 4 goes on"),
+        (("--limit", "2", "--skip", "4"), ["wrong-3"], None),
+        (("--skip", "9"), [], None),
+    ],
+)
+def test_every_session_without_a_way_is_listed_by_pages(
+    here: Path, paging: tuple[str, ...], shown: list[str], more: str | None
+) -> None:
+    """Each on a line of its own, with a count of those behind the page and how to see them."""
+    asyncio.run(more_wrong(here))
+    lines = run(here, "migrate", URL, *STATE, "--plan", *paging).stdout.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("unfit"))
+    assert "5 sessions" in lines[start]
+    found = re.findall(r"support/ada/(wrong\S*):", "\n".join(lines[start:]))
+    assert found == shown
+    assert ("more: --skip" in "\n".join(lines)) == (more is not None)
+    assert more is None or any(more in line for line in lines[start:])
+
+
+async def test_a_program_is_told_of_every_session_without_a_way(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plan holds no more than a bound; `failure` is told of all of them, with the reasons."""
+    await more_wrong(here)
     monkeypatch.setattr(migrate, "NAMED_MAX", 2)
-    told = answer(here, "migrate", URL, *STATE, how)[1]
-    (unfit,) = [outcome for outcome in told["outcomes"] if outcome["fate"] == "unfit"]
-    assert (len(unfit["named"]), unfit["left_off"]) == (2, 3)
+    told: list[tuple[limpet.Key, str, str]] = []
+    renaming = limpet.MigrationRegistry()
+    renaming.register("1.0.0", "2.0.0", lambda fields: {"goal": fields["plan"]})
+    async with limpet.open(f"sqlite:///{here}/chats.db") as lp:
+        plan = await lp.migrate(
+            migrations=renaming,
+            state_type=chats.New,
+            failure=lambda key, fate, reason: told.append((key, fate, reason)),
+        )
+    unfit = [key.id for key, fate, _ in told if fate == "unfit"]
+    assert sorted(unfit) == ["wrong", *(f"wrong-{n}" for n in range(4))]
+    (outcome,) = [outcome for outcome in plan.outcomes if outcome.fate == "unfit"]
+    assert (len(outcome.named), outcome.left_off) == (2, 3)
+    assert len(told) == sum(outcome.sessions for outcome in plan.outcomes if not outcome.ok)
 
 
 def test_a_plan_changes_nothing(here: Path, url: str) -> None:
@@ -131,7 +181,7 @@ def test_without_a_class_the_newest_version_is_the_target(here: Path) -> None:
 
 def test_several_equal_ways_are_an_impossible_one(here: Path) -> None:
     """Ambiguity is told with the ways."""
-    _, told = answer(here, "migrate", URL, "--registry", "chats:TANGLED", "--plan")
+    _, told = answer(here, "migrate", URL, "--migrations", "chats:TANGLED", "--plan")
     (tangled,) = [o for o in told["outcomes"] if o["fate"] == "ambiguous"]
     assert tangled["sessions"] == 4
     assert "1.0.0 → 1.1.0, 1.1.0 → 2.0.0" in tangled["reason"]
@@ -189,7 +239,7 @@ def test_what_a_migration_leaves_behind_is_told(here: Path) -> None:
         "registry = limpet.MigrationRegistry()\n"
         "registry.register('1.0.0', '2.0.0', lambda fields: {**fields, 'goal': 'x'})\n"
     )
-    lazy = ("--registry", "lazy:registry", *STATE[2:], "--plan")
+    lazy = ("--migrations", "lazy:registry", *STATE[2:], "--plan")
     told = answer(here, "migrate", URL, *lazy)[1]
     assert told["leftovers"]["plan"] > 0
     done = run(here, "migrate", URL, *lazy)
@@ -296,7 +346,14 @@ def test_an_interrupted_apply_goes_on_when_run_again(here: Path) -> None:
 
     asyncio.run(fill())
     stopped = run_process(
-        here, "migrate", url, "--registry", "stopping:STOPPING", "--state", "chats:Chat", "--apply"
+        here,
+        "migrate",
+        url,
+        "--migrations",
+        "stopping:STOPPING",
+        "--state",
+        "chats:Chat",
+        "--apply",
     )
     assert stopped.returncode == 130
     assert stopped.stderr.startswith("limpet: interrupted\n")
@@ -329,7 +386,7 @@ def test_on_a_terminal_there_is_a_table_and_a_bar(here: Path) -> None:
     """With colours that tell what is possible from what is not."""
     code, shown = run_terminal(here, "migrate", URL, *STATE, "--plan")
     assert code == 1
-    for words in ("trying sessions", "one of them", "\x1b[32mmigratable", "\x1b[1;31mfailed"):
+    for words in ("trying sessions", "which", "\x1b[32mmigratable", "\x1b[1;31mfailed"):
         assert words in shown
 
 
@@ -341,27 +398,27 @@ def test_the_page_explains_every_fate() -> None:
 
 def test_what_migrations_print_is_no_part_of_the_answer(here: Path) -> None:
     """It goes to stderr; stdout is JSON alone."""
-    done = run_process(here, "migrate", URL, "--registry", "loud:MIGRATIONS", "--plan", "--json")
+    done = run_process(here, "migrate", URL, "--migrations", "loud:MIGRATIONS", "--plan", "--json")
     assert done.stderr == "loud\n"
     assert json.loads(done.stdout)["target"] == "2.0.0"
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--registry", "chats"), "Write module:name"),
-    (("--registry", "chats:"), "Write module:name"),
-    (("--registry", ":MIGRATIONS"), "Write module:name"),
-    (("--registry", "../chats:MIGRATIONS"), "Write module:name"),
-    (("--registry", "no_such:MIGRATIONS"), "there is no module 'no_such'"),
-    (("--registry", "chats.no_such:MIGRATIONS"), "there is no module 'chats.no_such'"),
-    (("--registry", "chats:MIGRATION"), "the module chats has no 'MIGRATION'"),
-    (("--registry", "chats:NUMBER"), "int 5 is no registry"),
-    (("--registry", "chats:Chat"), "is no registry"),
-    (("--registry", "chats:EMPTY"), "no version to migrate to"),
-    (("--registry", "broken:X"), "ZeroDivisionError: division by zero (broken.py, line 3)"),
-    (("--registry", "unfinished:X"), "(unfinished.py, line 1)"),
-    (("--registry", "needy:X"), "No module named 'no_such_package' (needy.py, line 1)"),
-    (("--registry", "leaving:X"), "cannot be imported: SystemExit: 0"),
-    (("--registry", "exiting:EXITING"), "ended the process (sys.exit)"),
+    (("--migrations", "chats"), "Write module:name"),
+    (("--migrations", "chats:"), "Write module:name"),
+    (("--migrations", ":MIGRATIONS"), "Write module:name"),
+    (("--migrations", "../chats:MIGRATIONS"), "Write module:name"),
+    (("--migrations", "no_such:MIGRATIONS"), "there is no module 'no_such'"),
+    (("--migrations", "chats.no_such:MIGRATIONS"), "there is no module 'chats.no_such'"),
+    (("--migrations", "chats:MIGRATION"), "the module chats has no 'MIGRATION'"),
+    (("--migrations", "chats:NUMBER"), "int 5 is no registry"),
+    (("--migrations", "chats:Chat"), "is no registry"),
+    (("--migrations", "chats:EMPTY"), "no version to migrate to"),
+    (("--migrations", "broken:X"), "ZeroDivisionError: division by zero (broken.py, line 3)"),
+    (("--migrations", "unfinished:X"), "(unfinished.py, line 1)"),
+    (("--migrations", "needy:X"), "No module named 'no_such_package' (needy.py, line 1)"),
+    (("--migrations", "leaving:X"), "cannot be imported: SystemExit: 0"),
+    (("--migrations", "exiting:EXITING"), "ended the process (sys.exit)"),
     ((*REGISTRY, "--state", "chats:NUMBER"), "is no State"),
     ((*REGISTRY, "--state", "chats:Chad"), "the module chats has no 'Chad'"),
     ((*REGISTRY, "--app", ""), "the app ''"),
@@ -384,9 +441,9 @@ def test_a_name_that_leads_nowhere_is_told_with_what_to_do(
 
 def test_an_error_of_ours_in_the_module_is_told_as_what_it_is(here: Path) -> None:
     """A migration that is registered twice, for one."""
-    done = run(here, "migrate", URL, "--registry", "twice:TWICE", "--plan")
+    done = run(here, "migrate", URL, "--migrations", "twice:TWICE", "--plan")
     assert done.returncode == limpet.MigrationAmbiguous.exit_code
-    assert done.stderr.startswith("limpet: migration.ambiguous\n")
+    assert done.stderr.startswith("limpet: session.migration_ambiguous\n")
 
 
 @pytest.mark.parametrize("both", [(), ("--plan", "--apply")])

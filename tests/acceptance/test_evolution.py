@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 
@@ -28,6 +28,7 @@ class Trip(State):
     """The edition that all sessions here begin with."""
 
     schema_version: ClassVar[str] = "1.1.0"
+    newer_minor: ClassVar[Literal["refuse", "keep"]] = "keep"
     goal: str
     budget: int = 0
     steps: Annotated[list[Step], reducers.merge_by_key("name")] = []
@@ -54,9 +55,10 @@ def registry(*steps: tuple[str, str, Callable[[Fields], Fields]]) -> MigrationRe
 # --- which version reads which -------------------------------------------------------------------
 
 
-def edition(version: str) -> type[State]:
+def edition(version: str, newer: Literal["refuse", "keep"] = "refuse") -> type[State]:
     class Edition(State):
         schema_version: ClassVar[str] = version
+        newer_minor: ClassVar[Literal["refuse", "keep"]] = newer
         goal: str = ""
 
     return Edition
@@ -74,9 +76,10 @@ def edition(version: str) -> type[State]:
         ("1.0.5", "1.7.3", "1.7.3"),
         ("0.1.0", "0.2.0", "0.2.0"),
         ("1.9.0", "1.10.0", "1.10.0"),
-        # a newer minor: read, and left as it is
-        ("1.1.0", "1.0.0", "1.1.0"),
-        ("1.10.0", "1.9.9", "1.10.0"),
+        # a newer minor: refused without a migration back
+        ("1.1.0", "1.0.0", errors.SessionSchemaIncompatible),
+        ("1.10.0", "1.9.9", errors.SessionSchemaIncompatible),
+        ("1.9.0", "1.8.99", errors.SessionSchemaIncompatible),
         # another MAJOR: refused without a migration
         ("1.0.0", "2.0.0", errors.SessionMigrationMissing),
         ("1.9.9", "2.0.0", errors.SessionMigrationMissing),
@@ -87,10 +90,10 @@ def edition(version: str) -> type[State]:
         ("10.0.0", "9.0.0", errors.SessionSchemaIncompatible),
     ],
 )
-async def test_code_reads_state_of_its_own_major(
+async def test_code_reads_state_of_its_own_major_and_no_newer_minor(
     lp: limpet.Limpet, written: str, code: str, after: str | type[Exception]
 ) -> None:
-    """Any minor, numbers compared as numbers; loading writes nothing, and a refusal neither."""
+    """Numbers compared as numbers; loading writes nothing, and a refusal neither."""
     await begin(lp, edition(written)(goal="oslo"))  # type: ignore[call-arg]  # a field of it
     before = await stored(lp)
     if not isinstance(after, str):
@@ -104,6 +107,55 @@ async def test_code_reads_state_of_its_own_major(
     await session.apply({"goal": "rome"})
     moved = after != written
     assert await stored(lp) == (3 if moved else 2, after, {"goal": "rome"})
+
+
+@pytest.mark.parametrize(("written", "code"), [("1.1.0", "1.0.0"), ("1.10.0", "1.9.9")])
+async def test_a_newer_minor_is_kept_by_a_class_that_says_so(
+    lp: limpet.Limpet, written: str, code: str
+) -> None:
+    """It is read and written, and stays of the version of the newer code."""
+    await begin(lp, edition(written)(goal="oslo"))  # type: ignore[call-arg]  # a field of it
+    session = await lp.get(KEY, state_type=edition(code, "keep"), actor="agent:b")
+    await session.apply({"goal": "rome"})
+    assert await stored(lp) == (2, written, {"goal": "rome"})
+
+
+async def test_a_newer_minor_is_brought_back_where_a_way_is_registered(lp: limpet.Limpet) -> None:
+    """A refusal names the ways out, and this is one of them."""
+    await begin(lp, edition("1.1.0")(goal="oslo"))  # type: ignore[call-arg]  # a field of it
+    back = registry(("1.1.0", "1.0.0", lambda fields: {"goal": fields["goal"].upper()}))
+    session = await lp.get(KEY, state_type=edition("1.0.0"), migrations=back)
+    assert session.state.goal == "OSLO"  # type: ignore[attr-defined]  # a field of it
+    assert await stored(lp) == (2, "1.0.0", {"goal": "OSLO"})
+
+
+async def test_old_code_that_holds_a_session_writes_nothing_over_a_newer_minor(
+    lp: limpet.Limpet,
+) -> None:
+    """Every verb: the version it was loaded under is compared within the commit."""
+    await begin(lp, edition("1.0.0")(goal="oslo"))  # type: ignore[call-arg]  # a field of it
+    old = await lp.get(KEY, state_type=edition("1.0.0"), actor="agent:a")
+    new = await lp.get(KEY, state_type=edition("1.1.0"), actor="agent:b")
+    await new.apply({"goal": "rome"})
+    before = await stored(lp)
+    for call in (
+        lambda: old.apply({"goal": "bonn"}),
+        lambda: old.append("agent.planned", set={"goal": "bonn"}),
+        lambda: old.update(lambda state: {"goal": "bonn"}),
+        lambda: old.refresh(),
+    ):
+        with pytest.raises(errors.SessionSchemaIncompatible):
+            await call()
+    assert await stored(lp) == before
+
+
+@pytest.mark.filterwarnings("ignore:Field name")
+def test_what_a_class_says_of_newer_minors_is_checked_when_it_is_defined() -> None:
+    """Two words, and no field."""
+    with pytest.raises(errors.InvalidSchema, match="newer_minor"):
+        edition("1.0.0", "ignore")  # type: ignore[arg-type]
+    with pytest.raises(errors.InvalidSchema, match="newer_minor"):
+        type("Made", (State,), {"newer_minor": "keep", "__annotations__": {"newer_minor": str}})
 
 
 # --- a minor change ------------------------------------------------------------------------------
@@ -172,6 +224,7 @@ class WideStop(Record):
 
 class Tour(State):
     schema_version: ClassVar[str] = "1.0.0"
+    newer_minor: ClassVar[Literal["refuse", "keep"]] = "keep"
     to: Stop
     stops: list[Stop] = []
 
@@ -209,6 +262,7 @@ class Mood2(Enum):
 
 class Talk(State):
     schema_version: ClassVar[str] = "1.0.0"
+    newer_minor: ClassVar[Literal["refuse", "keep"]] = "keep"
     mood: Mood = Mood.CALM
     history: list[Mood] = []
     counts: Annotated[dict[Mood, int], reducers.merge] = {}

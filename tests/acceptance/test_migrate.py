@@ -67,7 +67,7 @@ async def test_beside_live_writers_nothing_is_lost(lp: limpet.Limpet) -> None:
     stop = asyncio.Event()
 
     async def write(n: int) -> int:
-        session, written = lp.session(("support", "ada", str(n)), actor="w"), 0
+        session, written = lp.session(("support", "ada", str(n)), actor="w", untyped=True), 0
         while not stop.is_set() and written < 100:
             await session.append("agent.step", set={"step": written})
             await asyncio.sleep(0)  # in memory nothing else would let others run

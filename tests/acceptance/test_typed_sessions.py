@@ -6,7 +6,7 @@ import asyncio
 import operator
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 from pydantic import Field
@@ -31,6 +31,7 @@ class Message(Record):
 
 class Chat(State):
     schema_version: ClassVar[str] = "1.0.0"
+    newer_minor: ClassVar[Literal["refuse", "keep"]] = "keep"
     plan: str = ""
     mood: Mood = Mood.CALM
     patience: timedelta = timedelta(minutes=5)
@@ -325,7 +326,9 @@ def test_an_envelope_is_read_as_a_class() -> None:
     with pytest.raises(errors.MigrationMissing):
         found.state(Newer)
     with pytest.raises(errors.SchemaViolation):
-        enveloped({"step": 1}, "1.3.0").state(Older)
+        enveloped({"step": 1}, "1.0.3").state(Older)
+    with pytest.raises(errors.SchemaIncompatible, match="newer_minor"):
+        enveloped({"step": "x"}, "1.3.0").state(Older)
     with pytest.raises(errors.SchemaIncompatible):
         enveloped({"step": "x"}, "1.0.0-beta").state(Older)
     assert enveloped({"step": "x"}, None).state(Older) == Older(step="x")

@@ -22,6 +22,7 @@ from limpet.cli.commands import Commands
 from limpet.cli.named import named
 from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
+from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
 from limpet.session.migrate import MigrationPlan, apps_of
 from limpet.store.cursor import check_app
@@ -242,7 +243,7 @@ def migrate(
     registry: Annotated[
         str,
         typer.Option(
-            "--registry",
+            "--migrations",
             metavar="MODULE:NAME",
             help="The MigrationRegistry, found from the working directory.",
         ),
@@ -252,7 +253,7 @@ def migrate(
         typer.Option(
             "--state",
             metavar="MODULE:CLASS",
-            help="The State class to migrate to. Default: the registry's newest version.",
+            help="The State class to migrate to. Default: the newest version of the migrations.",
         ),
     ] = None,
     app_name: Annotated[
@@ -263,6 +264,10 @@ def migrate(
     ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Dry run: write nothing.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Migrate the sessions.")] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, help="List so many failing sessions of each kind; --json: all.")
+    ] = 20,
+    skip: Annotated[int, typer.Option(min=0, help="Skip so many of them first.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Migrate typed state to a new schema version, in every session.
@@ -271,6 +276,7 @@ def migrate(
     it is. May be interrupted and run again.
     """
     screen = Screen(as_json=as_json)
+    stuck = Stuck() if as_json else Stuck(skip, limit)
 
     async def run(lp: limpet.Limpet) -> MigrationPlan:
         if app_name is not None:
@@ -282,7 +288,12 @@ def migrate(
             )
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
             return await lp.migrate(
-                migrations, state_type, app=app_name, apply=apply, progress=progress
+                migrations,
+                state_type,
+                app=app_name,
+                apply=apply,
+                failure=stuck.add,
+                progress=progress,
             )
 
     with screen.errors():
@@ -291,10 +302,10 @@ def migrate(
         if app_name is not None and all_apps:
             raise InvalidInput("--app names one app and --all-apps takes all. Give one of the two.")
         with screen.foreign():
-            migrations = named("--registry", registry)
+            migrations = named("--migrations", registry)
             state_type = None if state is None else named("--state", state)
             done = _on(url, run, looking=plan)
-        screen.migration(done)
+        screen.migration(done, stuck)
     raise typer.Exit(0 if done.ok else FOUND)
 
 

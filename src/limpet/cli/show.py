@@ -29,6 +29,7 @@ from rich.text import Text
 
 from limpet.cli.ages import timed
 from limpet.cli.status import State, Status, state_of
+from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model.due import runnable_us
 from limpet.model.events import to_time
@@ -192,17 +193,17 @@ class Screen:
         if done.aside is not None:
             self._say(f"{_ASIDE} {done.aside}.", "warning")
 
-    def migration(self, plan: MigrationPlan) -> None:
+    def migration(self, plan: MigrationPlan, stuck: Stuck) -> None:
         if self._json:
             told = {"ok": plan.ok, "target": plan.target, "applied": plan.applied}
-            outcomes = [_outcome(outcome) for outcome in plan.outcomes]
+            outcomes = [_outcome(outcome, stuck) for outcome in plan.outcomes]
             told |= {"sessions": plan.sessions, "leftovers": dict(plan.leftovers)}
             self._write({**told, "outcomes": outcomes})
             return
         if self._out.is_terminal:
-            self._out.print(_fates(plan))
+            self._out.print(_fates(plan, stuck))
         else:
-            for line in _fate_lines(plan):
+            for line in _fate_lines(plan, stuck):
                 typer.echo(line)
         for name, sessions in plan.leftovers.items():
             many = plural(sessions, "session")
@@ -353,26 +354,39 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _fates(plan: MigrationPlan) -> Table:
+def _fates(plan: MigrationPlan, stuck: Stuck) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("outcome")
     table.add_column("sessions", justify="right")
-    table.add_column("one of them")
+    table.add_column("which")
     table.add_column("why")
     for outcome in plan.outcomes:
         colour = _COLOURS["ok" if outcome.ok else "problem"]
-        key = Text(str(outcome.key)) if outcome.reason else ""
+        first, *others = _listed(outcome, stuck) or [("", "")]
         count = f"{outcome.sessions:,}"
-        table.add_row(Text(outcome.fate, colour), count, key, Text(outcome.reason))
+        table.add_row(Text(outcome.fate, colour), count, *map(Text, first))
+        for other in others:
+            table.add_row("", "", *map(Text, other))
     return table
 
 
-def _fate_lines(plan: MigrationPlan) -> Iterator[str]:
+def _fate_lines(plan: MigrationPlan, stuck: Stuck) -> Iterator[str]:
     counts = [plural(outcome.sessions, "session") for outcome in plan.outcomes]
     width = max(map(len, counts), default=0)
     for outcome, count in zip(plan.outcomes, counts, strict=True):
-        example = f"  {outcome.key}: {outcome.reason}" if outcome.reason else ""
-        yield f"{outcome.fate:<12}  {count:<{width if example else 0}}{example}"
+        first, *others = [": ".join(filter(None, row)) for row in _listed(outcome, stuck)] or [""]
+        yield f"{outcome.fate:<12}  {count:<{width}}  {first}".rstrip()
+        for other in others:
+            yield f"{'':<12}  {'':<{width}}  {other}"
+
+
+def _listed(outcome: MigrationOutcome, stuck: Stuck) -> list[tuple[str, str]]:
+    """Sessions and reasons under an outcome: an example, or a page of what cannot be migrated."""
+    if outcome.ok:
+        return [(str(outcome.key), outcome.reason)] if outcome.reason else []
+    rows = [(str(key), reason) for key, reason in stuck.of(outcome.fate)]
+    more = stuck.more(outcome.fate)
+    return [*rows, (more, "")] if more else rows
 
 
 def _migration_summary(plan: MigrationPlan) -> str:
@@ -387,15 +401,14 @@ def _migration_summary(plan: MigrationPlan) -> str:
     return f"{'ok' if plan.ok else 'not ok'}: {told}{left}."
 
 
-def _outcome(outcome: MigrationOutcome) -> dict[str, Any]:
+def _outcome(outcome: MigrationOutcome, stuck: Stuck) -> dict[str, Any]:
     return {
         "fate": outcome.fate,
         "ok": outcome.ok,
         "sessions": outcome.sessions,
         "session": _parts(outcome.key),
         "reason": outcome.reason,
-        "named": [{**_parts(key), "reason": reason} for key, reason in outcome.named],
-        "left_off": outcome.left_off,
+        "named": [{**_parts(key), "reason": why} for key, why in stuck.of(outcome.fate)],
     }
 
 

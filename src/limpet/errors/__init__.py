@@ -9,11 +9,11 @@
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
-    │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded
+    │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
-    │   └── MigrationError
+    │   └── MigrationError  (of a session: a SessionError too)
     │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
     │       ├── MigrationFailed       SessionMigrationFailed · CheckpointMigrationFailed
@@ -85,6 +85,7 @@ from limpet.errors.session import (
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    SessionTyped,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -171,6 +172,7 @@ __all__ = [
     "SessionNotFound",
     "SessionNotLoaded",
     "SessionSchemaIncompatible",
+    "SessionTyped",
     "StateError",
     "Step",
     "StoreBusy",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Self, TypeAlias
+from typing import ClassVar, Final, Literal, Self, TypeAlias
 
 from limpet.errors.input import InvalidInput
+from limpet.errors.session import SessionError
 from limpet.errors.state import StateError
 
 Lifecycle: TypeAlias = Literal["session", "checkpoint"]  # whose state it is
 Step: TypeAlias = tuple[str, str]  # one migration: from which version, to which
+_WRITER_OR_MIGRATION: Final = "Run the code that wrote it, or register a migration from its version"
 
 
 class MigrationError(StateError):
     """Stored state cannot be brought to the version that the code declares.
 
     `category` is the stable name of the kind of failure. Each kind below comes in two flavours,
-    for the state of a session and that of a checkpoint; `of` chooses.
+    for the state of a session, which is a SessionError too, and that of a checkpoint; `of` chooses.
     """
 
     code = "migration.error"
@@ -23,10 +25,8 @@ class MigrationError(StateError):
     lifecycle: ClassVar[Lifecycle | None] = None
 
     @classmethod
-    def of(cls, lifecycle: Lifecycle | None) -> type[Self]:
-        """This kind of error for one lifecycle; the kind itself where none is known yet."""
-        if lifecycle is None:
-            return cls
+    def of(cls, lifecycle: Lifecycle) -> type[Self]:
+        """This kind of error for one lifecycle."""
         for flavour in cls.__subclasses__():
             if flavour.lifecycle == lifecycle:
                 return flavour
@@ -88,7 +88,7 @@ class MigrationFailed(MigrationError):
         super().__init__(
             f"on the way from schema {from_version} to {to_version} the migration "
             f"{step[0]} → {step[1]} {reason}. No later one ran and the stored state is as it was: "
-            "mend the function, then load again."
+            "correct the function, then load again."
         )
 
 
@@ -96,15 +96,16 @@ class SchemaIncompatible(MigrationError):
     code = "schema.incompatible"
     category = "state_incompatible"
 
-    def __init__(self, stored: str, wanted: str, reason: str) -> None:
-        self.stored, self.wanted, self.reason = stored, wanted, reason
+    def __init__(
+        self, stored: str, wanted: str, reason: str, advice: str = _WRITER_OR_MIGRATION
+    ) -> None:
+        self.stored, self.wanted, self.reason, self.advice = stored, wanted, reason, advice
         super().__init__(
-            f"state stored under schema {stored} cannot be used as {wanted}: {reason}. Run the "
-            "code that wrote it, or register a migration from its version."
+            f"state stored under schema {stored} cannot be used as {wanted}: {reason}. {advice}."
         )
 
 
-class SessionMigrationMissing(MigrationMissing):
+class SessionMigrationMissing(MigrationMissing, SessionError):
     code, category, lifecycle = (
         "session.migration_missing",
         "session_state_migration_missing",
@@ -120,7 +121,7 @@ class CheckpointMigrationMissing(MigrationMissing):
     )
 
 
-class SessionMigrationAmbiguous(MigrationAmbiguous):
+class SessionMigrationAmbiguous(MigrationAmbiguous, SessionError):
     code, category, lifecycle = (
         "session.migration_ambiguous",
         "session_state_migration_chain_ambiguous",
@@ -136,7 +137,7 @@ class CheckpointMigrationAmbiguous(MigrationAmbiguous):
     )
 
 
-class SessionMigrationFailed(MigrationFailed):
+class SessionMigrationFailed(MigrationFailed, SessionError):
     code, category, lifecycle = (
         "session.migration_failed",
         "session_state_migration_failed",
@@ -152,7 +153,7 @@ class CheckpointMigrationFailed(MigrationFailed):
     )
 
 
-class SessionSchemaIncompatible(SchemaIncompatible):
+class SessionSchemaIncompatible(SchemaIncompatible, SessionError):
     code, category, lifecycle = (
         "session.schema_incompatible",
         "session_state_incompatible",

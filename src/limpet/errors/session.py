@@ -92,6 +92,18 @@ class SessionLocked(SessionError):
         )
 
 
+class SessionTyped(SessionError):
+    code = "session.typed"
+
+    def __init__(self, key: object, schema_version: str) -> None:
+        self.key, self.schema_version = key, schema_version
+        super().__init__(
+            f"session {key} has typed state of schema {schema_version}, and what would change it "
+            "was not checked against a State class; nothing was recorded. Open the session with "
+            "its state_type, or, to write past the class, with untyped=True."
+        )
+
+
 class SessionNotLoaded(SessionError):
     code = "session.not_loaded"
 

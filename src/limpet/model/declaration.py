@@ -6,7 +6,7 @@ version. What passes here has an exact stored form for every value it may hold.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, get_origin
+from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic import ConfigDict
 from pydantic.fields import FieldInfo
@@ -20,7 +20,7 @@ from limpet.model.forms import Form, Misfit
 from limpet.model.keys import unfit
 from limpet.model.limits import NAME_CHARS_MAX
 from limpet.model.ops import scope_of
-from limpet.model.semver import SchemaVersion
+from limpet.model.semver import NewerMinor, SchemaVersion
 from limpet.model.values import described
 
 CONFIG: Final = ConfigDict(
@@ -75,6 +75,11 @@ def _check_class(cls: type[Any]) -> None:
     if _is_state(cls):
         if "schema_version" in cls.__pydantic_fields__:
             raise InvalidSchema(f"{cls.__name__}.schema_version is a ClassVar[str], not a field")
+        if cls.newer_minor not in get_args(NewerMinor) or "newer_minor" in cls.__pydantic_fields__:
+            raise InvalidSchema(
+                f'{cls.__name__}.newer_minor is neither "refuse" nor "keep"',
+                'Write newer_minor: ClassVar[Literal["refuse", "keep"]] = "keep", or leave it out',
+            )
         _check_version(cls)
 
 

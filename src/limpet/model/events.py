@@ -169,6 +169,7 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     fence: int | None = None  # the fence its runner holds
     guards: Mapping[str, int] = {}  # names in state, and the version each must still have
     schema: str | msgspec.UnsetType | None = msgspec.UNSET  # of the state it was made for
+    classless: bool = False  # no State class saw it: it changes no fields of typed state
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode

@@ -29,6 +29,7 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     head: Head
     fields: FrozenDict = EMPTY
     versions: FrozenDict = EMPTY
+    damaged: tuple[int, ...] = ()  # seqs that could not be read: what they did is missing here
 
 
 class ScopeValue(msgspec.Struct, frozen=True, gc=False):
@@ -118,7 +119,7 @@ def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: 
     if scoped:
         plain = tuple(op for op in plain if ops.scope_of(str(op.path[0])) == "session")
     if not plain:
-        return Fold(after, fold.fields, fold.versions)
+        return Fold(after, fold.fields, fold.versions, fold.damaged)
     fields = ops.apply(fold.fields, plain)
     versions = FrozenDict(fold.versions)  # ours until it is returned
     for op in plain:
@@ -127,7 +128,7 @@ def _folded(fold: Fold, after: Head, plain: tuple[ops.PlainOp, ...], *, scoped: 
             _put(versions, name, after.version)
         else:
             _drop(versions, name, None)
-    return Fold(after, fields, versions)
+    return Fold(after, fields, versions, fold.damaged)
 
 
 def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.PlainOp]]:

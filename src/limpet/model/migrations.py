@@ -25,6 +25,8 @@ import inspect
 from collections.abc import Callable
 from functools import partial
 from itertools import count
+from pathlib import PurePath
+from traceback import extract_tb
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -43,7 +45,7 @@ from limpet.errors import (
 )
 from limpet.model.canon import checksum
 from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
-from limpet.model.semver import SchemaVersion
+from limpet.model.semver import NewerMinor, SchemaVersion, compatible
 from limpet.model.values import FrozenDict, described, freeze, round_trip, settle, unfitting
 
 Fields: TypeAlias = dict[str, Any]
@@ -54,6 +56,11 @@ Trail: TypeAlias = tuple["Trail", "Migration"] | None  # a way, last step first
 
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _SHOWN_CHARS: Final = 64
+_NEWER_MINOR: Final = (
+    "newer code of the same MAJOR wrote it and no way back is registered",
+    "Deploy the newer code, register a migration back, or have this code work beside it with "
+    'newer_minor = "keep" in its State class',
+)
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -90,10 +97,15 @@ class Migrated(msgspec.Struct, frozen=True):
 
 
 class MigrationRegistry:
-    """The migrations of one kind of state. `description` says of which, in errors."""
+    """The migrations of one kind of state. `description` says of which, in errors.
 
-    def __init__(self, description: str = "") -> None:
-        self.description = description
+    They are of the state of sessions unless `lifecycle` says "checkpoint": whatever it raises is
+    of that category.
+    """
+
+    def __init__(self, description: str = "", *, lifecycle: Lifecycle = "session") -> None:
+        MigrationMissing.of(lifecycle)  # raises InvalidInput if it is none
+        self.description, self.lifecycle = description, lifecycle
         self._steps: dict[tuple[Line, Line], Migration] = {}
 
     # --- registering ----------------------------------------------------------------------------
@@ -103,14 +115,12 @@ class MigrationRegistry:
         source: str | SchemaVersion,
         target: str | SchemaVersion,
         fn: Function,
-        *,
-        lifecycle: Lifecycle | None = None,
     ) -> None:
         """Add the function that makes state of `target` from state of `source`.
 
         It is given a plain copy of its own, which it may change, and returns a dict that can be
         stored. Raises InvalidSchema for versions that are none or differ in PATCH only, and
-        MigrationAmbiguous (of the lifecycle, if one is named) if this step is registered already.
+        MigrationAmbiguous if this step is registered already.
         """
         made = Migration(SchemaVersion.parse(source), SchemaVersion.parse(target), fn)
         if not callable(fn) or inspect.iscoroutinefunction(fn):
@@ -126,7 +136,7 @@ class MigrationRegistry:
         there = self._steps.setdefault((made.source.line, made.target.line), made)
         if there is not made:
             both = ((there.step,), (made.step,))
-            raise MigrationAmbiguous.of(lifecycle)(*made.step, both)
+            raise MigrationAmbiguous.of(self.lifecycle)(*made.step, both)
 
     def migration(
         self, source: str | SchemaVersion, target: str | SchemaVersion
@@ -154,21 +164,19 @@ class MigrationRegistry:
         lines = [f"{migration} ({migration.name})" for migration in self.migrations]
         return "\n".join([self.description] * bool(self.description) + lines) or "no migrations"
 
-    def check(self, target: str | SchemaVersion, *, lifecycle: Lifecycle = "session") -> None:
+    def check(self, target: str | SchemaVersion) -> None:
         """Raise the first of `ambiguities`: for when code is put together, before any load."""
-        for error in self.ambiguities(target, lifecycle=lifecycle):
+        for error in self.ambiguities(target):
             raise error
 
-    def ambiguities(
-        self, target: str | SchemaVersion, *, lifecycle: Lifecycle = "session"
-    ) -> tuple[MigrationAmbiguous, ...]:
+    def ambiguities(self, target: str | SchemaVersion) -> tuple[MigrationAmbiguous, ...]:
         """One error for each registered source from which the way to `target` is ambiguous.
 
         If there is none, no version whatever has an ambiguous way: one that is not registered
         goes the way of the next newer minor that is.
         """
         wanted = SchemaVersion.parse(target)
-        kind = MigrationAmbiguous.of(lifecycle)
+        kind = MigrationAmbiguous.of(self.lifecycle)
         found = []
         for source in {step.source.line: step.source for step in self.migrations}.values():
             if len(ways := self._ways(source, wanted)) > 1:
@@ -180,27 +188,29 @@ class MigrationRegistry:
         source: str | SchemaVersion,
         target: str | SchemaVersion,
         *,
-        lifecycle: Lifecycle = "session",
+        newer_minor: NewerMinor = "refuse",
     ) -> Way:
         """The steps from state stored under `source` to `target`; empty if none is needed.
 
-        State of a newer minor is read as it is unless a way down is registered. Raises
-        MigrationAmbiguous; MigrationMissing; and SchemaIncompatible if the state is of a newer
-        MAJOR with no way back.
+        None is needed where the two are compatible (see semver); or where the state is of a newer
+        minor that is to be kept, and no way down is registered. Raises MigrationAmbiguous;
+        MigrationMissing; and SchemaIncompatible if the state is newer with no way back.
         """
         stored, wanted = SchemaVersion.parse(source), SchemaVersion.parse(target)
         names = (str(stored), str(wanted))
         ways = self._ways(stored, wanted)
         if len(ways) > 1:
-            raise MigrationAmbiguous.of(lifecycle)(*names, _shown(ways))
+            raise MigrationAmbiguous.of(self.lifecycle)(*names, _shown(ways))
         if ways:
             return ways[0]
         if stored.major == wanted.major:
-            return ()
+            if newer_minor == "keep":
+                return ()
+            raise SchemaIncompatible.of(self.lifecycle)(*names, *_NEWER_MINOR)
         if stored.major > wanted.major:
             reason = "newer code wrote it and no way back is registered"
-            raise SchemaIncompatible.of(lifecycle)(*names, reason)
-        raise MigrationMissing.of(lifecycle)(*names, len(self), self.describe())
+            raise SchemaIncompatible.of(self.lifecycle)(*names, reason)
+        raise MigrationMissing.of(self.lifecycle)(*names, len(self), self.describe())
 
     # --- migrating ------------------------------------------------------------------------------
 
@@ -211,7 +221,7 @@ class MigrationRegistry:
         target: str | SchemaVersion,
         *,
         expected: str | None = None,
-        lifecycle: Lifecycle = "session",
+        newer_minor: NewerMinor = "refuse",
     ) -> Migrated:
         """Stored `fields` of version `source` as the code of version `target` wants them.
 
@@ -224,13 +234,13 @@ class MigrationRegistry:
         try:
             stored, plain = SchemaVersion.parse(source), _plain(fields, "the state")
         except (InvalidSchema, InvalidValue) as error:
-            kind = SchemaIncompatible.of(lifecycle)
+            kind = SchemaIncompatible.of(self.lifecycle)
             raise kind(_named(source), str(wanted), _why(error)) from error
         before = checksum(plain).hex()
         if expected is not None and expected != before:
             raise IntegrityViolation(f"the state of schema {stored}", expected, before)
-        path = self.path(stored, wanted, lifecycle=lifecycle)
-        failed = partial(MigrationFailed.of(lifecycle), str(stored), str(wanted))
+        path = self.path(stored, wanted, newer_minor=newer_minor)
+        failed = partial(MigrationFailed.of(self.lifecycle), str(stored), str(wanted))
         for migration in path:
             plain = _applied(migration, plain, failed)
         after = checksum(plain).hex() if path else before
@@ -261,7 +271,7 @@ class MigrationRegistry:
                 arrived.append(_forwards(trail))
                 continue
             (major, minor), (gap, steps) = at, cost
-            if major == wanted.major and minor <= wanted.minor:
+            if compatible(SchemaVersion(major, minor, 0), wanted):
                 arrival = (gap + wanted.minor - minor, steps)
                 heapq.heappush(heap, (arrival, next(turn), None, trail))
             for step in onward.get(major, ()):
@@ -342,4 +352,18 @@ def _applied(
     except MemoryError:
         raise  # not the migration's doing: it may be tried again
     except Exception as error:
-        raise failed(migration.step, f"raised {type(error).__name__}") from error
+        raise failed(migration.step, _raised(migration, error)) from error
+
+
+def _raised(migration: Migration, error: Exception) -> str:
+    """What a function raised, and the line of its own file where it did.
+
+    Not what the error says: that may quote the state, and stays with the cause.
+    """
+    where = ".".join([str(getattr(migration.fn, "__module__", None) or "?"), migration.name])
+    frames = extract_tb(error.__traceback__)[1:]  # the first is our call of it
+    if frames:
+        home = getattr(getattr(migration.fn, "__code__", None), "co_filename", frames[-1].filename)
+        frame = next((frame for frame in reversed(frames) if frame.filename == home), frames[-1])
+        where += f", {PurePath(frame.filename).name} line {frame.lineno}"
+    return f"raised {type(error).__name__} in {where}"

@@ -17,9 +17,10 @@ from limpet.errors import InvalidSchema
 # How stored state stands to the code that reads it:
 #   same         the same MAJOR and MINOR
 #   older_minor  the code has fields that the state lacks: their defaults fill them
-#   newer_minor  written by newer code: read side by side, what is unknown here is kept as it is
+#   newer_minor  written by newer code: refused, or kept as it is where the State class says so
 #   migration    another MAJOR: a migration has to come between
 Relation: TypeAlias = Literal["same", "older_minor", "newer_minor", "migration"]
+NewerMinor: TypeAlias = Literal["refuse", "keep"]  # what a State class says of newer code's state
 
 # ASCII digits only, and so few that every number fits 64 bits.
 _NUMBER: Final = "(0|[1-9][0-9]{0,17})"
@@ -66,7 +67,10 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 def compatible(stored: SchemaVersion, code: SchemaVersion) -> bool:
-    """Whether code of one version reads state of another with nothing but its defaults."""
+    """Whether code of one version reads state of another with nothing but its defaults.
+
+    The one rule: the same MAJOR, and a MINOR of the code that is not older.
+    """
     return stored.major == code.major and stored.minor <= code.minor
 
 

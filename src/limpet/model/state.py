@@ -22,6 +22,7 @@ from limpet.model.access import Access, access_of
 from limpet.model.declaration import CONFIG, check_declaration
 from limpet.model.forms import ABSENT, Form, Misfit, RecordForm
 from limpet.model.ops import show
+from limpet.model.semver import NewerMinor
 from limpet.model.values import described, encode
 
 if TYPE_CHECKING:
@@ -79,10 +80,13 @@ class Record(BaseModel):
 class State(Record):
     """What a session's own fields are. Names it does not declare are left alone.
 
-    `schema_version` is the edition of the declaration, MAJOR.MINOR.PATCH.
+    `schema_version` is the edition of the declaration, MAJOR.MINOR.PATCH. `newer_minor` says what
+    to do with state that a newer MINOR of it has written: "refuse" it, or "keep" what is unknown
+    here and work on it beside the newer code.
     """
 
     schema_version: ClassVar[str] = "1.0.0"
+    newer_minor: ClassVar[NewerMinor] = "refuse"
     __is_state__: ClassVar[bool] = True
 
     @classmethod
@@ -133,7 +137,8 @@ def _forward(
 
     registry = MigrationRegistry() if migrations is None else check_registry(migrations)
     plain = fields if isinstance(fields, dict) else dict(fields)
-    return registry.migrate(plain, stored, state_type.schema_version).fields
+    wanted, newer = state_type.schema_version, state_type.newer_minor
+    return registry.migrate(plain, stored, wanted, newer_minor=newer).fields
 
 
 def encoded(form: Form, value: Any, name: str = "") -> Any:

@@ -301,7 +301,12 @@ _short: Final = _reprs.repr
 
 
 class Reads(Mapping[str, Any]):
-    """A mapping that remembers what was looked at: names, or which names there are at all."""
+    """A mapping that remembers what was looked at: names, or which names there are at all.
+
+    It is not a dict on purpose: what is written in C (json, msgspec) takes the items of a dict
+    without asking, and would go unnoticed; of this it takes nothing and says so. Every copy is a
+    plain one, made after all names were noted.
+    """
 
     __slots__ = ("_of", "all", "names")
 
@@ -315,11 +320,37 @@ class Reads(Mapping[str, Any]):
         return self._of[name]
 
     def __iter__(self) -> Iterator[str]:
-        self.all = True
-        self.names.update(self._of)
-        return iter(self._of)
+        return iter(self._whole())
 
     def __len__(self) -> int:
+        return len(self._whole())
+
+    def __repr__(self) -> str:
+        return repr(dict(self._whole()))
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self, **other} if isinstance(other, Mapping) else NotImplemented
+
+    def __ror__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**other, **self} if isinstance(other, Mapping) else NotImplemented
+
+    def copy(self) -> dict[str, Any]:
+        """A plain dict of the same values, as that of a dict."""
+        return dict(self._whole())
+
+    __copy__ = copy
+
+    def __deepcopy__(self, memo: object) -> dict[str, Any]:
+        return {name: thaw(value) for name, value in self._whole().items()}
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[dict[str, Any]]]:
+        return (FrozenDict, (dict(self._whole()),))  # a pickle, which is a copy too
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.copy()
+
+    def _whole(self) -> Mapping[str, Any]:
+        """Everything there is, noted as looked at."""
         self.all = True
         self.names.update(self._of)
-        return len(self._of)
+        return self._of

@@ -38,6 +38,7 @@ class App(Generic[S]):
         state_type: type[S] | None = None,
         migrations: MigrationRegistry | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> None:
         if reason := unfit(name, KEY_PART_CHARS_MAX):
             raise InvalidKey("app", reason)
@@ -46,6 +47,7 @@ class App(Generic[S]):
         self.state_type = state_type
         self.migrations = migrations
         self.actor = check_actor(actor)
+        self._untyped = untyped
 
     def __repr__(self) -> str:
         of = "" if self.state_type is None else f" of {self.state_type.__name__}"
@@ -67,8 +69,9 @@ class App(Generic[S]):
         Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
         """
         begin: dict[str, Any] = {"state": self._begin(state), "labels": labels}
-        if self.state_type is not None:
-            begin["migrations"] = self.migrations
+        begin["migrations" if self.state_type else "untyped"] = (
+            self.migrations if self.state_type else self._untyped
+        )
         made: Session[S] = await self._lp.create(
             self.name, user, id, actor=self._acting(actor), **begin
         )
@@ -183,6 +186,7 @@ class App(Generic[S]):
         return {
             "state_type": self.state_type,
             "migrations": self.migrations,
+            "untyped": self._untyped,
             "actor": self._acting(actor),
         }
 

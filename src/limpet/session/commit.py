@@ -202,6 +202,7 @@ class CommitBuilder:
         if known is None:
             if session._head is None:
                 raise SessionNotLoaded("the state")
+            session._check_whole()
             known = _Known(session.head, session._fields, session._versions)
             for owner, draft in zip(self._sessions, self._drafts, strict=True):
                 if owner.key == session.key:
@@ -267,6 +268,7 @@ class CommitBuilder:
             fences.pop() if fences else None,
             self._guards.get(sessions[0].key, {}),
             self._schemas.get(sessions[0].key, UNSET),
+            any([self._sessions[p]._classless and changes_fields(self._drafts[p]) for p in places]),
         )
 
 

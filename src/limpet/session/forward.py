@@ -10,24 +10,40 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from limpet.errors import InvalidSchema, SessionMigrationFailed, SessionSchemaIncompatible
+from limpet.errors import (
+    InvalidInput,
+    InvalidSchema,
+    SessionMigrationFailed,
+    SessionSchemaIncompatible,
+)
 from limpet.model.diff import diff
 from limpet.model.events import Draft
 from limpet.model.head import MIGRATED, Head
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.migrations import Migrated, MigrationRegistry, Way, check_registry
 from limpet.model.ops import Delete, PlainOp, Set, scope_of
-from limpet.model.semver import SchemaVersion
+from limpet.model.semver import NewerMinor, SchemaVersion
 from limpet.model.values import FrozenDict
 
 
 class Forward:
     """A version to bring state to, and the migrations that lead there."""
 
-    __slots__ = ("_fitting", "code", "migrations")
+    __slots__ = ("_fitting", "code", "migrations", "newer_minor")
 
-    def __init__(self, code: SchemaVersion, migrations: MigrationRegistry) -> None:
+    def __init__(
+        self,
+        code: SchemaVersion,
+        migrations: MigrationRegistry,
+        newer_minor: NewerMinor = "refuse",
+    ) -> None:
         self.code, self.migrations = code, check_registry(migrations)
+        if migrations.lifecycle != "session":
+            raise InvalidInput(
+                "these migrations are of checkpoints: their registry was made with "
+                "lifecycle='checkpoint'. Pass one of sessions."
+            )
+        self.newer_minor = newer_minor
         self._fitting: tuple[str, int] | None = None  # a version that needs no step of so many
 
     def way(self, stored: str | None) -> Way:
@@ -38,7 +54,8 @@ class Forward:
         if stored is None or (stored, len(self.migrations)) == self._fitting:
             return ()
         try:
-            way = self.migrations.path(SchemaVersion.parse(stored), self.code)
+            version, newer = SchemaVersion.parse(stored), self.newer_minor
+            way = self.migrations.path(version, self.code, newer_minor=newer)
         except InvalidSchema as error:
             raise SessionSchemaIncompatible(stored, str(self.code), error.reason) from error
         if not way:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import msgspec
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 #   missing       no way leads from its version to the target
 #   ambiguous     several do, equally good
 #   failed        a migration raised, or made what cannot be recorded
-#   incompatible  it was written by a newer MAJOR with no way back, or its version is none
+#   incompatible  newer code wrote it and there is no way back, or its version is none
 #   unfit         what comes out does not fit the State class
 #   damaged       what is stored is not what was written
 #   busy          a worker holds its lease, or other writers were faster, again and again
@@ -72,8 +72,10 @@ Fate: TypeAlias = Literal[
     "busy",
 ]
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
+Failure: TypeAlias = Callable[[Key, Fate, str], None]  # told of a session, its fate and the reason
 _POSSIBLE: Final = FATES[:4]
 NAMED_MAX: Final = 1_000  # for each fate: what a person works through, and memory holds
+_SAID_CHARS: Final = 300  # of what a migration raised
 _AT_ONCE: Final = 32  # sessions under way: enough to share round trips and fsyncs
 
 # The first that fits counts.
@@ -101,7 +103,8 @@ class MigrationOutcome(msgspec.Struct, frozen=True):
     sessions: int
     key: Key
     reason: str  # the way that is taken, or the words of the error; empty if there is none
-    # Where it is impossible, every session with its reason, up to NAMED_MAX of them.
+    # Where it is impossible, every session with its reason, up to NAMED_MAX of them; migrate tells
+    # its `failure` of all.
     named: tuple[tuple[Key, str], ...] = ()
 
     @property
@@ -141,8 +144,9 @@ class MigrationPlan(msgspec.Struct, frozen=True):
 class _Tally:
     """Counts, the first session of each fate, and those for which there is no way."""
 
-    def __init__(self) -> None:
+    def __init__(self, failure: Failure | None) -> None:
         self.done = 0
+        self._failure = failure
         self._counts: dict[Fate, int] = {}
         self._first: dict[Fate, tuple[Key, str]] = {}
         self._named: dict[Fate, list[tuple[Key, str]]] = {}
@@ -152,8 +156,12 @@ class _Tally:
         self.done += 1
         self._counts[fate] = self._counts.get(fate, 0) + 1
         self._first.setdefault(fate, (key, reason))
-        if fate not in _POSSIBLE and self._counts[fate] <= NAMED_MAX:
+        if fate in _POSSIBLE:
+            return
+        if self._counts[fate] <= NAMED_MAX:
             self._named.setdefault(fate, []).append((key, reason))
+        if self._failure is not None:
+            self._failure(key, fate, reason)
 
     def outcomes(self) -> tuple[MigrationOutcome, ...]:
         return tuple(self._outcome(fate) for fate in FATES if fate in self._counts)
@@ -174,11 +182,12 @@ class Migrating:
         app: str | None,
         apply: bool,
         actor: str | None = None,
+        failure: Failure | None = None,
     ) -> None:
         self._lp, self._forward, self._app, self._apply = lp, forward, app, apply
         self._actor = actor
         self._ways: dict[str, str | MigrationError] = {}  # by stored version
-        self._tally = _Tally()
+        self._tally = _Tally(failure)
 
     async def run(self, progress: Progress | None) -> MigrationPlan:
         total = 0 if progress is None else await self._count()
@@ -242,7 +251,7 @@ class Migrating:
         except _GONE:
             return None  # deleted since its head was read
         except _IMPOSSIBLE as error:
-            return _fate(error), str(error)
+            return _fate(error), _reason(error)
         if not needed:  # another was faster
             return "compatible", ""
         return "migrated" if self._apply else "migratable", str(
@@ -286,19 +295,29 @@ async def _pages(lp: Limpet, app: str | None) -> AsyncIterator[tuple[Head, ...]]
         await asyncio.sleep(0)  # a store in a file answers at once: let others run
 
 
-def forward_of(registry: MigrationRegistry, state_type: type | None) -> Forward:
+def forward_of(migrations: MigrationRegistry, state_type: type | None) -> Forward:
     """Where the migrations lead: to the class, or to the newest version that one of them makes."""
-    check_registry(registry)
+    check_registry(migrations)
     if state_type is not None:
         from limpet.session.typed import Typed
 
-        return Typed(state_type, registry)
-    if not len(registry):
+        return Typed(state_type, migrations)
+    if not len(migrations):
         raise InvalidInput(
             "the registry holds no migration, so there is no version to migrate to. Register one, "
             "or give the State class too."
         )
-    return Forward(max(step.target for step in registry.migrations), registry)
+    # Without a class no code is named that could not read a newer minor: that is left alone.
+    return Forward(max(step.target for step in migrations.migrations), migrations, "keep")
+
+
+def _reason(error: LimpetError) -> str:
+    """The words of an error; who migrates a store is told too what a function raised said."""
+    cause = error.__cause__
+    if not isinstance(error, MigrationFailed) or cause is None or isinstance(cause, LimpetError):
+        return str(error)
+    said = " ".join(str(cause).split())[:_SAID_CHARS]
+    return f"{error} It said: {said}" if said else str(error)
 
 
 def _fate(error: LimpetError) -> Fate:

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 _NONE: Final[Mapping[str, Any]] = {}
 _PAUSE_SECONDS_MAX: Final = 0.002
 _NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
-_MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch)  # on the state that was known
+# On the state that was known.
+_MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
 S = TypeVar("S", covariant=True)
@@ -72,6 +73,7 @@ class Session(Generic[S]):
         actor: str | None = None,
         lease: Lease | None = None,
         typed: Typed[Any] | None = None,
+        untyped: bool = False,
     ) -> None:
         self._lp = lp
         self.key = key
@@ -86,6 +88,8 @@ class Session(Generic[S]):
         self._events: deque[Event] = deque(maxlen=TAIL_KEPT)
         self._state: FrozenDict | None = None
         self._typed = typed
+        # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
+        self._classless = typed is None and not untyped
 
     def __repr__(self) -> str:
         version = "not loaded" if self._head is None else f"version {self._head.version}"
@@ -259,7 +263,8 @@ class Session(Generic[S]):
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record, with `event.repeated`
         True. A `partial` event only reaches followers. Typed state of another MAJOR than was
-        loaded is not changed: raises MigrationError, or migrates it first.
+        loaded is not changed: raises MigrationError, or migrates it first. SessionTyped if it would
+        change typed state and this object has no State class.
         """
         draft = Draft(
             type=type,
@@ -313,9 +318,10 @@ class Session(Generic[S]):
 
         If a name that `change` looked at or sets has changed in the meantime, whoever changed it,
         `change` is called again on the newest state; SessionConflict after too many tries. Going
-        through all names notices new session fields, not new app: or user: names. With typed
-        state it returns an update as `apply` takes it, made again if anything was written.
-        SessionCorrupt if an event is damaged: what it did would be missing from what is computed.
+        through all names, or copying the state, notices new session fields, not new app: or user:
+        names. With typed state it returns an update as `apply` takes it, made again if anything
+        was written. SessionCorrupt if an event, or a name that was looked at, cannot be read: it
+        would be missing from what is computed.
         """
         check_change(change)
         draft = Draft(
@@ -328,8 +334,7 @@ class Session(Generic[S]):
             correlation_id=correlation_id,
             wake_id=wake_id,
         )
-        await self.refresh()  # "nothing to do" must be decided on the newest state too
-        self._check_whole()
+        await self._refresh_whole()  # "nothing to do" must be decided on the newest state too
         return await self._persist(lambda: self._try_update(change, draft, reserved=type is None))
 
     @overload
@@ -399,15 +404,14 @@ class Session(Generic[S]):
             correlation_id=correlation_id,
             wake_id=wake_id,
         )
-        if self._head is None or self._scopes is None:
-            await self.refresh()
         if check_expect(expect) is not None:
             return await self._apply_at(update, draft, expect, reserved=type is None)
         try:
+            await self._know()
             event = await self._persist(
                 lambda: self._try_apply(update, draft, reserved=type is None)
             )
-        except SchemaViolation:
+        except (SchemaViolation, SessionCorrupt):
             event = await self._repeat(draft)
             if event is None:
                 raise
@@ -462,11 +466,11 @@ class Session(Generic[S]):
         async with self._lp._updating(self.key.app):
             for tries in range(UPDATE_TRIES_MAX):
                 SESSION.debug("update retried: session=%s tries=%d", self.key, tries + 1)
-                await self.refresh()
+                await self._refresh_whole()
                 with suppress(SessionConflict):
                     return await attempt()
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-            await self.refresh()
+            await self._refresh_whole()
             return await attempt()
 
     async def _try_apply(
@@ -498,11 +502,12 @@ class Session(Generic[S]):
         self, update: Mapping[str, Any], draft: Draft, expect: int | None, *, reserved: bool
     ) -> Event | None:
         """Plan on the state of this very version; not again on another."""
-        if self.version != expect:
-            await self.refresh()
         repeat = await self._repeat(draft)
         if repeat is not None:
             return repeat
+        await self._know()
+        if self.version != expect:
+            await self._refresh_whole()
         if self.version != expect:
             raise SessionConflict(self.key, "the session", expect, self.version)
         return await self._try_apply(update, draft, reserved=reserved, expect=expect)
@@ -528,11 +533,12 @@ class Session(Generic[S]):
         typed = self._typed
         if typed is None or not any(map(changes_fields, drafts)):
             return await self._commit(drafts, expect)
-        if self._head is None or self._scopes is None:
+        if self._head is None or self._scopes is None or self.damaged:
             await self.refresh()
         for left in reversed(range(UPDATE_TRIES_MAX)):
             if not typed.way(self.head.schema_version):
                 try:
+                    self._check_whole()
                     guards = self._guards(typed.fit_after(self._fields, drafts))
                     schema = self.head.schema_version
                     return await self._commit(drafts, expect, guards, schema)
@@ -578,7 +584,8 @@ class Session(Generic[S]):
             return None
         draft = structs.replace(draft, set=changes)
         prepared = self._lp._prepare(draft, None, reserved=reserved)
-        guards = self._guards(reads.names.union(changes))
+        seen = reads.names.union(changes, (self._scopes or ()) if reads.all else ())
+        guards = self._guards(seen)
         expect = self.version if reads.all else None  # it saw which names there are
         return (await self._commit((prepared,), expect, guards))[0]
 
@@ -597,7 +604,7 @@ class Session(Generic[S]):
         check_expect(expect)
         self._check_temp(drafts)
         fence = None if self.lease is None else self.lease.fence
-        commits = (Commit(self.key, drafts, expect, fence, guards, schema),)
+        commits = (Commit(self.key, drafts, expect, fence, guards, schema, self._classless),)
         try:
             (committed,) = await self._lp._committing(commits)
         except StoreError as error:
@@ -609,6 +616,15 @@ class Session(Generic[S]):
         self._lp._hub.touch(self.key, committed.head.version)
         self._absorb(committed, drafts)
         return committed.events
+
+    async def _know(self) -> None:
+        """Have state to decide on: read, if it was not yet, or if a part of it was missing."""
+        if self._head is None or self._scopes is None or self.damaged:
+            await self._refresh_whole()
+
+    async def _refresh_whole(self) -> None:
+        await self.refresh()
+        self._check_whole()
 
     def _check_whole(self) -> None:
         if self.damaged:
@@ -636,6 +652,8 @@ class Session(Generic[S]):
             self._head, self._state = committed.head, None
             self._fields, self._versions = committed.fields, committed.versions
             self._extend(committed.events, known)
+            unread = [event.seq for event in self._events if event.damage]
+            self.damaged = tuple(sorted({*committed.damaged, *unread}))
         if self._scopes is not None and committed.scopes:
             self._learn(committed.scopes)
         if any([draft is not None and draft.temp_ops for draft in drafts]):
@@ -654,7 +672,9 @@ class Session(Generic[S]):
         """Take over the newer ones among app: and user: names."""
         assert self._scopes is not None
         for name, scope in scopes.items():
-            if name not in self._scopes or scope.version > self._scopes[name].version:
+            known = self._scopes.get(name)
+            again = known is not None and known.damage is not None  # perhaps it was read now
+            if known is None or scope.version >= known.version + (not again):
                 self._scopes[name] = scope
                 self._state = None
 
@@ -698,8 +718,16 @@ class Session(Generic[S]):
             if kind == "session":
                 found[name] = self._versions.get(name, 0)
             elif kind != "temp":
-                found[name] = self._scopes[name].version if name in self._scopes else 0
+                found[name] = self._scope_version(name)
         return found
+
+    def _scope_version(self, name: str) -> int:
+        """Raises SessionCorrupt if there is a value, and it could not be read."""
+        assert self._scopes is not None
+        scope = self._scopes.get(name)
+        if scope is not None and scope.damage is not None:
+            raise SessionCorrupt(f"{name} of {self.key.app}", scope.damage)
+        return 0 if scope is None else scope.version
 
     def _publish(self, draft: Prepared) -> Event:
         if draft.ops or draft.temp_ops:

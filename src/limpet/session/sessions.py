@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope import Envelope
     from limpet.model.migrations import MigrationRegistry
     from limpet.model.state import State
-    from limpet.session.migrate import MigrationPlan
+    from limpet.session.migrate import Failure, MigrationPlan
     from limpet.session.typed import Typed
 
 S = TypeVar("S", bound="State")
@@ -170,6 +170,7 @@ class Limpet:
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -182,12 +183,14 @@ class Limpet:
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
         The state is a dict; or an object of a State class: the session is typed then; or an
         Envelope, whose schema version the session keeps, so that a load with a class migrates it
-        or refuses. An actor given here is bound to the session; else the user counts as creator.
+        or refuses; without a class its fields are left alone, unless `untyped` (see get). An actor
+        given here is bound to the session; else the user counts as creator.
         """
         self._store_now()
         key = Key(app, user, self._new_id() if id is None else id)
@@ -197,7 +200,8 @@ class Limpet:
         data = created_data(key, EMPTY if labels is None else labels, begin.schema_version)
         draft = Draft(type=CREATED, data=data, set=begin.fields or EMPTY)
         prepared = self._prepare(draft, actor, reserved=True)
-        session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed)
+        _check_untyped(begin.typed, untyped=untyped)
+        session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed, untyped=untyped)
         session._check_temp((prepared,))
         try:
             (committed,) = await self._committing((Commit(key, (prepared,), 0),))
@@ -246,6 +250,7 @@ class Limpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     @overload
@@ -259,6 +264,7 @@ class Limpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def get(
@@ -273,6 +279,7 @@ class Limpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """The session with its state and its last events: `tail` of them, 20 if nothing is said.
 
@@ -282,15 +289,18 @@ class Limpet:
         Of large events, as many of the newest as fit about 16 MiB.
 
         With a `state_type` its state is of that class; stored state of another MAJOR is brought
-        there by `migrations`, which is recorded, or MigrationError is raised. `actor` is bound to
-        it. Raises SessionNotFound.
+        there by `migrations`, which is recorded, or MigrationError is raised. Without one, typed
+        state is read and not changed (SessionTyped), unless `untyped`: then whatever is written
+        passes its class by. `actor` is bound to it. Raises SessionNotFound.
         """
         self._store_now()
         typed = _typed(state_type, migrations)
-        session: Session[Any] = Session(self, key_of(key, user, id), actor=actor, typed=typed)
+        _check_untyped(typed, untyped=untyped)
+        key = key_of(key, user, id)
+        session: Session[Any] = Session(self, key, actor=actor, typed=typed, untyped=untyped)
         since_us = moment_us("since", since)
         await session._load(tail=tail_of(tail, since), since_us=since_us)
-        if typed is not None and session.head.schema_version is not None:
+        if typed is not None and session.head.schema_version is not None and not session.damaged:
             typed.prove(session.head, session._fields)
         return session
 
@@ -331,6 +341,7 @@ class Limpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]] | None: ...
 
     @overload
@@ -344,6 +355,7 @@ class Limpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]] | None: ...
 
     async def find(
@@ -386,6 +398,7 @@ class Limpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         tail: int = 20,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def get_or_create(
@@ -399,12 +412,14 @@ class Limpet:
         actor: str | None = None,
         tail: int = 20,
         migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """The session of this key, created with the given state if it is not there yet.
 
         With an object of a State class as state, it is typed in either case.
         """
         how: dict[str, Any] = {"tail": check_tail(tail), "actor": actor, "migrations": migrations}
+        how["untyped"] = untyped
         if not is_plain(state):
             how["state_type"] = type(state)
         key = Key(app, user, id)
@@ -412,6 +427,7 @@ class Limpet:
         if found is not None:
             return found
         begin: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
+        begin["untyped"] = untyped
         try:
             made: Session[Any] = await self.create(app, user, id=id, migrations=migrations, **begin)
         except SessionExists:  # another was faster, which is as good
@@ -452,6 +468,7 @@ class Limpet:
         *,
         actor: str | None = None,
         lease: Lease | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     @overload
@@ -464,6 +481,7 @@ class Limpet:
         *,
         actor: str | None = None,
         lease: Lease | None = None,
+        untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     def session(
@@ -477,10 +495,12 @@ class Limpet:
         migrations: MigrationRegistry | None = None,
         actor: str | None = None,
         lease: Lease | None = None,
+        untyped: bool = False,
     ) -> Session[Any]:
         """A handle, without I/O. Its appends need no load; refresh() reads what there is.
 
         With a `lease` of this session, whatever it writes is refused once the lease is not held.
+        `untyped` as for get.
         """
         self._store_now()
         key = key_of(key, user, id)
@@ -490,7 +510,8 @@ class Limpet:
                 "on this session."
             )
         typed = _typed(state_type, migrations)
-        return Session(self, key, actor=actor, lease=lease, typed=typed)
+        _check_untyped(typed, untyped=untyped)
+        return Session(self, key, actor=actor, lease=lease, typed=typed, untyped=untyped)
 
     @overload
     def app(
@@ -503,7 +524,9 @@ class Limpet:
     ) -> App[S]: ...
 
     @overload
-    def app(self, name: str, *, actor: str | None = None) -> App[Mapping[str, Any]]: ...
+    def app(
+        self, name: str, *, actor: str | None = None, untyped: bool = False
+    ) -> App[Mapping[str, Any]]: ...
 
     def app(
         self,
@@ -512,14 +535,18 @@ class Limpet:
         state_type: type[Any] | None = None,
         migrations: MigrationRegistry | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> App[Any]:
         """The sessions of one app, without I/O: its class, migrations and actor are named once.
 
         `support = lp.app("support", state_type=Support)`, then `await support.get("ada", "c1")`.
+        `untyped` as for get.
         """
         self._store_now()
-        _typed(state_type, migrations)  # refuses now what every verb would refuse
-        return App(self, name, state_type=state_type, migrations=migrations, actor=actor)
+        typed = _typed(state_type, migrations)  # refuses now what every verb would refuse
+        _check_untyped(typed, untyped=untyped)
+        bound: dict[str, Any] = {"state_type": state_type, "migrations": migrations}
+        return App(self, name, actor=actor, untyped=untyped, **bound)
 
     async def list(
         self,
@@ -664,29 +691,31 @@ class Limpet:
 
     async def migrate(
         self,
-        registry: MigrationRegistry,
+        migrations: MigrationRegistry,
         state_type: type[State] | None = None,
         *,
         app: str | None = None,
         apply: bool = False,
         actor: str | None = None,
+        failure: Failure | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan:
         """Say what becomes of every session (of an app) on the way to a schema version.
 
         That of the State class, which what comes out has to fit; without one, the newest that the
-        registry leads to. Nothing is written unless `apply`: then each session that can be is
+        migrations lead to. Nothing is written unless `apply`: then each session that can be is
         migrated as get() would, in a commit of its own, and the others are left as they are. Done
         twice it does nothing more; interrupted, it goes on when called again. What is recorded is
-        by `actor`, or by system:migrations.
+        by `actor`, or by system:migrations. The plan names up to 1,000 sessions of each kind of
+        failure; `failure(key, fate, reason)` is called for every one.
         """
         self._store_now()
         from limpet.session.migrate import Migrating, forward_of
 
         with _pydantic():
-            forward = forward_of(registry, state_type)
-        acting = check_actor(actor)
-        migrating = Migrating(self, forward, app=check_app(app), apply=apply, actor=acting)
+            forward = forward_of(migrations, state_type)
+        how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
+        migrating = Migrating(self, forward, app=check_app(app), apply=apply, **how)
         return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
@@ -820,6 +849,13 @@ def _typed(state_type: type[Any] | None, migrations: MigrationRegistry | None) -
     with _pydantic():
         from limpet.session.typed import Typed
     return Typed(state_type, migrations)
+
+
+def _check_untyped(typed: Typed[Any] | None, *, untyped: bool) -> None:
+    if typed is not None and untyped:
+        raise InvalidInput(
+            "untyped=True writes past the State class that was given. Leave out one of the two."
+        )
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from limpet.model.lease import Lease
 from limpet.model.migrations import MigrationRegistry
 from limpet.model.state import State
 from limpet.session.arguments import AnyKey
-from limpet.session.migrate import MigrationPlan
+from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -308,6 +308,7 @@ class SyncLimpet:
         state: Mapping[str, Any] | Envelope = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -344,6 +345,7 @@ class SyncLimpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -356,6 +358,7 @@ class SyncLimpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def find(
@@ -392,6 +395,7 @@ class SyncLimpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]] | None: ...
     @overload
     def find(
@@ -404,6 +408,7 @@ class SyncLimpet:
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]] | None: ...
     @overload
     def get_or_create(
@@ -429,6 +434,7 @@ class SyncLimpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         tail: int = 20,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def session(
@@ -456,7 +462,13 @@ class SyncLimpet:
     ) -> SyncSession[S]: ...
     @overload
     def session(
-        self, key: AnyKey, /, *, actor: str | None = None, lease: Lease | None = None
+        self,
+        key: AnyKey,
+        /,
+        *,
+        actor: str | None = None,
+        lease: Lease | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def session(
@@ -468,6 +480,7 @@ class SyncLimpet:
         *,
         actor: str | None = None,
         lease: Lease | None = None,
+        untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def app(
@@ -479,7 +492,9 @@ class SyncLimpet:
         actor: str | None = None,
     ) -> SyncApp[S]: ...
     @overload
-    def app(self, name: str, *, actor: str | None = None) -> SyncApp[Mapping[str, Any]]: ...
+    def app(
+        self, name: str, *, actor: str | None = None, untyped: bool = False
+    ) -> SyncApp[Mapping[str, Any]]: ...
     def list(
         self,
         *,
@@ -520,12 +535,13 @@ class SyncLimpet:
     def doctor(self, *, progress: Progress | None = None) -> Diagnosis: ...
     def migrate(
         self,
-        registry: MigrationRegistry,
+        migrations: MigrationRegistry,
         state_type: type[State] | None = None,
         *,
         app: str | None = None,
         apply: bool = False,
         actor: str | None = None,
+        failure: Failure | None = None,
         progress: Progress | None = None,
     ) -> MigrationPlan: ...
     def backup(self, target: str | Path, *, progress: Progress | None = None) -> None: ...

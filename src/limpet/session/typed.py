@@ -34,7 +34,7 @@ class Typed(Forward, Generic[S]):
         if not (isinstance(of, type) and issubclass(of, State)):
             raise InvalidInput(_no_state(of))
         registry = MigrationRegistry() if migrations is None else migrations
-        super().__init__(SchemaVersion.parse(of.schema_version), registry)
+        super().__init__(SchemaVersion.parse(of.schema_version), registry, of.newer_minor)
         self.of = of
         self._seen: tuple[FrozenDict, S] | None = None
         self._proven = False

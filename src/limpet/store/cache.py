@@ -32,16 +32,20 @@ class Live(msgspec.Struct):
     fold: Fold
     snapshot_bytes: int
     delta_bytes: int
-    damaged: bool
     era: int
     tail: tuple[Event, ...] = ()  # the newest events, without a gap, up to the fold's version
+
+    @property
+    def damaged(self) -> bool:
+        """Whether the fold is without something that could not be read."""
+        return bool(self.fold.damaged)
 
     def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
         """Take over a lease, which no event tells of; the head under it."""
         head = self.fold.head
         if (head.fence, head.lease_us, head.worker) != (fence, lease_us, worker):
             head = with_lease(head, fence, lease_us, worker)
-            self.fold = Fold(head, self.fold.fields, self.fold.versions)
+            self.fold = msgspec.structs.replace(self.fold, head=head)
         return head
 
 
@@ -82,7 +86,13 @@ class Cache:
         return live
 
     def keep(self, key: Key, live: Live) -> None:
-        """Put an entry in, or tell that it has grown."""
+        """Put an entry in, or tell that it has grown.
+
+        What could not be read may be readable in a moment, so a fold without it is not kept.
+        """
+        if live.damaged:
+            self.forget(key)
+            return
         size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES + 1_024 * len(live.tail)
         self._bytes += size - self._sizes.get(key, 0)
         self._sessions[key], self._sizes[key] = live, size
@@ -101,6 +111,10 @@ class Cache:
         return live if live is not None and live.era == self.era else None
 
     def keep_scope(self, key: ScopeKey, live: LiveScope) -> None:
+        """Remember a name, unless its value could not be read: it is read again then."""
+        if live.value.damage is not None:
+            self.forget_scope(key)
+            return
         if len(self._scopes) >= SCOPES_MAX:
             self._scopes.clear()
         self._scopes[key] = live

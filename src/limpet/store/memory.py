@@ -339,7 +339,7 @@ class MemoryStore:
 
     def _set_head(self, head: Head) -> None:
         kept = self._kept[head.key]
-        kept.fold = Fold(head, kept.fold.fields, kept.fold.versions)
+        kept.fold = msgspec.structs.replace(kept.fold, head=head)
 
     def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
         self._set_head(head)

@@ -17,9 +17,11 @@ from limpet.errors import (
     InvalidEvent,
     NotPending,
     SessionConflict,
+    SessionCorrupt,
     SessionExists,
     SessionFenced,
     SessionNotFound,
+    SessionTyped,
 )
 from limpet.model.events import Commit, Event, Prepared
 from limpet.model.fold import (
@@ -35,7 +37,7 @@ from limpet.model.fold import (
 from limpet.model.head import CREATED, INPUT, PROCESSED, blank
 from limpet.model.keys import Key
 from limpet.model.lease import admits
-from limpet.model.ops import scope_of
+from limpet.model.ops import Set, scope_of
 from limpet.store.protocol import Committed
 
 
@@ -140,7 +142,9 @@ class Plan:
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
-        if fold is None:
+        if fold is None or fold.damaged:
+            return None
+        if commit.classless and fold.head.schema_version is not None:
             return None
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))
@@ -162,6 +166,8 @@ class Plan:
                     events[place] = _repeated(self.given.get((key, draft.id)))
                 if events[place] is None:
                     fold, events[place] = self._record(key, fold, draft, scopes)
+            if commit.classless and fold.head.schema_version is not None:
+                self._check_typed(key, fold.head.schema_version, before)
             self._put(self.folds, key, fold)
         assert fold is not None
         return Committed(
@@ -171,6 +177,7 @@ class Plan:
             fold.versions,
             scopes,
             len(events) - (len(self.records) - before),
+            fold.damaged,
         )
 
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
@@ -201,11 +208,22 @@ class Plan:
             raise SessionFenced(key, commit.fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "the schema", commit.schema, fold.head.schema_version)
+        if fold.damaged and rests_on_state(commit):
+            raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)
             if actual != version:
                 raise SessionConflict(key, name, version, actual)
         return fold
+
+    def _check_typed(self, key: Key, schema_version: str, before: int) -> None:
+        """Raise SessionTyped if what was just recorded changes the fields of typed state.
+
+        Looked at afterwards: the commit itself may have given the session its version.
+        """
+        for _, rec in self.records[before:]:
+            if any([scope_of(str(op.path[0])) == "session" for op in rec.draft.plain_ops]):
+                raise SessionTyped(key, schema_version)
 
     def _version_of(self, key: Key, fold: Fold, name: str) -> int:
         """The version of a name in state, whatever its scope; 0 if it is not there."""
@@ -213,6 +231,8 @@ class Plan:
         if kind == "session":
             return int(fold.versions.get(name, 0))
         scope = self._scope((key.app, "" if kind == "app" else key.user, name))
+        if scope is not None and scope.damage is not None:
+            raise SessionCorrupt(f"{name} of {key.app}", scope.damage)
         return 0 if scope is None else scope.version
 
     def _record(
@@ -263,6 +283,21 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
+
+
+def rests_on_state(commit: Commit) -> bool:
+    """Whether what a commit asks depends on what the session's own fields hold.
+
+    Guards do, and operations do but for those that replace a whole name, whatever it held.
+    """
+    if commit.guards:
+        return True
+    for draft in commit.drafts:
+        for op in draft.plain_ops:
+            blind = type(op) is Set and len(op.path) == 1
+            if not blind and scope_of(str(op.path[0])) == "session":
+                return True
+    return False
 
 
 def _repeated(event: Event | None) -> Event | None:

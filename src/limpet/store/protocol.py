@@ -33,6 +33,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     versions: FrozenDict
     scopes: dict[str, ScopeValue]  # app: and user: names it changed; all of them if it created
     repeated: int = 0  # how many of the events were recorded before
+    damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -159,8 +160,16 @@ class Store(Protocol):
         update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
         Commits of concurrent callers do not fail each other.
 
+        While an event of the session cannot be read, guards cannot be compared and ops cannot be
+        checked: SessionCorrupt. Only what replaces whole names, or no state, is recorded then. The
+        same goes for a guard on an app: or user: name whose value cannot be read. What could not
+        be read is not remembered: the next commit reads it again.
+
+        A `classless` commit changes no field of a session that has a schema version: SessionTyped.
+
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
-        SessionConflict, SessionFenced, NotPending, or InvalidInput when an op does not fit.
+        SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, or InvalidInput
+        when an op does not fit.
         """
         ...
 

@@ -48,9 +48,11 @@ def marks(name: str) -> Callable[[Fields], Fields]:
     return lambda fields: {**fields, "trail": [*fields.get("trail", []), name]}
 
 
-def registry_of(*steps: str, description: str = "") -> MigrationRegistry:
+def registry_of(
+    *steps: str, description: str = "", lifecycle: Lifecycle = "session"
+) -> MigrationRegistry:
     """A registry of steps such as "1.0>2.0", each of which leaves its name."""
-    registry = MigrationRegistry(description)
+    registry = MigrationRegistry(description, lifecycle=lifecycle)
     for step in steps:
         source, target = step.split(">")
         registry.register(f"{source}.0", f"{target}.0", marks(step))
@@ -93,12 +95,19 @@ def test_a_step_is_registered_once(source: str, target: str) -> None:
     registry = registry_of("1.0>2.0")
     with pytest.raises(MigrationAmbiguous) as info:
         registry.register(source, target, same)
-    assert type(info.value) is MigrationAmbiguous
+    assert type(info.value) is limpet.SessionMigrationAmbiguous
+    assert info.value.category == "session_state_migration_chain_ambiguous"
     assert (info.value.from_version, info.value.to_version) == (source, target)
     assert info.value.paths == ((("1.0.0", "2.0.0"),), ((source, target),))
     assert way(registry, "1.0", "2.0") == ["1.0>2.0"]
     with pytest.raises(limpet.SessionMigrationAmbiguous):
-        registry.register(source, target, same, lifecycle="session")
+        registry.migration(source, target)(same)
+    registry = MigrationRegistry(lifecycle="checkpoint")
+    registry.register("1.0.0", "2.0.0", same)
+    for again in (registry.register, lambda *step: registry.migration(*step[:2])(step[2])):
+        with pytest.raises(limpet.CheckpointMigrationAmbiguous) as other:
+            again(source, target, same)
+        assert other.value.category == "checkpoint_state_migration_chain_ambiguous"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +183,7 @@ def test_a_migration_is_a_plain_function(fn: Any) -> None:
         ("1.4>2.0 2.0>1.5", "1.1", "1.5", ""),
         ("1.0>2.0 2.0>3.0 3.0>2.3", "1.0", "2.3", "1.0>2.0"),
         ("1.0>2.0 2.0>1.0 2.0>3.0 3.0>2.0", "1.0", "3.0", "1.0>2.0 2.0>3.0"),
-        # State of a newer minor is read side by side, unless a way down is registered.
-        ("1.0>2.0", "2.3", "2.1", ""),
+        # A way down from a newer minor.
         ("2.3>2.1", "2.3", "2.1", "2.3>2.1"),
         ("2.4>2.0", "2.3", "2.1", "2.4>2.0"),
     ],
@@ -203,10 +211,10 @@ def test_a_tie_is_an_error_that_shows_it(
     steps: str, source: str, target: str, ways: list[str], lifecycle: Lifecycle
 ) -> None:
     """Ambiguous, with both ends and every way; and `check` finds it without any state."""
-    registry = registry_of(*steps.split())
+    registry = registry_of(*steps.split(), lifecycle=lifecycle)
     calls = [
-        lambda: registry.path(f"{source}.0", f"{target}.0", lifecycle=lifecycle),
-        lambda: registry.migrate({}, f"{source}.0", f"{target}.0", lifecycle=lifecycle),
+        lambda: registry.path(f"{source}.0", f"{target}.0"),
+        lambda: registry.migrate({}, f"{source}.0", f"{target}.0"),
     ]
     for call in calls:
         with pytest.raises(MigrationAmbiguous) as info:
@@ -217,7 +225,7 @@ def test_a_tie_is_an_error_that_shows_it(
         shown = [" ".join(f"{a[:-2]}>{b[:-2]}" for a, b in path) for path in error.paths]
         assert shown == ways
     with pytest.raises(MigrationAmbiguous.of(lifecycle)):
-        registry.check(f"{target}.0", lifecycle=lifecycle)
+        registry.check(f"{target}.0")
 
 
 def test_a_tie_among_many_ways_is_found_at_once() -> None:
@@ -267,9 +275,9 @@ def test_a_missing_way_is_told_with_what_there_is(
     steps: str, source: str, target: str, lifecycle: Lifecycle
 ) -> None:
     """Both versions, how many migrations there are, and a description of them."""
-    registry = registry_of(*steps.split(), description="orders")
+    registry = registry_of(*steps.split(), description="orders", lifecycle=lifecycle)
     with pytest.raises(MigrationMissing) as info:
-        registry.migrate({}, f"{source}.0", f"{target}.0", lifecycle=lifecycle)
+        registry.migrate({}, f"{source}.0", f"{target}.0")
     error = info.value
     assert type(error) is MigrationMissing.of(lifecycle)
     assert (error.from_version, error.to_version) == (f"{source}.0", f"{target}.0")
@@ -297,14 +305,35 @@ def test_state_that_cannot_be_used_is_incompatible(
     fields: Any, source: Any, stored: str, reason: str, lifecycle: Lifecycle
 ) -> None:
     """Of a newer MAJOR without a way back, or no version, or no state; the reason says which."""
-    registry = registry_of("1.0>2.0")
+    registry = registry_of("1.0>2.0", lifecycle=lifecycle)
     with pytest.raises(SchemaIncompatible) as info:
-        registry.migrate(fields, source, "2.0.0", lifecycle=lifecycle)
+        registry.migrate(fields, source, "2.0.0")
     error = info.value
     assert type(error) is SchemaIncompatible.of(lifecycle)
     assert (error.stored, error.wanted) == (stored, "2.0.0")
     assert reason in error.reason
     assert reason in str(error)
+
+
+@pytest.mark.parametrize("lifecycle", LIFECYCLES)
+@pytest.mark.parametrize("steps", ["", "1.0>2.0", "2.1>2.3"])
+def test_a_newer_minor_is_refused_unless_it_is_kept(steps: str, lifecycle: Lifecycle) -> None:
+    """The error says what can be done: newer code, a way back, or the opt-in."""
+    registry = registry_of(*steps.split(), lifecycle=lifecycle)
+    for call in (registry.path, lambda *ends, **how: registry.migrate({}, *ends, **how)):
+        with pytest.raises(SchemaIncompatible) as info:
+            call("2.3.0", "2.1.9")
+        assert type(info.value) is SchemaIncompatible.of(lifecycle)
+        for words in ("Deploy the newer code", "register a migration back", 'newer_minor = "keep"'):
+            assert words in str(info.value)
+        call("2.3.0", "2.1.9", newer_minor="keep")
+    assert registry.path("2.3.0", "2.1.9", newer_minor="keep") == ()
+
+
+def test_a_registered_way_down_is_taken_though_a_newer_minor_would_be_kept() -> None:
+    """Who registered a way back means it."""
+    path = registry_of("2.3>2.1").path("2.3.0", "2.1.0", newer_minor="keep")
+    assert [step.step for step in path] == [("2.3.0", "2.1.0")]
 
 
 def test_what_the_code_declares_is_its_own_fault() -> None:
@@ -313,7 +342,7 @@ def test_what_the_code_declares_is_its_own_fault() -> None:
     with pytest.raises(InvalidSchema):
         registry.migrate({}, "1.0.0", "2")
     with pytest.raises(InvalidInput, match="lifecycle"):
-        registry.migrate({}, "1.0.0", "3.0.0", lifecycle="turn")  # type: ignore[arg-type]
+        MigrationRegistry(lifecycle="turn")  # type: ignore[arg-type]
 
 
 # --- migrating -----------------------------------------------------------------------------------
@@ -342,7 +371,8 @@ def test_a_migration_gives_the_new_state_and_how_it_came_about() -> None:
 @pytest.mark.parametrize("target", ["1.2.0", "1.2.9", "1.4.0", "1.0.0"])
 def test_where_no_step_is_needed_everything_is_kept(target: str) -> None:
     """Fields that this code does not know, above all; the checksum stays the same."""
-    made = MigrationRegistry().migrate(freeze({"unknown": {"variant": "new"}}), "1.2.3", target)
+    stored = freeze({"unknown": {"variant": "new"}})
+    made = MigrationRegistry().migrate(stored, "1.2.3", target, newer_minor="keep")
     assert made.fields == {"unknown": {"variant": "new"}}
     assert made.path == ()
     assert made.checksum_before == made.checksum_after
@@ -407,7 +437,7 @@ def _raises(fields: Fields) -> Fields:
 @pytest.mark.parametrize(
     ("fn", "cause", "reason"),
     [
-        (_raises, KeyError, "raised KeyError"),
+        (_raises, KeyError, f"raised KeyError in {__name__}._raises, test_migrations.py line "),
         (lambda fields: None, InvalidValue, "its result is NoneType, not a dict"),
         (lambda fields: list(fields), InvalidValue, "its result is list, not a dict"),
         (lambda fields: {"a": {1, 2}}, InvalidValue, "its result['a'] is set"),
@@ -425,12 +455,12 @@ def test_a_failed_step_stops_the_way(
     fn: Callable[[Fields], Any], cause: type[Exception], reason: str, lifecycle: Lifecycle
 ) -> None:
     """The step, the reason and the cause are told; no later step runs, the state is untouched."""
-    registry, ran = registry_of("1.0>2.0"), []
+    registry, ran = registry_of("1.0>2.0", lifecycle=lifecycle), []
     registry.register("2.0.0", "3.0.0", fn)
     registry.register("3.0.0", "4.0.0", lambda fields: ran.append(fields) or fields)
     stored = {"n": [1]}
     with pytest.raises(MigrationFailed) as info:
-        registry.migrate(stored, "1.0.0", "4.0.0", lifecycle=lifecycle)
+        registry.migrate(stored, "1.0.0", "4.0.0")
     error = info.value
     assert type(error) is MigrationFailed.of(lifecycle)
     assert (error.from_version, error.to_version) == ("1.0.0", "4.0.0")
@@ -439,6 +469,33 @@ def test_a_failed_step_stops_the_way(
     assert type(error.__cause__) is cause
     assert ran == []
     assert stored == {"n": [1]}
+
+
+def _calls_deeper(fields: Fields) -> Fields:
+    return dict(_raises(fields))
+
+
+class _Callable:
+    def __call__(self, fields: Fields) -> Fields:
+        raise RuntimeError("two\nlines")
+
+
+def test_a_failed_step_names_the_function_and_its_line() -> None:
+    """The line of the user's own file where it was raised, however the function was made."""
+    raises = _raises.__code__.co_firstlineno + 1
+    call = _Callable.__call__.__code__.co_firstlineno + 1
+    for fn, words in (
+        (_raises, f"KeyError in {__name__}._raises, test_migrations.py line {raises}."),
+        (_calls_deeper, f"KeyError in {__name__}._calls_deeper, test_migrations.py line {raises}."),
+        (_Callable(), f"RuntimeError in {__name__}._Callable, test_migrations.py line {call}."),
+        (len, "a state that cannot be stored"),
+        (int, "raised TypeError in builtins.int."),
+    ):
+        registry = MigrationRegistry()
+        registry.register("1.0.0", "2.0.0", fn)
+        with pytest.raises(limpet.SessionMigrationFailed) as info:
+            registry.migrate({"n": 1}, "1.0.0", "2.0.0")
+        assert words in str(info.value)
 
 
 def test_an_interruption_is_not_a_failed_step() -> None:
@@ -495,14 +552,14 @@ def test_each_kind_has_a_flavour_for_each_lifecycle(
     flavour = kind.of(lifecycle)
     code, category = KINDS[kind]  # type: ignore[index]
     assert flavour.__name__ == lifecycle.title() + kind.__name__
-    assert flavour.__bases__ == (kind,)
+    session = (limpet.SessionError,) if lifecycle == "session" else ()
+    assert flavour.__bases__ == (kind, *session)
     assert flavour.code == f"{lifecycle}.{code}"
     assert flavour.category == f"{lifecycle}_state_{category}"
     assert flavour.lifecycle == lifecycle
     assert not flavour.retryable
     assert issubclass(kind, MigrationError)
     assert issubclass(kind, StateError)
-    assert kind.of(None) is kind
 
 
 def test_categories_are_unique() -> None:

@@ -1,4 +1,4 @@
-"""Planning: what a commit costs grows with the commit, not with its square."""
+"""Planning: what a commit costs, and what is not planned on a state with a hole."""
 
 from __future__ import annotations
 
@@ -6,7 +6,12 @@ import sys
 from types import FrameType
 from typing import Any
 
+import msgspec
+import pytest
+
 import limpet
+from limpet.store.memory import MemoryStore
+from limpet.testing.commits import addition, create, draft, key
 
 
 async def cost(inputs: int) -> int:
@@ -54,3 +59,29 @@ async def test_thousands_of_inputs_are_processed_in_the_commit_that_brings_them(
                 commit.mark_processed(session, [2 + number])
         assert (session.version, session.head.pending) == (6_001, 0)
         assert (await lp.verify()).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "guards"),
+    [
+        ({"inc": {"n": 1}}, {}),
+        ({"add": {"items": [1]}}, {}),
+        ({"delete": ["n"]}, {}),
+        ({"set": {"n": 1}}, {"n": 1}),
+        ({}, {"app:n": 0}),
+    ],
+)
+async def test_nothing_that_rests_on_state_is_planned_on_a_fold_with_a_hole(
+    change: dict[str, Any], guards: dict[str, int]
+) -> None:
+    """Guards and operations are refused; what replaces a name is planned, and tells of the hole."""
+    store, one = MemoryStore(), key()
+    await create(store, one, {"n": 0, "items": []})
+    kept = store._kept[one]
+    kept.fold = msgspec.structs.replace(kept.fold, damaged=(1,))
+    with pytest.raises(limpet.SessionCorrupt):
+        await store.commit([addition(one, draft(**change), guards=guards)])
+    with pytest.raises(limpet.SessionCorrupt):
+        await store.commit([addition(one), addition(one, draft(**change), guards=guards)])
+    (committed,) = await store.commit([addition(one, draft(set={"n": 5, "app:n": 1}))])
+    assert (committed.head.version, committed.damaged) == (2, (1,))

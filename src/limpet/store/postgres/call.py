@@ -186,7 +186,8 @@ class Call:
                 force_setattr(event, "processed_us", last[0])
         now = reply.leased(_head(head, *last), self._heads[head.key])
         fields, versions, scopes = answer.fields, answer.versions, answer.scopes
-        return Committed(answer.events, now, fields, versions, scopes, answer.repeated)
+        told, damaged = answer.repeated, answer.damaged
+        return Committed(answer.events, now, fields, versions, scopes, told, damaged)
 
     def settle(self, reply: Reply) -> dict[Key, Live]:
         """The sessions as the units that held left them."""
@@ -201,10 +202,9 @@ class Call:
             before = self._sight.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
             now = reply.leased(_head(fold.head, *self._told[key, fold.head.version]), place)
-            after = Fold(now, fold.fields, fold.versions)
-            damaged = before is not None and before.damaged
+            after = Fold(now, fold.fields, fold.versions, fold.damaged)
             sid = reply.sid(place) if before is None else before.sid
-            done[key] = Live(sid, after, old[0], old[1] + sizes[key], damaged, self._sight.era)
+            done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._sight.era)
         return done
 
     def scopes(self, reply: Reply) -> dict[ScopeKey, LiveScope]:

@@ -34,7 +34,6 @@ class Found(msgspec.Struct):
     live: Live
     events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
     scopes: dict[ScopeKey, rows.Name]
-    damaged: tuple[int, ...]
     snapshot: tuple[int, Fold | None] | None  # its seq, and the fold if it can be read
 
 
@@ -67,10 +66,9 @@ class Reader:
         snapshot = next((self.snapshot(head, r) for r in found if r["kind"] == 1), None)
         if snapshot is not None and snapshot[1] is None and tail < _ALL:
             return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
-        events = bare(sized)
-        live, damaged = self._fold(heads[0]["sid"], head, found, events, snapshot)
+        live = self._fold(heads[0]["sid"], head, found, bare(sized), snapshot)
         kept = None if snapshot is None else snapshot[:2]
-        return Found(live, tuple(sized), self._names(key, found), damaged, kept)
+        return Found(live, tuple(sized), self._names(key, found), kept)
 
     def _fold(
         self,
@@ -79,7 +77,7 @@ class Reader:
         found: list[Any],
         events: tuple[Event, ...],
         snapshot: Snapshot | None,
-    ) -> tuple[Live, tuple[int, ...]]:
+    ) -> Live:
         _, start, snapshot_bytes = snapshot or (0, None, 0)
         fold = start or Fold(blank(head.key, head.uid, head.created_us))
         delta = sum(
@@ -97,8 +95,8 @@ class Reader:
                     damaged.append(event.seq)
                 seq = event.seq
         damaged += range(seq + 1, head.version + 1)
-        settled = Fold(head, fold.fields, fold.versions)
-        return Live(sid, settled, snapshot_bytes, delta, bool(damaged), 0), tuple(damaged)
+        settled = Fold(head, fold.fields, fold.versions, tuple(damaged))
+        return Live(sid, settled, snapshot_bytes, delta, 0)
 
     def snapshot(self, head: Head, row: Any) -> Snapshot:
         """The fold that a snapshot's row keeps, if it can be read."""

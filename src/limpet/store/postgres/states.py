@@ -95,7 +95,7 @@ async def _reread(reader: Reader, conn: Connection, key: Key) -> FrozenDict | No
         found = await reader.load(conn, key)
     except (SessionNotFound, SessionDeleted, SessionErased):  # it ended since the page was read
         return None
-    return None if found.damaged else found.live.fold.fields
+    return None if found.live.damaged else found.live.fold.fields
 
 
 def _names(reader: Reader, found: list[Any]) -> Names:

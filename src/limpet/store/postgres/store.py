@@ -208,7 +208,7 @@ class PostgresStore:
         events = newest_since(bare(newest(found.events, tail)), since_us)
         fold = found.live.fold
         scopes = values(found.scopes)
-        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, found.damaged)
+        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, fold.damaged)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

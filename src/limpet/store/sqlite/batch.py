@@ -121,7 +121,7 @@ class Batch:
             return live
         read = self._reader.found(sid, head)
         sizes = (read.snapshot_bytes, read.delta_bytes)
-        live = Live(sid, read.fold, *sizes, bool(read.damaged), self._cache.era)
+        live = Live(sid, read.fold, *sizes, self._cache.era)
         self._cache.keep(key, live)
         return live
 
@@ -153,7 +153,7 @@ class Batch:
         self._conn.execute(SQL["add_session"], rows.session_row(head))
         sid = self._conn.last_insert_rowid()
         self._conn.executemany(SQL["add_label"], rows.label_rows(head, sid))
-        self._lives[key] = Live(sid, fold, 0, 0, False, self._cache.era)
+        self._lives[key] = Live(sid, fold, 0, 0, self._cache.era)
 
     def _write_events(self) -> None:
         codec, lives, folds = self._reader.codec, self._lives, self.plan.folds

@@ -50,7 +50,6 @@ class Found(msgspec.Struct):
     snapshot_bytes: int
     delta_bytes: int
     events: tuple[Event, ...]  # the last of those since the snapshot, as many as were asked for
-    damaged: tuple[int, ...]
 
 
 class Reader:
@@ -130,9 +129,9 @@ class Reader:
             if len(page) < _PAGE and not room.full:
                 break  # within one instant there is no more, and most sessions are one page
         damaged += range(seq + 1, head.version + 1)
-        settled = Fold(head, fold.fields, fold.versions)
+        settled = Fold(head, fold.fields, fold.versions, tuple(damaged))
         size += EVENT_OVERHEAD_BYTES * count
-        return Found(sid, settled, snapshot_bytes, size, bare(last), tuple(damaged))
+        return Found(sid, settled, snapshot_bytes, size, bare(last))
 
     def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
         """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""

@@ -100,7 +100,7 @@ def _alone(reader: Reader, sid: int, head: Head) -> Fold | None:
         found = reader.found(sid, head)
     except _BROKEN:
         return None
-    return None if found.damaged else found.fold
+    return None if found.fold.damaged else found.fold
 
 
 # --- shared names --------------------------------------------------------------------------------

@@ -322,7 +322,7 @@ class SQLiteStore:
         if fold is not None:
             return fold, (), ()
         found = self._reader.found(sid, head, tail=tail)
-        return found.fold, found.events, found.damaged
+        return found.fold, found.events, found.fold.damaged
 
     def _newest(
         self, sid: int, key: Key, head: Head, limit: int, since_us: int | None = None
@@ -349,7 +349,12 @@ class SQLiteStore:
         return None
 
     def _keep_last(self, key: Key, last: tuple[Event, ...], size: int) -> None:
-        """Remember the last events that were read: they are asked for again and again."""
+        """Remember the last events that were read: they are asked for again and again.
+
+        But for what could not be read: it may be readable the next time.
+        """
+        if any([event.damage for event in last]):
+            return
         if 0 < len(last) <= TAIL_MAX and size <= TAIL_MAX * TAIL_BYTES_MAX:
             if len(self._tails) >= TAILS_MAX:
                 self._tails.clear()

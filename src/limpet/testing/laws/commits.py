@@ -15,9 +15,11 @@ from limpet.errors import (
     SessionExists,
     SessionFenced,
     SessionNotFound,
+    SessionTyped,
 )
 from limpet.model import chain, ops
 from limpet.model.events import Commit
+from limpet.model.head import CREATED, created_data
 from limpet.store.protocol import Store
 from limpet.testing.commits import (
     add,
@@ -35,6 +37,29 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 class CommitLaws:
+    async def test_a_classless_commit_leaves_the_fields_of_typed_state_alone(
+        self, store: Store
+    ) -> None:
+        """Refused by the session's version, also one that the commit gives; all else is not."""
+        change = draft(set={"n": 1})
+        plain = [draft("note.made", set={"app:n": 1, "user:n": 1}), draft("note.made")]
+        for each, of in ((A, None), (B, "1.0.0")):
+            first = draft(CREATED, created_data(each, {}, of), set={"n": 0})
+            await store.commit([Commit(each, (first,), 0)])
+        await store.commit([Commit(A, (change, *plain), classless=True)])
+        await store.commit([Commit(B, tuple(plain), classless=True)])
+        raised = draft("state.migrated", {"from": None, "to": "1.0.0", "steps": []})
+        for commit in (
+            Commit(B, (draft(set={"n": 1}),), classless=True),
+            Commit(B, (plain[1], draft(inc={"n": 1})), classless=True),
+            Commit(A, (raised, draft(set={"n": 1})), classless=True),
+        ):
+            async with refused(store, SessionTyped):
+                await store.commit([commit])
+        await store.commit([Commit(B, (draft(set={"n": 2}),))])
+        assert (await load(store, B)).fields == {"n": 2}
+        assert (await load(store, A)).head.schema_version is None
+
     async def test_expecting_nothing_there_creates_the_session(self, store: Store) -> None:
         """Version 0 stands for a session that is not, and its first event makes it one."""
         (made,) = await store.commit([creation(A, {"step": 0}, {"plan": "gold"})])

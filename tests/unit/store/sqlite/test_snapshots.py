@@ -78,7 +78,7 @@ async def test_a_damaged_log_is_not_laundered_by_a_snapshot(path: Path) -> None:
             s = await lp.get(("a", "u", "1"))
             assert s.damaged == (30,)
             for _ in range(40):
-                await s.append("a.b", {"text": "x" * 300}, actor="x", inc={"n": 1})
+                await s.append("a.b", {"text": "x" * 300}, actor="x", set={"n": 1})
     conn = apsw.Connection(str(path))
     assert conn.execute("SELECT count(*) FROM snapshots").get == 0
     conn.close()
