@@ -88,7 +88,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         None,
         link,
     )
-    after = head.advance(before, draft.type, draft.data, at_us, link)
+    after = head.advance(before, draft.type, draft.data, at_us, link, now_us)
     if draft.type.startswith("session."):
         head.check_bounds(after)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Record(

@@ -10,7 +10,7 @@
 `store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
 that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
 open `SharedLaws` with a fixture `other`; one with a feed adds `FeedLaws`; one that gives leases
-adds `WorkLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
+adds `WorkLaws` and `SetBackLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
 from limpet.testing.laws.repeats import RepeatLaws
 from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
 from limpet.testing.laws.times import TimeLaws
 from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
@@ -38,7 +39,9 @@ __all__ = [
     "Age",
     "DurableLaws",
     "FeedLaws",
+    "Leap",
     "Reopen",
+    "SetBackLaws",
     "SharedLaws",
     "SharedWorkLaws",
     "StoreContract",

@@ -184,7 +184,7 @@ class Call:
                 force_setattr(event, "link", link)
             if event.processed_us == SOON:
                 force_setattr(event, "processed_us", last[0])
-        now = reply.leased(_head(head, *last), self._heads[head.key])
+        now = reply.leased(_head(head, *last, reply.now_us), self._heads[head.key])
         fields, versions, scopes = answer.fields, answer.versions, answer.scopes
         return Committed(answer.events, now, fields, versions, scopes, answer.repeated)
 
@@ -200,7 +200,8 @@ class Call:
             place = self._heads[key]
             before = self._sight.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-            now = reply.leased(_head(fold.head, *self._told[key, fold.head.version]), place)
+            told = self._told[key, fold.head.version]
+            now = reply.leased(_head(fold.head, *told, reply.now_us), place)
             after = Fold(now, fold.fields, fold.versions)
             damaged = before is not None and before.damaged
             sid = reply.sid(place) if before is None else before.sid
@@ -334,7 +335,7 @@ class Call:
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
 
 
-def _head(head: Head, at_us: int, link: bytes) -> Head:
+def _head(head: Head, at_us: int, link: bytes, now_us: int) -> Head:
     """The planned head with the server's time in place; the head itself once that is done."""
     if head.updated_us == SOON:
         # In place: the planner made it for this call, and nobody has seen it yet.
@@ -342,6 +343,6 @@ def _head(head: Head, at_us: int, link: bytes) -> Head:
         force_setattr(head, "updated_us", at_us)
         if head.created_us == SOON:
             force_setattr(head, "created_us", at_us)
-        if head.pending_us == SOON:
-            force_setattr(head, "pending_us", at_us)
+        if head.pending_us is not None and head.pending_us > now_us:  # SOON, or a clock set back
+            force_setattr(head, "pending_us", now_us)
     return head

@@ -39,7 +39,8 @@ END $$;
 -- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL.
 -- Rows are taken by subscript and not by unnest, which would fill one temporary store a column.
 --
--- v_since: the event (by its place) since which inputs are pending; 0 as before, -1 none.
+-- v_since: the event (by its place) since which inputs are pending; 0 as before, -1 none. They wait from
+-- the clock's time on: an event's own time may be later, where the clock was set back.
 -- The feed orders events by transaction, so a session's events must not be written by an older
 -- transaction than those before them: a head that a younger one has moved is stale to this one,
 -- even at the version that was planned on. The next attempt is younger.
@@ -216,12 +217,14 @@ BEGIN
         priority = coalesce(v_priority[v.j], s.priority),
         schema_version = coalesce(v_schema[v.j], s.schema_version),
         pending = coalesce(v_pending[v.j], s.pending),
-        pending_us = CASE WHEN v.since > 0 THEN ats[v.since] WHEN v.since = 0 THEN s.pending_us END,
+        pending_us = CASE WHEN v.since > 0 OR (v.since = 0 AND s.pending_us > now_us) THEN now_us
+                     WHEN v.since = 0 THEN s.pending_us END,
         timers = coalesce(v_timers[v.j]::jsonb, s.timers),
         wake_us = CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END,
         deadline_us = CASE WHEN v.retimed THEN v_deadline[v.j] ELSE s.deadline_us END,
         runnable_us = coalesce(s.lease_us, least(
-            CASE WHEN v.since > 0 THEN ats[v.since] WHEN v.since = 0 THEN s.pending_us END,
+            CASE WHEN v.since > 0 OR (v.since = 0 AND s.pending_us > now_us) THEN now_us
+                     WHEN v.since = 0 THEN s.pending_us END,
             CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END))
     FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, coalesce(v_since[last[l.h]], 0) AS since,
                  v_timers[last[l.h]] IS NOT NULL AS retimed
