@@ -13,6 +13,7 @@
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
+    │   ├── ScopeFull
     │   └── MigrationError
     │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
@@ -91,6 +92,7 @@ from limpet.errors.state import (
     IntegrityViolation,
     InvalidEnvelope,
     MergeConflict,
+    ScopeFull,
     StateError,
 )
 from limpet.errors.store import (
@@ -155,6 +157,7 @@ __all__ = [
     "ReservedType",
     "SchemaIncompatible",
     "SchemaViolation",
+    "ScopeFull",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",

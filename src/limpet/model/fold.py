@@ -47,6 +47,7 @@ class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
     at: ScopeValue
     op: ops.PlainOp
     seq: int
+    whole: bytes  # the value, encoded; nothing if it was deleted
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

@@ -39,6 +39,7 @@ from limpet.model.values import EMPTY, FrozenDict, Reads, described
 from limpet.session.arguments import check_actor, check_change, check_many
 from limpet.session.loading import Loading
 from limpet.store.protocol import Committed, Loaded, scope_fields
+from limpet.store.scopes import Scopes
 from limpet.store.select import check_limit, check_seq, check_tail, check_types
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Session(Generic[S]):
         self._head: Head | None = None
         self._fields: FrozenDict = EMPTY
         self._versions: FrozenDict = EMPTY
-        self._scopes: dict[str, ScopeValue] | None = None  # None: never loaded
+        self._scopes: Scopes | None = None  # None: never loaded
         self._temp: FrozenDict = EMPTY
         self._events: deque[Event] = deque(maxlen=TAIL_KEPT)
         self._state: FrozenDict | None = None
@@ -508,7 +509,7 @@ class Session(Generic[S]):
 
     def _begin(self, committed: Committed, drafts: tuple[Prepared, ...]) -> None:
         """Show a session just created: its commit also told all app: and user: names."""
-        self._scopes = {}
+        self._scopes = Scopes()
         self._absorb(committed, drafts)
 
     def _absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
@@ -538,10 +539,8 @@ class Session(Generic[S]):
     def _learn(self, scopes: Mapping[str, ScopeValue]) -> None:
         """Take over the newer ones among app: and user: names."""
         assert self._scopes is not None
-        for name, scope in scopes.items():
-            if name not in self._scopes or scope.version > self._scopes[name].version:
-                self._scopes[name] = scope
-                self._state = None
+        if self._scopes.learn(scopes):
+            self._state = None
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
@@ -563,7 +562,8 @@ class Session(Generic[S]):
                 self._events[place] = structs.replace(event, processed_us=at_us)
 
     def _take(self, loaded: Loaded) -> None:
-        self._scopes = self._scopes or {}
+        if self._scopes is None:
+            self._scopes = Scopes()
         self._learn(loaded.scopes)
         if self._head is not None and self._head.version > loaded.head.version:
             return  # a commit of this process was faster than the load
@@ -581,7 +581,7 @@ class Session(Generic[S]):
             if kind == "session":
                 found[name] = self._versions.get(name, 0)
             elif kind != "temp":
-                found[name] = self._scopes[name].version if name in self._scopes else 0
+                found[name] = self._scopes.version(name)
         return found
 
     def _publish(self, draft: Prepared) -> Event:

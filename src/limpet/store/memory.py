@@ -28,6 +28,7 @@ from limpet.model.fold import Fold, Record, ScopeKey, ScopeValue
 from limpet.model.head import INPUT, PROCESSED, Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, lease_of, released, renewed, taken
+from limpet.model.values import encode
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
 from limpet.store.plan import Plan
@@ -43,6 +44,8 @@ from limpet.store.protocol import (
     Query,
     Report,
 )
+from limpet.store.room import DELETED, Sizes
+from limpet.store.scopes import Scopes
 from limpet.store.select import wanted
 from limpet.store.verify import verify_session
 from limpet.store.work import span_us
@@ -106,12 +109,21 @@ class MemoryStore:
         versions = self._scopes.get(key)
         return versions[-1] if versions else None
 
-    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
-        return {
-            name: versions[-1]
-            for (of_app, of_user, name), versions in self._scopes.items()
-            if of_app == app and of_user in ("", user)
-        }
+    def scope_version(self, key: ScopeKey) -> int:
+        return len(self._scopes.get(key, ()))
+
+    def scopes(self, app: str, user: str) -> Scopes:
+        return Scopes(
+            {
+                name: versions[-1]
+                for (of_app, of_user, name), versions in self._scopes.items()
+                if of_app == app and of_user in ("", user)
+            }
+        )
+
+    def names(self, app: str, user: str) -> Sizes:
+        newest = {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
+        return {n: DELETED if v.deleted else len(encode(v.value)) for n, v in newest.items()}
 
     # the protocol
 
@@ -131,16 +143,16 @@ class MemoryStore:
             self._scopes.setdefault(write.key, []).append(write.at)
         return answers
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
         kept = self._living(key)
         first = max(0, len(kept.records) - tail)
         events = [kept.event(place) for place in range(first, len(kept.records))]
         if since_us is not None:
             events = [event for event in events if event.at_us >= since_us]
-        fold = kept.fold
-        return Loaded(
-            fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), tuple(events)
-        )
+        fold, names = kept.fold, self.scopes(key.app, key.user) if scopes else Scopes()
+        return Loaded(fold.head, fold.fields, fold.versions, names, tuple(events))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

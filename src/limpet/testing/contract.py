@@ -10,7 +10,8 @@
 `store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
 that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
 open `SharedLaws` with a fixture `other`; one with a feed adds `FeedLaws`; one that gives leases
-adds `WorkLaws` and `SetBackLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
+adds `WorkLaws` and `SetBackLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and
+pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from limpet.testing.laws.heads import HeadLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
 from limpet.testing.laws.repeats import RepeatLaws
+from limpet.testing.laws.room import RoomLaws
 from limpet.testing.laws.scopes import ScopeLaws
 from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
@@ -51,7 +53,7 @@ __all__ = [
 
 
 class StoreContract(
-    CommitLaws, RepeatLaws, ScopeLaws, ReadLaws, HeadLaws, FactLaws, EndLaws, RaceLaws
+    CommitLaws, RepeatLaws, ScopeLaws, RoomLaws, ReadLaws, HeadLaws, FactLaws, EndLaws, RaceLaws
 ):
     """What holds for every store. Subclass it with a name that pytest collects."""
 

@@ -31,7 +31,8 @@ END $$;
 -- it does not hold either.
 --
 --   h_*  the sessions of the batch, each once, in key order; sid NULL: to be created
---   n_*  the scope names of the batch, each once
+--   n_*  the scope names of the batch, each once; a name '' stands for all of an owner's: n_base is how
+--        many there may be before the batch adds its own
 --   v_*  a unit leaves a session at this head (the last unit that holds wins); NULL: as it was
 --   w_*  a unit needs a scope name
 --   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names
@@ -126,9 +127,16 @@ BEGIN
                      SELECT s.version FROM limpet.scopes s
                      WHERE s.app = n_app[n.i] AND s.owner = n_owner[n.i] AND s.name = n_name[n.i]
                      ORDER BY s.version DESC LIMIT 1), 0) AS newest
-                 FROM generate_subscripts(n_name, 1) AS n (i)
+                 FROM generate_subscripts(n_name, 1) AS n (i) WHERE n_name[n.i] <> ''
         LOOP
             moved[r.i] := r.newest <> n_base[r.i];
+            doubt := doubt OR moved[r.i];
+        END LOOP;
+        -- Who adds names holds the lock on their owner's '': all that are there are counted.
+        FOR r IN SELECT n.i, (SELECT count(*) FROM limpet.names_of(n_app[n.i], n_owner[n.i]) c WHERE c.form <> 2) AS held
+                 FROM generate_subscripts(n_name, 1) AS n (i) WHERE n_name[n.i] = ''
+        LOOP
+            moved[r.i] := r.held > n_base[r.i];
             doubt := doubt OR moved[r.i];
         END LOOP;
     END IF;
@@ -254,12 +262,10 @@ BEGIN
     heard := NOT pg_try_advisory_xact_lock(limpet.listening());
 END $$;
 
--- The newest value of every name of one owner, as the rows from its base on. Skips from name to
--- name along the index: the cost does not grow with the number of versions.
-CREATE OR REPLACE FUNCTION limpet.scopes_of(of_app text, of_owner text)
-RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
-               uid text, seq bigint)
-LANGUAGE sql STABLE AS $$
+-- Every name of one owner, and of its newest version the base and the form. Skips from name to name
+-- along the index: the cost does not grow with the number of versions.
+CREATE OR REPLACE FUNCTION limpet.names_of(of_app text, of_owner text)
+RETURNS TABLE (name text, base bigint, form integer) LANGUAGE sql STABLE AS $$
     WITH RECURSIVE names (name) AS (
         (SELECT s.name FROM limpet.scopes s WHERE s.app = of_app AND s.owner = of_owner ORDER BY s.name LIMIT 1)
         UNION ALL
@@ -267,17 +273,26 @@ LANGUAGE sql STABLE AS $$
                 WHERE s.app = of_app AND s.owner = of_owner AND s.name > names.name ORDER BY s.name LIMIT 1)
         FROM names WHERE names.name IS NOT NULL
     )
-    SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
+    SELECT n.name, b.base, b.form
     FROM names n
-    CROSS JOIN LATERAL (SELECT s.base FROM limpet.scopes s
+    CROSS JOIN LATERAL (SELECT s.base, s.form FROM limpet.scopes s
                         WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name
                         ORDER BY s.version DESC LIMIT 1) b
+    WHERE n.name IS NOT NULL
+$$;
+
+-- The newest value of every name of one owner, as the rows from its base on.
+CREATE OR REPLACE FUNCTION limpet.scopes_of(of_app text, of_owner text)
+RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
+               uid text, seq bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
+    FROM limpet.names_of(of_app, of_owner) n
     -- OFFSET 0 keeps this a look into the index for each name: joined freely, the planner may read
     -- every version of every name once.
     CROSS JOIN LATERAL (SELECT s.* FROM limpet.scopes s
-                        WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name AND s.version >= b.base
+                        WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name AND s.version >= n.base
                         OFFSET 0) r
-    WHERE n.name IS NOT NULL
     ORDER BY r.name, r.version
 $$;
 

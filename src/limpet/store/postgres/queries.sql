@@ -78,6 +78,20 @@ CROSS JOIN LATERAL (SELECT s.* FROM limpet.scopes s WHERE s.app = k.app AND s.ow
                     AND s.version >= b.base OFFSET 0) r
 ORDER BY k.i, r.version
 
+-- name: name_versions
+SELECT k.i, (SELECT s.version FROM limpet.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
+             ORDER BY s.version DESC LIMIT 1) AS version
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, name, i)
+
+-- name: name_sizes
+-- What is stored of each name of one owner. The server knows the length of a body without reading it.
+SELECT n.name, n.form, (SELECT sum(length(s.body)) FROM limpet.scopes s
+                        WHERE s.app = $1 AND s.owner = $2 AND s.name = n.name AND s.version >= n.base)::bigint AS size
+FROM limpet.names_of($1, $2) n
+
+-- name: scopes
+SELECT o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
+
 -- name: lock
 SELECT s.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
 JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id

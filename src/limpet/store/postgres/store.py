@@ -46,7 +46,7 @@ from limpet.store.postgres.connect import (
     shares,
 )
 from limpet.store.postgres.failures import BROKEN, FAILURES, translate
-from limpet.store.postgres.reader import Reader, values
+from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import (
     Check,
@@ -195,14 +195,17 @@ class PostgresStore:
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
-        found = await self._with(lambda conn: self._reader.load(conn, key, tail=tail, scopes=True))
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
+        found = await self._with(
+            lambda conn: self._reader.load(conn, key, tail=tail, scopes=scopes)
+        )
         events = found.events[len(found.events) - min(tail, len(found.events)) :]
         if since_us is not None:
             events = tuple(event for event in events if event.at_us >= since_us)
         fold = found.live.fold
-        scopes = values(found.scopes)
-        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, found.damaged)
+        return Loaded(fold.head, fold.fields, fold.versions, found.scopes, events, found.damaged)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

@@ -47,6 +47,7 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.scopes import Scopes
 from limpet.store.sqlite import doctor, heads, remove
 from limpet.store.sqlite.audit import Audit
 from limpet.store.sqlite.backup import back_up
@@ -164,8 +165,10 @@ class SQLiteStore:
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
-        return self._read(lambda: self._load(key, tail, since_us))
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
+        return self._read(lambda: self._load(key, tail, since_us, scopes=scopes))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -277,7 +280,7 @@ class SQLiteStore:
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error
 
-    def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
+    def _load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self._reader
         with reader.instant():
             sid, head = reader.living(key)
@@ -289,12 +292,12 @@ class SQLiteStore:
                     read = reader.events(sid, head.uid, sql, past, tail)
                     last = self._keep_last(key, tuple(reversed(read)))
                 events = last
-            scopes = reader.scopes(key.app, key.user)
+            names = reader.scopes(key.app, key.user) if scopes else Scopes()
         events = events[len(events) - min(tail, len(events)) :]
         if since_us is not None:
             events = tuple(event for event in events if event.at_us >= since_us)
         damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
-        return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
+        return Loaded(head, fold.fields, fold.versions, names, events, damaged)
 
     def _fold(
         self, sid: int, key: Key, head: Head
