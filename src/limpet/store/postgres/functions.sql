@@ -296,6 +296,28 @@ LANGUAGE sql STABLE AS $$
     ORDER BY r.name, r.version
 $$;
 
+-- The ledger of ended sessions, in rows of meta: the number of tombstones and the sum of their
+-- checksums, the same of erased sessions. A row `ledger` is what there was when it was begun; changes
+-- are added to one of eight more, so that few who end sessions at once wait for each other.
+CREATE OR REPLACE FUNCTION limpet.begin_ledger() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM limpet.meta WHERE name = 'ledger') THEN RETURN; END IF;
+    PERFORM pg_advisory_xact_lock(5210131961453309285);  -- one counts, and the others find it done
+    INSERT INTO limpet.meta
+    SELECT 'ledger', convert_to(ARRAY[t.number, t.total, e.number, e.total]::bigint[]::text, 'UTF8')
+    FROM (SELECT count(*) AS number, coalesce(sum(tomb_crc), 0) AS total
+          FROM limpet.sessions WHERE deleted_us IS NOT NULL) t,
+         (SELECT count(*) AS number, coalesce(sum(crc), 0) AS total FROM limpet.erased) e
+    ON CONFLICT DO NOTHING;
+END $$;
+
+CREATE OR REPLACE FUNCTION limpet.enter(sid bigint, change bigint[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO limpet.meta AS m VALUES ('ledger' || (sid & 7), convert_to(change::text, 'UTF8'))
+    ON CONFLICT (name) DO UPDATE SET value = convert_to((
+        SELECT array_agg(kept + change[place] ORDER BY place)
+        FROM unnest(convert_from(m.value, 'UTF8')::bigint[]) WITH ORDINALITY AS k (kept, place))::text, 'UTF8')
+$$;
+
 -- Lease sessions that are due, the highest priority first, then the longest due. Locks without
 -- waiting and looks at each row again under its lock, so no session is given to two workers. The
 -- statements are planned for the app or for all, each on an index of its own.

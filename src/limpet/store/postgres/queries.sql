@@ -53,6 +53,9 @@ FROM s LEFT JOIN LATERAL (
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM limpet.erased WHERE key_hash = $1
 
+-- name: erased_crc
+SELECT crc FROM limpet.erased WHERE key_hash = $1 FOR UPDATE
+
 -- name: put_erased
 INSERT INTO limpet.erased (key_hash, version, link, erased_us, crc) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (key_hash) DO UPDATE
@@ -140,7 +143,7 @@ UPDATE limpet.sessions SET tomb_crc = $2 WHERE sid = $1
 
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
-RETURNING sid, version, link, limpet.now_us() AS at_us
+RETURNING sid, version, link, limpet.now_us() AS at_us, deleted_us, tomb_crc
 
 -- name: feed
 -- Only what lies below the horizon: no transaction that is still open can add behind it. The last
@@ -184,8 +187,13 @@ FROM limpet.sessions WHERE deleted_us IS NOT NULL AND sid > $1 ORDER BY sid LIMI
 -- name: audit_erased
 SELECT key_hash, version, link, erased_us, crc FROM limpet.erased WHERE key_hash > $1 ORDER BY key_hash LIMIT $2
 
+-- name: audit_ledger
+SELECT (SELECT count(*) FROM limpet.sessions WHERE deleted_us IS NOT NULL),
+       (SELECT coalesce(sum(tomb_crc), 0) FROM limpet.sessions WHERE deleted_us IS NOT NULL)::bigint,
+       (SELECT count(*) FROM limpet.erased), (SELECT coalesce(sum(crc), 0) FROM limpet.erased)::bigint
+
 -- name: audit_columns
-SELECT runnable_us, deadline_us, wake_us FROM limpet.sessions WHERE sid = $1
+SELECT runnable_us, deadline_us, wake_us, xid FROM limpet.sessions WHERE sid = $1
 
 -- name: audit_labels
 SELECT app, owner, created_us, name, value FROM limpet.labels WHERE sid = $1 ORDER BY name

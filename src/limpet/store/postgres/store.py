@@ -29,7 +29,8 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store import bodies
 from limpet.store.codec import Codec
-from limpet.store.postgres import audit, doctor, feed, heads, rows, work
+from limpet.store.ledger import Ledger, buried, erased
+from limpet.store.postgres import audit, doctor, feed, heads, ledger, rows, work
 from limpet.store.postgres.address import where
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import (
@@ -115,12 +116,14 @@ class PostgresStore:
 
     async def delete(self, key: Key) -> bool:
         async def run(conn: Connection) -> bool:
+            await ledger.begin(conn)
             row = await conn.fetchrow(SQL["bury"], key.app, key.user, key.id)
             if row is None:
                 return False
             crc = bodies.tomb_crc(rows.buried(key, row), row["deleted_us"])
             await conn.execute(SQL["put_tomb"], row["sid"], crc)
             await _remove_rows(conn, row["sid"])
+            await ledger.enter(conn, row["sid"], buried(crc))
             return True
 
         deleted: bool = await self._in_transaction(run)
@@ -129,6 +132,7 @@ class PostgresStore:
 
     async def erase(self, key: Key) -> Erasure | None:
         async def run(conn: Connection) -> Erasure | None:
+            await ledger.begin(conn)
             row = await conn.fetchrow(
                 SQL["unmake"],
                 key.app,
@@ -139,14 +143,20 @@ class PostgresStore:
                 return await self._reader.erasure(conn, key)
             await _remove_rows(conn, row["sid"])
             erasure = Erasure(self._reader.key_hash(key), row["version"], row["link"], row["at_us"])
+            crc = bodies.erasure_crc(erasure)
+            before = await conn.fetchrow(SQL["erased_crc"], erasure.key_hash)
             await conn.execute(
                 SQL["put_erased"],
                 erasure.key_hash,
                 erasure.version,
                 erasure.link,
                 erasure.erased_us,
-                bodies.erasure_crc(erasure),
+                crc,
             )
+            change = erased(crc, row["tomb_crc"], was_tomb=row["deleted_us"] is not None)
+            if before is not None:  # erased, made again in that very moment, and now replaced
+                change = change.plus(Ledger(0, 0, -1, -(before["crc"] or 0)))
+            await ledger.enter(conn, row["sid"], change)
             return erasure
 
         erasure: Erasure | None = await self._in_transaction(run)

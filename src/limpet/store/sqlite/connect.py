@@ -33,6 +33,7 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
+from limpet.store.sqlite import ledger
 
 APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
 SCHEMA: Final = 3
@@ -220,6 +221,7 @@ class Database:
         if found == SCHEMA:
             if conn.pragma("journal_mode") != "wal":  # a copy made by other means
                 self._enter_wal(conn, patient=patient)
+            _begin_ledger(conn)
             return
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
@@ -231,6 +233,7 @@ class Database:
         try:
             for number in range(max(schema_of(conn), 0) + 1, SCHEMA + 1):
                 migrate(conn, number)
+            ledger.begin(conn)
             conn.execute("COMMIT")
         except BaseException:
             if conn.in_transaction:
@@ -307,6 +310,23 @@ def migrate(conn: apsw.Connection, number: int) -> None:
         conn.execute("INSERT INTO meta VALUES ('secret_crc', ?)", (crc32(secret),))
         conn.pragma("application_id", APPLICATION_ID)
     conn.pragma("user_version", number)
+
+
+def _begin_ledger(conn: apsw.Connection) -> None:
+    """Give a file from before there was a ledger one, if that can be done now.
+
+    If not, the next who opens it or deletes a session does it.
+    """
+    with suppress(apsw.Error, *ledger.UNREADABLE):
+        if ledger.read(conn) is not None:
+            return
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+            ledger.begin(conn)
+            conn.execute("COMMIT")
+        finally:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
 
 
 def _patience(seconds_max: float) -> Callable[[int], bool]:

@@ -166,6 +166,9 @@ DELETE FROM snapshots WHERE sid = ?
 UPDATE sessions SET deleted_us = ?, tomb_crc = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
                     runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL WHERE sid = ?
 
+-- name: tomb_crc
+SELECT tomb_crc FROM sessions WHERE sid = ?
+
 -- name: drop_session
 DELETE FROM sessions WHERE sid = ?
 
