@@ -25,7 +25,7 @@ LEASE_SECONDS_MAX: Final = 86_400
 SCOPE_NAMES_MAX: Final = 1_000
 SCOPE_NAMES_EVER_MAX: Final = 10_000  # deleted ones too: a deleted name keeps its version
 SCOPE_BYTES_MAX: Final = 16 * 2**20
-SCOPE_SMALL_BYTES: Final = SCOPE_BYTES_MAX // SCOPE_NAMES_MAX  # so many of this size always fit
+SCOPE_SMALL_BYTES: Final = 16 * 2**10  # as many as there may be of this size always fit
 
 VALUE_DEPTH_MAX: Final = 96
 STATE_DEPTH_MAX: Final = 192  # a value as deep as values may be, at the end of the longest path
