@@ -66,6 +66,9 @@ SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type
 -- name: snapshot
 SELECT seq, flags, body, crc FROM snapshots WHERE sid = ?
 
+-- name: scope_any
+SELECT 1 FROM scopes WHERE app = ? AND user IN ('', ?) LIMIT 1
+
 -- name: scopes
 -- Every name that a user's sessions see, as the rows that its newest value is made of. Skips from name
 -- to name along the index: the cost does not grow with the number of versions.

@@ -216,6 +216,8 @@ class Reader:
 
     def scopes(self, app: str, user: str) -> Scopes:
         """The newest version of every name that the user's sessions see, values unread."""
+        if self.conn.execute(SQL["scope_any"], (app, user)).fetchone() is None:
+            return Scopes()  # as most often, and much cheaper to see
         try:
             read = self._rows(SQL["scopes"], (app, user))
         except (
