@@ -172,8 +172,8 @@ class SlowLoad(MemoryStore):
         super().__init__()
         self.begun, self.go = asyncio.Event(), asyncio.Event()
 
-    async def load(self, key: Any, *, tail: int, since_us: int | None = None) -> Any:
-        loaded = await super().load(key, tail=tail, since_us=since_us)
+    async def load(self, key: Any, **how: Any) -> Any:
+        loaded = await super().load(key, **how)
         self.begun.set()
         await self.go.wait()
         return loaded

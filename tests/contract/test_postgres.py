@@ -13,7 +13,9 @@ from limpet.testing.contract import (
     Age,
     DurableLaws,
     FeedLaws,
+    Leap,
     Reopen,
+    SetBackLaws,
     SharedLaws,
     SharedWorkLaws,
     StoreContract,
@@ -21,13 +23,19 @@ from limpet.testing.contract import (
 )
 from tests.support.seal import FixedKeySeal
 
+_NOW = (
+    "CREATE OR REPLACE FUNCTION limpet.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
+    "$$ SELECT ((extract(epoch FROM clock_timestamp()) + {}) * 1000000)::bigint $$"
+)
 _AGE = (
     "UPDATE limpet.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
     "WHERE lease_us IS NOT NULL"
 )
 
 
-class TestPostgres(StoreContract, FeedLaws, WorkLaws, DurableLaws, SharedLaws, SharedWorkLaws):
+class TestPostgres(
+    StoreContract, FeedLaws, WorkLaws, SetBackLaws, DurableLaws, SharedLaws, SharedWorkLaws
+):
     seal: Seal | None = None
 
     @pytest.fixture
@@ -39,6 +47,20 @@ class TestPostgres(StoreContract, FeedLaws, WorkLaws, DurableLaws, SharedLaws, S
             await conn.execute(_AGE, round(seconds * 1_000_000))
 
         yield age
+        await conn.close()
+
+    @pytest.fixture
+    async def leap(self, url: str) -> AsyncIterator[Leap]:  # type: ignore[override]  # its own clock
+        """The server's clock cannot be set, so the function by which we read it is."""
+        conn = await asyncpg.connect(url)
+        ahead = 0.0
+
+        async def leap(seconds: float) -> None:
+            nonlocal ahead
+            ahead += seconds
+            await conn.execute(_NOW.format(ahead))
+
+        yield leap
         await conn.close()
 
     @pytest.fixture

@@ -16,6 +16,7 @@ from limpet.testing.contract import (
     DurableLaws,
     FeedLaws,
     Reopen,
+    SetBackLaws,
     SharedLaws,
     SharedWorkLaws,
     StoreContract,
@@ -25,7 +26,7 @@ from limpet.testing.contract import (
 from tests.support.seal import FixedKeySeal
 
 
-class TestMemory(StoreContract, FeedLaws, WorkLaws, TimeLaws):
+class TestMemory(StoreContract, FeedLaws, WorkLaws, SetBackLaws, TimeLaws):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock.clock())
@@ -34,7 +35,14 @@ class TestMemory(StoreContract, FeedLaws, WorkLaws, TimeLaws):
 
 
 class TestSQLite(
-    StoreContract, FeedLaws, WorkLaws, TimeLaws, DurableLaws, SharedLaws, SharedWorkLaws
+    StoreContract,
+    FeedLaws,
+    WorkLaws,
+    SetBackLaws,
+    TimeLaws,
+    DurableLaws,
+    SharedLaws,
+    SharedWorkLaws,
 ):
     seal: Seal | None = None
     sync = "full"

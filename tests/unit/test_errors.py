@@ -31,6 +31,8 @@ BRANCHES = {
 ARGUMENTS: dict[str, Any] = {
     "position": "4.2",
     "part": "app",
+    "app": "shop",
+    "user": "ada",
     "field": "plan.steps[0]",
     "reason": "is empty",
     "asked": "read",

@@ -13,6 +13,7 @@
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state and what is asked of it do not agree
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
+    │   ├── ScopeFull
     │   └── MigrationError  (of a session: a SessionError too)
     │       ├── MigrationMissing      SessionMigrationMissing · CheckpointMigrationMissing
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
@@ -93,6 +94,7 @@ from limpet.errors.state import (
     IntegrityViolation,
     InvalidEnvelope,
     MergeConflict,
+    ScopeFull,
     StateError,
 )
 from limpet.errors.store import (
@@ -157,6 +159,7 @@ __all__ = [
     "ReservedType",
     "SchemaIncompatible",
     "SchemaViolation",
+    "ScopeFull",
     "ScopeUnknown",
     "SessionConflict",
     "SessionCorrupt",

@@ -37,6 +37,19 @@ class MergeConflict(StateError):
         )
 
 
+class ScopeFull(StateError):
+    code = "scope.full"
+
+    def __init__(self, app: str, user: str, what: str, size: int, size_max: int) -> None:
+        self.app, self.user, self.what, self.size, self.size_max = app, user, what, size, size_max
+        whose = f"user {user!r} of app {app!r}" if user else f"app {app!r}"
+        super().__init__(
+            f"{whose} would have {size:,} {what} that its sessions share and may have "
+            f"{size_max:,}; nothing was written. Delete {'user' if user else 'app'}: names that "
+            "are not needed, use one name again, or keep the values in a session's own fields."
+        )
+
+
 class IntegrityViolation(StateError):
     code = "integrity.violation"
     status = 500

@@ -48,6 +48,7 @@ class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
     at: ScopeValue
     op: ops.PlainOp
     seq: int
+    whole: bytes  # the value, encoded; nothing if it was deleted
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
@@ -89,7 +90,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         None,
         link,
     )
-    after = head.advance(before, draft.type, draft.data, at_us, link)
+    after = head.advance(before, draft.type, draft.data, at_us, link, now_us)
     if draft.type.startswith("session."):
         head.check_bounds(after)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Record(

@@ -95,13 +95,27 @@ def buried(head: Head, deleted_us: int) -> Head:
     return Head(head.key, head.uid, head.version, head.link, *times, deleted_us=deleted_us)
 
 
-def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: bytes) -> Head:
-    """The head after one more event. Total: whatever the event, there is a next head."""
+def advance(
+    head: Head,
+    type: str,
+    data: Mapping[str, Any],
+    at_us: int,
+    link: bytes,
+    now_us: int | None = None,
+) -> Head:
+    """The head after one more event. Total: whatever the event, there is a next head.
+
+    `now_us` is the clock at its recording, for which `at_us` stands when it is read back. The two
+    differ where the clock was set back behind the event before: input waits from the clock's time
+    on, not from the log's, or it would be due only when the clock has caught up.
+    """
+    due_us = at_us if now_us is None else now_us
+    since_us = None if head.pending_us is None else min(head.pending_us, due_us)
     labels, timers = head.labels, head.timers
-    pending, pending_us, priority = head.pending, head.pending_us, head.priority
+    pending, pending_us, priority = head.pending, since_us, head.priority
     schema_version = head.schema_version
     if type.startswith(INPUT):
-        pending, pending_us = pending + 1, at_us if pending_us is None else pending_us
+        pending, pending_us = pending + 1, due_us if pending_us is None else pending_us
     elif type.startswith("session.") and data:  # none: the body of this fact is damaged
         if type in (CREATED, LABELED):
             labels = _labeled(labels, data.get("labels", EMPTY))
@@ -113,7 +127,7 @@ def advance(head: Head, type: str, data: Mapping[str, Any], at_us: int, link: by
             timers = FrozenDict({n: t for n, t in timers.items() if n != data["name"]})
         elif type == PROCESSED:
             pending -= len(data["seqs"])
-            pending_us = at_us if pending else None
+            pending_us = due_us if pending else None
         elif type == PRIORITIZED:
             priority = data["priority"]
     elif type == MIGRATED and data:

@@ -22,6 +22,11 @@ PRIORITY_MAX: Final = 1_000  # and as far below zero
 WORKER_CHARS_MAX: Final = 320  # as an actor
 LEASE_SECONDS_MAX: Final = 86_400
 LEFT_SECONDS: Final = 1.0  # how long a session is held back that was released as it was claimed
+# app: and user: names: for each app, and again for each user in it. A load brings all of them.
+SCOPE_NAMES_MAX: Final = 1_000
+SCOPE_NAMES_EVER_MAX: Final = 10_000  # deleted ones too: a deleted name keeps its version
+SCOPE_BYTES_MAX: Final = 16 * 2**20
+SCOPE_SMALL_BYTES: Final = 16 * 2**10  # as many as there may be of this size always fit
 
 VALUE_DEPTH_MAX: Final = 96
 STATE_DEPTH_MAX: Final = 192  # a value as deep as values may be, at the end of the longest path

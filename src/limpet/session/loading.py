@@ -40,7 +40,12 @@ class Loading:
         self._lp, self._key, self._actor, self._lease = lp, key, actor, lease
 
     async def load(
-        self, forward: Forward | None, *, tail: int, since_us: int | None = None
+        self,
+        forward: Forward | None,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
     ) -> tuple[Loaded, Committed | None]:
         """What is stored, and the migration that was recorded on it if there had to be one.
 
@@ -49,7 +54,7 @@ class Loading:
         """
         store, verified = self._lp._store_now(), False
         for tries in range(UPDATE_TRIES_MAX):
-            loaded = await store.load(self._key, tail=tail, since_us=since_us)
+            loaded = await store.load(self._key, tail=tail, since_us=since_us, scopes=scopes)
             if forward is None or not forward.way(loaded.head.schema_version):
                 return loaded, None
             if not verified:  # once: what is written meanwhile was not read back from a disk

@@ -259,12 +259,13 @@ class Migrating:
         )
 
     async def _migrate(self, key: Key) -> bool:
-        _, moved = await Loading(self._lp, key, self._actor).load(self._forward, tail=0)
+        loading = Loading(self._lp, key, self._actor)
+        _, moved = await loading.load(self._forward, tail=0, scopes=False)
         return moved is not None
 
     async def _try(self, key: Key) -> bool:
         """Everything that comes before the commit, but for the verification of the whole log."""
-        loaded = await self._lp._store_now().load(key, tail=0)
+        loaded = await self._lp._store_now().load(key, tail=0, scopes=False)
         if not self._forward.way(loaded.head.schema_version):
             return False
         prepared = Loading(self._lp, key, self._actor).propose(self._forward, loaded)

@@ -41,6 +41,7 @@ from limpet.session.arguments import check_actor, check_change, check_many, time
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded, scope_fields
+from limpet.store.scopes import Scopes
 from limpet.store.select import check_before, check_limit, check_seq, check_tail, check_types
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Session(Generic[S]):
         self._head: Head | None = None
         self._fields: FrozenDict = EMPTY
         self._versions: FrozenDict = EMPTY
-        self._scopes: dict[str, ScopeValue] | None = None  # None: never loaded
+        self._scopes: Scopes | None = None  # None: never loaded
         self._temp: FrozenDict = EMPTY
         self._events: deque[Event] = deque(maxlen=TAIL_KEPT)
         self._state: FrozenDict | None = None
@@ -639,7 +640,7 @@ class Session(Generic[S]):
 
     def _begin(self, committed: Committed, drafts: tuple[Prepared, ...]) -> None:
         """Show a session just created: its commit also told all app: and user: names."""
-        self._scopes = {}
+        self._scopes = Scopes()
         self._absorb(committed, drafts)
 
     def _absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
@@ -671,12 +672,8 @@ class Session(Generic[S]):
     def _learn(self, scopes: Mapping[str, ScopeValue]) -> None:
         """Take over the newer ones among app: and user: names."""
         assert self._scopes is not None
-        for name, scope in scopes.items():
-            known = self._scopes.get(name)
-            again = known is not None and known.damage is not None  # perhaps it was read now
-            if known is None or scope.version >= known.version + (not again):
-                self._scopes[name] = scope
-                self._state = None
+        if self._scopes.learn(scopes):
+            self._state = None
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
@@ -700,7 +697,8 @@ class Session(Generic[S]):
                 self._events[place] = structs.replace(event, processed_us=at_us)
 
     def _take(self, loaded: Loaded) -> None:
-        self._scopes = self._scopes or {}
+        if self._scopes is None:
+            self._scopes = Scopes()
         self._learn(loaded.scopes)
         if self._head is not None and self._head.version > loaded.head.version:
             return  # a commit of this process was faster than the load
@@ -722,12 +720,12 @@ class Session(Generic[S]):
         return found
 
     def _scope_version(self, name: str) -> int:
-        """Raises SessionCorrupt if there is a value, and it could not be read."""
+        """Raises SessionCorrupt if the value was looked at, and could not be read."""
         assert self._scopes is not None
-        scope = self._scopes.get(name)
-        if scope is not None and scope.damage is not None:
-            raise SessionCorrupt(f"{name} of {self.key.app}", scope.damage)
-        return 0 if scope is None else scope.version
+        damage = self._scopes.damage(name)
+        if damage is not None:
+            raise SessionCorrupt(f"{name} of {self.key.app}", damage)
+        return self._scopes.version(name)
 
     def _publish(self, draft: Prepared) -> Event:
         if draft.ops or draft.temp_ops:

@@ -14,7 +14,7 @@ import msgspec
 
 from limpet.model import ops
 from limpet.model.canon import canonical, checksum
-from limpet.model.fold import ScopeKey, ScopeValue
+from limpet.model.fold import ScopeKey, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store.codec import Damaged
@@ -56,16 +56,15 @@ def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq
     return Place("scope", owner, f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}")
 
 
-def scope_body(value: ScopeValue, op: ops.PlainOp, since_base: int) -> tuple[int, bytes, int]:
+def scope_body(write: ScopeWrite, since_base: int) -> tuple[int, bytes, int]:
     """form, body, and the bytes of ops since the last whole value.
 
     A value is written whole until it is large; then only the op, until the ops outweigh it: a
     list that grows by a message a turn is written about twice, not once a turn.
     """
-    if value.deleted:
+    if write.at.deleted:
         return DELETED, b"", -1
-    step = msgspec.json.encode(op)
-    whole = msgspec.json.encode(value.value)
+    step, whole = msgspec.json.encode(write.op), write.whole
     if since_base < 0 or len(whole) <= max(512, since_base + len(step)):
         return WHOLE, whole, 0
     return BY_OP, step, since_base + len(step)

@@ -16,9 +16,11 @@ from limpet.model.fold import Fold, ScopeKey, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import with_lease
+from limpet.store.room import Owner, Sizes
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
+OWNERS_MAX: Final = 64  # of whom all names are known
 BYTES_MAX: Final = 64 * 2**20
 TAIL_MAX: Final = 32
 TAIL_BYTES_MAX: Final = 4_096  # of one event in the tail
@@ -56,6 +58,7 @@ class LiveScope(msgspec.Struct):
     base: int
     since_base: int
     era: int
+    size: int = 0  # the value's bytes, encoded, or about so many
 
 
 class Cache:
@@ -67,6 +70,7 @@ class Cache:
         self._sessions: dict[Key, Live] = {}
         self._sizes: dict[Key, int] = {}
         self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._names: dict[Owner, tuple[int, dict[str, int]]] = {}  # the era, and their sizes
         self._bytes = 0
 
     def tell(self, pulse: int) -> None:
@@ -122,11 +126,28 @@ class Cache:
     def forget_scope(self, key: ScopeKey) -> None:
         self._scopes.pop(key, None)
 
+    def names(self, owner: Owner) -> dict[str, int] | None:
+        """Every name of an owner with its size, if that is known."""
+        era, sizes = self._names.get(owner, (-1, None))
+        return sizes if era == self.era else None
+
+    def keep_names(self, owner: Owner, sizes: dict[str, int]) -> None:
+        if len(self._names) >= OWNERS_MAX:
+            self._names.clear()
+        self._names[owner] = (self.era, sizes)
+
+    def add_names(self, owner: Owner, sizes: Sizes) -> None:
+        """Tell what was written, for owners whose names are known."""
+        known = self.names(owner)
+        if known is not None:
+            known.update(sizes)
+
     def clear(self) -> None:
         """Forget everything: a transaction failed and what is true must be read again."""
         self._sessions.clear()
         self._sizes.clear()
         self._scopes.clear()
+        self._names.clear()
         self._bytes = 0
 
     def sessions(self) -> list[tuple[Key, Live]]:

@@ -29,7 +29,7 @@ from limpet.model.fold import Fold, Record, ScopeKey, ScopeValue
 from limpet.model.head import INPUT, PROCESSED, Head, buried
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed, taken
-from limpet.model.values import FrozenDict
+from limpet.model.values import FrozenDict, encode
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
 from limpet.store.pages import Room, bare, newest, page
@@ -47,6 +47,8 @@ from limpet.store.protocol import (
     Report,
     scope_fields,
 )
+from limpet.store.room import DELETED, Sizes
+from limpet.store.scopes import Scopes
 from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 from limpet.store.walk import walk
@@ -117,12 +119,21 @@ class MemoryStore:
         versions = self._scopes.get(key)
         return versions[-1] if versions else None
 
-    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
-        return {
-            name: versions[-1]
-            for (of_app, of_user, name), versions in self._scopes.items()
-            if of_app == app and of_user in ("", user)
-        }
+    def scope_version(self, key: ScopeKey) -> int:
+        return len(self._scopes.get(key, ()))
+
+    def scopes(self, app: str, user: str) -> Scopes:
+        return Scopes(
+            {
+                name: versions[-1]
+                for (of_app, of_user, name), versions in self._scopes.items()
+                if of_app == app and of_user in ("", user)
+            }
+        )
+
+    def names(self, app: str, user: str) -> Sizes:
+        newest = {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
+        return {n: DELETED if v.deleted else len(encode(v.value)) for n, v in newest.items()}
 
     # the protocol
 
@@ -142,13 +153,15 @@ class MemoryStore:
             self._scopes.setdefault(write.key, []).append(write.at)
         return answers
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
         kept = self._living(key)
         first = max(0, len(kept.records) - tail)
         sized = [kept.sized(place) for place in range(first, len(kept.records))]
         events = newest_since(bare(newest(sized, tail)), since_us)
-        fold = kept.fold
-        return Loaded(fold.head, fold.fields, fold.versions, self.scopes(key.app, key.user), events)
+        fold, names = kept.fold, self.scopes(key.app, key.user) if scopes else Scopes()
+        return Loaded(fold.head, fold.fields, fold.versions, names, events)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

@@ -38,7 +38,10 @@ from limpet.model.head import CREATED, INPUT, PROCESSED, blank
 from limpet.model.keys import Key
 from limpet.model.lease import admits
 from limpet.model.ops import Set, scope_of
+from limpet.model.values import encode
 from limpet.store.protocol import Committed
+from limpet.store.room import Room, Sizes
+from limpet.store.scopes import Scopes
 
 
 class View(Protocol):
@@ -60,8 +63,16 @@ class View(Protocol):
         """The newest version of a scope name."""
         ...
 
-    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
+    def scope_version(self, key: ScopeKey) -> int:
+        """The number of its newest version, which needs no value; 0 if it never was."""
+        ...
+
+    def scopes(self, app: str, user: str) -> Scopes:
         """The newest version of every name that this user's sessions see."""
+        ...
+
+    def names(self, app: str, user: str) -> Sizes | None:
+        """Every name of one owner with its size, for `Room`. None: it was not looked up."""
         ...
 
 
@@ -80,6 +91,7 @@ class Plan:
         "folds",
         "given",
         "records",
+        "room",
         "scopes",
         "writes",
     )
@@ -104,6 +116,7 @@ class Plan:
         self.given: dict[tuple[Key, str], Event] = {}
         self.scopes: dict[ScopeKey, ScopeValue] = {}
         self.writes: list[tuple[Key, ScopeWrite]] = []
+        self.room = Room(view)
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Plan one caller's commits, all or none: a refusal raises and takes everything back."""
@@ -113,8 +126,11 @@ class Plan:
                 return (answer,)
         records, writes = len(self.records), len(self.writes)
         self._undo.clear()
+        self.room.begin()
         try:
-            return tuple([self._add(commit) for commit in commits])
+            answers = tuple([self._add(commit) for commit in commits])
+            self.room.settle()
+            return answers
         except BaseException:
             del self.records[records:], self.writes[writes:]
             if self._scanned > records:
@@ -156,7 +172,8 @@ class Plan:
         if not commit.drafts:
             raise InvalidEvent(f"a commit to {key} has no events")
         fold = self.folds.get(key) or self._view.fold(key)
-        scopes = self._scopes(key) if fold is None else {}
+        scopes: dict[str, ScopeValue] = {}
+        seen = self._scopes(key) if fold is None else None
         events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
         before = len(self.records)
         if None in events:
@@ -170,12 +187,14 @@ class Plan:
                 self._check_typed(key, fold.head.schema_version, before)
             self._put(self.folds, key, fold)
         assert fold is not None
+        if seen is not None:
+            seen.learn(scopes)
         return Committed(
             tuple(events),  # type: ignore[arg-type]  # no None is left
             fold.head,
             fold.fields,
             fold.versions,
-            scopes,
+            scopes if seen is None else seen,
             len(events) - (len(self.records) - before),
             fold.damaged,
         )
@@ -230,10 +249,9 @@ class Plan:
         kind = scope_of(name)
         if kind == "session":
             return int(fold.versions.get(name, 0))
-        scope = self._scope((key.app, "" if kind == "app" else key.user, name))
-        if scope is not None and scope.damage is not None:
-            raise SessionCorrupt(f"{name} of {key.app}", scope.damage)
-        return 0 if scope is None else scope.version
+        of: ScopeKey = (key.app, "" if kind == "app" else key.user, name)
+        planned = self.scopes.get(of)
+        return self._view.scope_version(of) if planned is None else planned.version
 
     def _record(
         self, key: Key, fold: Fold, draft: Prepared, scopes: dict[str, ScopeValue]
@@ -243,10 +261,13 @@ class Plan:
         after, rec = record(fold, draft, self._now_us, self._salt())
         if draft.scoped:
             for scope_key, op in scope_ops(draft, key.app, key.user):
-                value = scope_next(scope_key, self._scope(scope_key), op)
+                before = self._scope(scope_key)
+                value = scope_next(scope_key, before, op)
+                whole = b"" if value.deleted else encode(value.value)
+                self.room.put(scope_key, before, value, len(whole))
                 self._put(self.scopes, scope_key, value)
                 scopes[scope_key[2]] = value
-                self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq)))
+                self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq, whole)))
         self.records.append((key, rec))
         if draft.given:
             self._put(self.given, (key, draft.id), rec.event)
@@ -269,12 +290,12 @@ class Plan:
                 self._processed.update({(key, seq): event.at_us for seq in event.data["seqs"]})
         self._scanned = len(self.records)
 
-    def _scopes(self, key: Key) -> dict[str, ScopeValue]:
+    def _scopes(self, key: Key) -> Scopes:
         """What a new session finds: stored names, and those this plan has written already."""
-        found = self._view.scopes(key.app, key.user)
-        for (app, user, name), value in self.scopes.items():
-            if app == key.app and user in ("", key.user):
-                found[name] = value
+        found = self._view.scopes(key.app, key.user).copy()
+        planned = self.scopes.items()
+        seen = {of[2]: v for of, v in planned if of[0] == key.app and of[1] in ("", key.user)}
+        found.learn(seen)
         return found
 
     def _scope(self, key: ScopeKey) -> ScopeValue | None:

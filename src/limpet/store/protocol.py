@@ -31,7 +31,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     head: Head
     fields: FrozenDict
     versions: FrozenDict
-    scopes: dict[str, ScopeValue]  # app: and user: names it changed; all of them if it created
+    scopes: Mapping[str, ScopeValue]  # app: and user: names it changed; all of them if it created
     repeated: int = 0  # how many of the events were recorded before
     damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
 
@@ -42,7 +42,7 @@ class Loaded(msgspec.Struct, frozen=True):
     head: Head
     fields: FrozenDict
     versions: FrozenDict
-    scopes: dict[str, ScopeValue]
+    scopes: Mapping[str, ScopeValue]  # a value is unpacked when it is read; see store.scopes
     events: tuple[Event, ...]
     damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
 
@@ -168,17 +168,22 @@ class Store(Protocol):
         A `classless` commit changes no field of a session that has a schema version: SessionTyped.
 
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
-        SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, or InvalidInput
-        when an op does not fit.
+        SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, ScopeFull when it
+        would leave an app or a user with more app: or user: names than there may be, or
+        InvalidInput when an op does not fit.
         """
         ...
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
         """The session and its last `tail` events (at or after `since_us`), from one instant.
 
         Fewer, if these are larger than a page (see `read`): the newest that fit, without a gap.
-        One round trip, and a cost that does not grow with the log. An unreadable event does not
-        make the session unreadable: it is returned with `damage` set and named in `damaged`.
+        Without `scopes` it brings no app: or user: names. With them all come in one query, and the
+        value of a name is unpacked when it is read. One round trip, and a cost that does not grow
+        with the log. An unreadable event does not make the session unreadable: it is returned with
+        `damage` set and named in `damaged`.
         Raises SessionNotFound, SessionDeleted, SessionErased.
         """
         ...
@@ -351,7 +356,7 @@ class Seal(Protocol):
         ...
 
 
-def scope_fields(scopes: dict[str, ScopeValue]) -> dict[str, Any]:
+def scope_fields(scopes: Mapping[str, ScopeValue]) -> dict[str, Any]:
     """The values of the scope names that are neither deleted nor damaged."""
     return {
         name: scope.value

@@ -28,7 +28,6 @@ _FOLDED: Final = (
     "updated_us",
     "labels",
     "pending",
-    "pending_us",
     "timers",
     "priority",
     "schema_version",
@@ -55,6 +54,7 @@ class Log:
         self._processed: dict[int, int] = {}  # by what events of processing say
         self._claimed: dict[int, int] = {}  # by what the inputs themselves say
         self._whole = True
+        self._held = False  # inputs may wait since before the time that the log has
 
     def add(self, stored: Stored) -> Iterator[Finding]:
         """What is wrong with the next event."""
@@ -73,6 +73,9 @@ class Log:
             self._fold = Fold(_skip(before, event))
             return
         self._fold, fits = replay_any(self._fold, event)
+        if self._fold.head.pending:
+            fresh = not before.pending or event.type == PROCESSED
+            self._held = event.at_us == before.updated_us or (self._held and not fresh)
         if not fits:
             yield Finding("event", "has operations that do not fit the state", key, event.seq)
         if self._snapshot is not None and self._snapshot[0] == event.seq:
@@ -85,10 +88,19 @@ class Log:
             yield Finding("snapshot", "is of a version that is not in the log", key, snapshot[0])
         if self._whole:
             yield from _fold_problems(key, now, self._fold)
+            if not self._waits(now.head.pending_us, self._fold.head.pending_us):
+                yield Finding("head", "has another pending_us than its log amounts to", key)
             if self._processed != self._claimed:
                 yield Finding("event", "processed times differ from the log's", key)
         elif now.head.version != self._fold.head.version:
             yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
+
+    def _waits(self, since_us: int | None, folded_us: int | None) -> bool:
+        """Whether inputs may wait since then. By the clock, which is behind the log's time where it
+        was set back: there an event has the very time of the one it follows."""
+        if since_us is None or folded_us is None or not self._held:
+            return since_us == folded_us
+        return since_us <= folded_us
 
 
 def _event_problems(

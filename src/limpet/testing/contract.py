@@ -10,7 +10,8 @@
 `store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
 that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
 open `SharedLaws` with a fixture `other`; one with a feed adds `FeedLaws`; one that gives leases
-adds `WorkLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and pytest-asyncio.
+adds `WorkLaws` and `SetBackLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and
+pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
 from limpet.testing.laws.repeats import RepeatLaws
+from limpet.testing.laws.room import RoomLaws
 from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
 from limpet.testing.laws.times import TimeLaws
 from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
@@ -40,7 +43,9 @@ __all__ = [
     "Age",
     "DurableLaws",
     "FeedLaws",
+    "Leap",
     "Reopen",
+    "SetBackLaws",
     "SharedLaws",
     "SharedWorkLaws",
     "StoreContract",
@@ -53,6 +58,7 @@ class StoreContract(
     CommitLaws,
     RepeatLaws,
     ScopeLaws,
+    RoomLaws,
     ReadLaws,
     PageLaws,
     HeadLaws,

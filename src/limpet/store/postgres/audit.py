@@ -14,7 +14,8 @@ from limpet.model.keys import Key
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import SEALED
-from limpet.store.postgres import rows
+from limpet.store.ledger import compare
+from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.connect import TABLES_SECONDS_MAX, Connection, secret_crc
 from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.reader import Reader
@@ -92,7 +93,7 @@ class Audit:
                     what = "stands in the feed before the event it follows"
                     self.findings.append(Finding("event", what, key, row["seq"]))
         self.findings += log.end()
-        await self._columns(sid, head)
+        await self._columns(sid, head, place[0])
         self.sessions += 1
 
     def _one(self, row: Any, uid: str) -> Stored:
@@ -107,11 +108,13 @@ class Audit:
                 salt, raw = raw[:SALT_BYTES], raw[SALT_BYTES:]
         return event, raw, salt, row["digest"]
 
-    async def _columns(self, sid: int, head: Head) -> None:
+    async def _columns(self, sid: int, head: Head, last_xid: int) -> None:
         row = await self._conn.fetchrow(SQL["audit_columns"], sid)
         due = (row["runnable_us"], row["deadline_us"], row["wake_us"])
         if due != (runnable_us(head), deadline_us(head), first_us(head, "wake")):
             self._find("head", "has other due times than its log amounts to", head)
+        if row["xid"] not in (0, last_xid):  # 0: from before it was kept
+            self._find("event", "is not of the transaction that last wrote to its session", head)
         listed = [tuple(label) for label in await self._conn.fetch(SQL["audit_labels"], sid)]
         key = (head.key.app, head.key.user, head.created_us)
         if listed != sorted([(*key, name, value) for name, value in head.labels.items()]):
@@ -145,6 +148,16 @@ class Audit:
                     what = "does not match its checksum"
                     self.findings.append(Finding("tombstone", what, key))
 
+    async def _ledger(self, meta: dict[str, bytes]) -> None:
+        try:
+            told = ledger.read(meta)
+        except ValueError:
+            what = "has a ledger of ended sessions that cannot be read"
+            self.findings.append(Finding("meta", what))
+            return
+        if told is not None:  # none: a database from before, opened by nobody since
+            self.findings += compare(told, await ledger.counted(self._conn))
+
     async def _erased(self) -> None:
         """What erased sessions left, and the secret by which their keys are known."""
         at = b""
@@ -155,6 +168,7 @@ class Audit:
                     self.findings.append(Finding("erasure", "does not match its checksum"))
         meta = await self._conn.fetch("SELECT name, value FROM limpet.meta")
         kept = {name: bytes(value) for name, value in meta}
+        await self._ledger(kept)
         if kept.get("secret_crc") != secret_crc(kept.get("secret", b"")):
             what = "has another secret than it was made with"
             self.findings.append(Finding("meta", what))

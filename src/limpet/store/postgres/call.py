@@ -17,7 +17,7 @@ from limpet.model.fold import Fold, Record, ScopeKey
 from limpet.model.head import PROCESSED, Head, blank
 from limpet.model.keys import Key
 from limpet.model.lease import with_lease
-from limpet.model.limits import EVENT_OVERHEAD_BYTES
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, SCOPE_NAMES_MAX
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.cache import Live, LiveScope
@@ -26,6 +26,7 @@ from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.sight import Sight
 from limpet.store.protocol import Committed, Place
+from limpet.store.room import Owner
 
 SOON: Final = 2**60  # stands for the server's clock until the server has told it
 _WIDTHS: Final = {"h": 8, "n": 4, "v": 11, "w": 2, "e": 16, "p": 4, "s": 10}
@@ -109,6 +110,7 @@ class Call:
         self._new = False  # some session is to be created
         self._names: dict[ScopeKey, int] = {}
         self._name_now: dict[ScopeKey, LiveScope] = {}
+        self._added: dict[Owner, int] = {}  # how many names
         self._seen_records = self._seen_writes = 0
         self._h, self._n, self._v = _Table("h"), _Table("n"), _Table("v")
         self._w, self._e, self._p, self._s = _Table("w"), _Table("e"), _Table("p"), _Table("s")
@@ -144,6 +146,7 @@ class Call:
         if not self._units:
             return Reply(None)
         self._sort_heads()
+        self._make_room()
         columns = self._h.columns()
         if not self._new:  # only who is to be created needs a name, a first link and a hash
             columns[1:4] = (), (), ()
@@ -184,7 +187,7 @@ class Call:
                 force_setattr(event, "link", link)
             if event.processed_us == SOON:
                 force_setattr(event, "processed_us", last[0])
-        now = reply.leased(_head(head, *last), self._heads[head.key])
+        now = reply.leased(_head(head, *last, reply.now_us), self._heads[head.key])
         fields, versions, scopes = answer.fields, answer.versions, answer.scopes
         told, damaged = answer.repeated, answer.damaged
         return Committed(answer.events, now, fields, versions, scopes, told, damaged)
@@ -201,7 +204,8 @@ class Call:
             place = self._heads[key]
             before = self._sight.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-            now = reply.leased(_head(fold.head, *self._told[key, fold.head.version]), place)
+            told = self._told[key, fold.head.version]
+            now = reply.leased(_head(fold.head, *told, reply.now_us), place)
             after = Fold(now, fold.fields, fold.versions, fold.damaged)
             sid = reply.sid(place) if before is None else before.sid
             done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._sight.era)
@@ -291,17 +295,17 @@ class Call:
 
     def _add_scope(self, key: Key, write: Any) -> None:
         name: ScopeKey = write.key
-        before = self._name_now.get(name) or self._sight.names.get(name)
+        before = self._name_now.get(name) or self._sight.known.get(name)
         version = write.at.version
         place = self._names.get(name)
         if place is None:
             place = self._names[name] = self._n.add(*name, version - 1)
         self._w.add(self._units, place)
-        form, raw, since = bodies.scope_body(
-            write.at, write.op, -1 if before is None else before.since_base
-        )
+        if not write.at.deleted and (before is None or before.value.deleted):
+            self._add_name(name[:2])
+        form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
         base = version if form != bodies.BY_OP or before is None else before.base
-        live = LiveScope(write.at, base, since, self._sight.era)
+        live = LiveScope(write.at, base, since, self._sight.era, len(write.whole))
         self._name_now[name] = live
         self._scope_left.append((self._units, name, live))
         uid = self._plan.folds[key].head.uid
@@ -309,16 +313,30 @@ class Call:
         packed = self._codec.pack(raw, place_of, bound=True)
         self._s.add(self._units, place, version, base, form, *packed, self._head_of(key), write.seq)
 
+    def _add_name(self, owner: Owner) -> None:
+        """The unit adds a name: whether there is room for it the server counts, under a lock."""
+        place = self._names.get((*owner, ""))
+        if place is None:
+            place = self._names[*owner, ""] = self._n.add(*owner, "", 0)
+        self._w.add(self._units, place)
+        self._added[owner] = self._added.get(owner, 0) + 1
+
+    def _make_room(self) -> None:
+        """How many names each owner may have before those of this batch are added."""
+        for owner, added in self._added.items():
+            place = self._names[*owner, ""]
+            most = max(SCOPE_NAMES_MAX - added, self._plan.room.live(owner))
+            self._n.rows[place - 1] = (*owner, "", most)
+
     def _add_guards(self, commit: Commit) -> None:
         """Names that were only looked at must not have moved either."""
         for name in commit.guards:
             kind = scope_of(name)
             if kind in ("app", "user"):
                 key = (commit.key.app, "" if kind == "app" else commit.key.user, name)
-                live = self._sight.names.get(key)
                 place = self._names.get(key)
                 if place is None:
-                    base = 0 if live is None else live.value.version
+                    base = self._sight.scope_version(key)
                     place = self._names[key] = self._n.add(*key, base)
                 self._w.add(self._units, place)
 
@@ -334,7 +352,7 @@ class Call:
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
 
 
-def _head(head: Head, at_us: int, link: bytes) -> Head:
+def _head(head: Head, at_us: int, link: bytes, now_us: int) -> Head:
     """The planned head with the server's time in place; the head itself once that is done."""
     if head.updated_us == SOON:
         # In place: the planner made it for this call, and nobody has seen it yet.
@@ -342,6 +360,6 @@ def _head(head: Head, at_us: int, link: bytes) -> Head:
         force_setattr(head, "updated_us", at_us)
         if head.created_us == SOON:
             force_setattr(head, "created_us", at_us)
-        if head.pending_us == SOON:
-            force_setattr(head, "pending_us", at_us)
+        if head.pending_us is not None and head.pending_us > now_us:  # SOON, or a clock set back
+            force_setattr(head, "pending_us", now_us)
     return head

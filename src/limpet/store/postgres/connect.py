@@ -304,6 +304,7 @@ async def bring_forward(conn: Connection, place: str) -> None:
         await conn.execute(_KEEP, "secret", os.urandom(32))
         secret = await conn.fetchval(_STORED, "secret")
         await conn.execute(_KEEP, "secret_crc", secret_crc(secret))
+        await conn.execute("SELECT limpet.begin_ledger()")
     _tell_forward(place, found, moved=moved)
 
 
@@ -323,9 +324,11 @@ async def behind(conn: Connection) -> set[str]:
     """What here is not of this release, or of another home; only its timeline, if no more."""
     if await _schema(conn) != SCHEMA:
         return {"schema"}
-    rows = await conn.fetch("SELECT name, value FROM limpet.meta WHERE name NOT LIKE 'secret%'")
-    found = {name: bytes(value) for name, value in rows}
     here = _marks(await conn.fetchval(_HOME))
+    rows = await conn.fetch(
+        "SELECT name, value FROM limpet.meta WHERE name = ANY ($1::text[])", list(here)
+    )
+    found = {name: bytes(value) for name, value in rows}
     differ = {name for name in found | here if found.get(name) != here.get(name)}
     if _newer(found.get("functions")):
         differ -= {"functions"}  # they serve older releases too, and must not be put back

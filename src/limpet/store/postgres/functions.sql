@@ -31,7 +31,8 @@ END $$;
 -- it does not hold either.
 --
 --   h_*  the sessions of the batch, each once, in key order; sid NULL: to be created
---   n_*  the scope names of the batch, each once
+--   n_*  the scope names of the batch, each once; a name '' stands for all of an owner's: n_base is how
+--        many there may be before the batch adds its own
 --   v_*  a unit leaves a session at this head (the last unit that holds wins); NULL: as it was
 --   w_*  a unit needs a scope name
 --   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names
@@ -39,7 +40,8 @@ END $$;
 -- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL.
 -- Rows are taken by subscript and not by unnest, which would fill one temporary store a column.
 --
--- v_since: the event (by its place) since which inputs are pending; 0 as before, -1 none.
+-- v_since: the event (by its place) since which inputs are pending; 0 as before, -1 none. They wait from
+-- the clock's time on: an event's own time may be later, where the clock was set back.
 -- The feed orders events by transaction, so a session's events must not be written by an older
 -- transaction than those before them: a head that a younger one has moved is stale to this one,
 -- even at the version that was planned on. The next attempt is younger.
@@ -125,9 +127,16 @@ BEGIN
                      SELECT s.version FROM limpet.scopes s
                      WHERE s.app = n_app[n.i] AND s.owner = n_owner[n.i] AND s.name = n_name[n.i]
                      ORDER BY s.version DESC LIMIT 1), 0) AS newest
-                 FROM generate_subscripts(n_name, 1) AS n (i)
+                 FROM generate_subscripts(n_name, 1) AS n (i) WHERE n_name[n.i] <> ''
         LOOP
             moved[r.i] := r.newest <> n_base[r.i];
+            doubt := doubt OR moved[r.i];
+        END LOOP;
+        -- Who adds names holds the lock on their owner's '': all that are there are counted.
+        FOR r IN SELECT n.i, (SELECT count(*) FROM limpet.names_of(n_app[n.i], n_owner[n.i]) c WHERE c.form <> 2) AS held
+                 FROM generate_subscripts(n_name, 1) AS n (i) WHERE n_name[n.i] = ''
+        LOOP
+            moved[r.i] := r.held > n_base[r.i];
             doubt := doubt OR moved[r.i];
         END LOOP;
     END IF;
@@ -216,12 +225,14 @@ BEGIN
         priority = coalesce(v_priority[v.j], s.priority),
         schema_version = coalesce(v_schema[v.j], s.schema_version),
         pending = coalesce(v_pending[v.j], s.pending),
-        pending_us = CASE WHEN v.since > 0 THEN ats[v.since] WHEN v.since = 0 THEN s.pending_us END,
+        pending_us = CASE WHEN v.since > 0 OR (v.since = 0 AND s.pending_us > now_us) THEN now_us
+                     WHEN v.since = 0 THEN s.pending_us END,
         timers = coalesce(v_timers[v.j]::jsonb, s.timers),
         wake_us = CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END,
         deadline_us = CASE WHEN v.retimed THEN v_deadline[v.j] ELSE s.deadline_us END,
         runnable_us = coalesce(s.lease_us, least(
-            CASE WHEN v.since > 0 THEN ats[v.since] WHEN v.since = 0 THEN s.pending_us END,
+            CASE WHEN v.since > 0 OR (v.since = 0 AND s.pending_us > now_us) THEN now_us
+                     WHEN v.since = 0 THEN s.pending_us END,
             CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END))
     FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, coalesce(v_since[last[l.h]], 0) AS since,
                  v_timers[last[l.h]] IS NOT NULL AS retimed
@@ -251,12 +262,10 @@ BEGIN
     heard := NOT pg_try_advisory_xact_lock(limpet.listening());
 END $$;
 
--- The newest value of every name of one owner, as the rows from its base on. Skips from name to
--- name along the index: the cost does not grow with the number of versions.
-CREATE OR REPLACE FUNCTION limpet.scopes_of(of_app text, of_owner text)
-RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
-               uid text, seq bigint)
-LANGUAGE sql STABLE AS $$
+-- Every name of one owner, and of its newest version the base and the form. Skips from name to name
+-- along the index: the cost does not grow with the number of versions.
+CREATE OR REPLACE FUNCTION limpet.names_of(of_app text, of_owner text)
+RETURNS TABLE (name text, base bigint, form integer) LANGUAGE sql STABLE AS $$
     WITH RECURSIVE names (name) AS (
         (SELECT s.name FROM limpet.scopes s WHERE s.app = of_app AND s.owner = of_owner ORDER BY s.name LIMIT 1)
         UNION ALL
@@ -264,18 +273,49 @@ LANGUAGE sql STABLE AS $$
                 WHERE s.app = of_app AND s.owner = of_owner AND s.name > names.name ORDER BY s.name LIMIT 1)
         FROM names WHERE names.name IS NOT NULL
     )
-    SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
+    SELECT n.name, b.base, b.form
     FROM names n
-    CROSS JOIN LATERAL (SELECT s.base FROM limpet.scopes s
+    CROSS JOIN LATERAL (SELECT s.base, s.form FROM limpet.scopes s
                         WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name
                         ORDER BY s.version DESC LIMIT 1) b
+    WHERE n.name IS NOT NULL
+$$;
+
+-- The newest value of every name of one owner, as the rows from its base on.
+CREATE OR REPLACE FUNCTION limpet.scopes_of(of_app text, of_owner text)
+RETURNS TABLE (name text, version bigint, base bigint, form integer, flags integer, body bytea, crc bigint,
+               uid text, seq bigint)
+LANGUAGE sql STABLE AS $$
+    SELECT r.name, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
+    FROM limpet.names_of(of_app, of_owner) n
     -- OFFSET 0 keeps this a look into the index for each name: joined freely, the planner may read
     -- every version of every name once.
     CROSS JOIN LATERAL (SELECT s.* FROM limpet.scopes s
-                        WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name AND s.version >= b.base
+                        WHERE s.app = of_app AND s.owner = of_owner AND s.name = n.name AND s.version >= n.base
                         OFFSET 0) r
-    WHERE n.name IS NOT NULL
     ORDER BY r.name, r.version
+$$;
+
+-- The ledger of ended sessions, in rows of meta: the number of tombstones and the sum of their
+-- checksums, the same of erased sessions. A row `ledger` is what there was when it was begun; changes
+-- are added to one of eight more, so that few who end sessions at once wait for each other.
+CREATE OR REPLACE FUNCTION limpet.begin_ledger() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM limpet.meta WHERE name = 'ledger') THEN RETURN; END IF;
+    PERFORM pg_advisory_xact_lock(5210131961453309285);  -- one counts, and the others find it done
+    INSERT INTO limpet.meta
+    SELECT 'ledger', convert_to(ARRAY[t.number, t.total, e.number, e.total]::bigint[]::text, 'UTF8')
+    FROM (SELECT count(*) AS number, coalesce(sum(tomb_crc), 0) AS total
+          FROM limpet.sessions WHERE deleted_us IS NOT NULL) t,
+         (SELECT count(*) AS number, coalesce(sum(crc), 0) AS total FROM limpet.erased) e
+    ON CONFLICT DO NOTHING;
+END $$;
+
+CREATE OR REPLACE FUNCTION limpet.enter(sid bigint, change bigint[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO limpet.meta AS m VALUES ('ledger' || (sid & 7), convert_to(change::text, 'UTF8'))
+    ON CONFLICT (name) DO UPDATE SET value = convert_to((
+        SELECT array_agg(kept + change[place] ORDER BY place)
+        FROM unnest(convert_from(m.value, 'UTF8')::bigint[]) WITH ORDINALITY AS k (kept, place))::text, 'UTF8')
 $$;
 
 -- Lease sessions that are due, the highest priority first, then the longest due. Locks without

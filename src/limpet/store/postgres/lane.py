@@ -210,7 +210,8 @@ class Lane:
         """Take the rows and names of a unit that others keep being faster to."""
         await self._lock_rows(conn, [unit])
         if unit.names:
-            columns = [list(column) for column in zip(*sorted(unit.names), strict=True)]
+            owners = {(*name[:2], "") for name in unit.written}  # it may add to their names
+            columns = [list(column) for column in zip(*sorted(unit.names | owners), strict=True)]
             await conn.execute("SELECT limpet.lock_names($1, $2, $3)", *columns)
         self._forget(unit)
 

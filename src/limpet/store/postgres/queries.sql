@@ -98,6 +98,9 @@ ORDER BY e.seq
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM limpet.erased WHERE key_hash = $1
 
+-- name: erased_crc
+SELECT crc FROM limpet.erased WHERE key_hash = $1 FOR UPDATE
+
 -- name: put_erased
 INSERT INTO limpet.erased (key_hash, version, link, erased_us, crc) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (key_hash) DO UPDATE
@@ -122,6 +125,20 @@ CROSS JOIN LATERAL (SELECT s.base FROM limpet.scopes s WHERE s.app = k.app AND s
 CROSS JOIN LATERAL (SELECT s.* FROM limpet.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
                     AND s.version >= b.base OFFSET 0) r
 ORDER BY k.i, r.version
+
+-- name: name_versions
+SELECT k.i, (SELECT s.version FROM limpet.scopes s WHERE s.app = k.app AND s.owner = k.owner AND s.name = k.name
+             ORDER BY s.version DESC LIMIT 1) AS version
+FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, name, i)
+
+-- name: name_sizes
+-- What is stored of each name of one owner. The server knows the length of a body without reading it.
+SELECT n.name, n.form, (SELECT sum(length(s.body)) FROM limpet.scopes s
+                        WHERE s.app = $1 AND s.owner = $2 AND s.name = n.name AND s.version >= n.base)::bigint AS size
+FROM limpet.names_of($1, $2) n
+
+-- name: scopes
+SELECT o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
 
 -- name: lock
 SELECT s.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
@@ -190,7 +207,7 @@ UPDATE limpet.sessions SET tomb_crc = $2 WHERE sid = $1
 
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
-RETURNING sid, version, link, limpet.now_us() AS at_us
+RETURNING sid, version, link, limpet.now_us() AS at_us, deleted_us, tomb_crc
 
 -- name: feed
 -- Only what lies below the horizon: no transaction that is still open can add behind it. The last
@@ -244,8 +261,13 @@ FROM limpet.sessions WHERE deleted_us IS NOT NULL AND sid > $1 ORDER BY sid LIMI
 -- name: audit_erased
 SELECT key_hash, version, link, erased_us, crc FROM limpet.erased WHERE key_hash > $1 ORDER BY key_hash LIMIT $2
 
+-- name: audit_ledger
+SELECT (SELECT count(*) FROM limpet.sessions WHERE deleted_us IS NOT NULL),
+       (SELECT coalesce(sum(tomb_crc), 0) FROM limpet.sessions WHERE deleted_us IS NOT NULL)::bigint,
+       (SELECT count(*) FROM limpet.erased), (SELECT coalesce(sum(crc), 0) FROM limpet.erased)::bigint
+
 -- name: audit_columns
-SELECT runnable_us, deadline_us, wake_us FROM limpet.sessions WHERE sid = $1
+SELECT runnable_us, deadline_us, wake_us, xid FROM limpet.sessions WHERE sid = $1
 
 -- name: audit_labels
 SELECT app, owner, created_us, name, value FROM limpet.labels WHERE sid = $1 ORDER BY name

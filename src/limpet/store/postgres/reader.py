@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -23,6 +24,8 @@ from limpet.store.postgres import rows
 from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import Erasure, Place
+from limpet.store.room import DELETED
+from limpet.store.scopes import Scopes, Unread
 
 _ALL: Final = 2**62  # events, as a tail
 Snapshot: TypeAlias = tuple[int, Fold | None, int]  # seq, fold if it can be read, size
@@ -33,7 +36,7 @@ class Found(msgspec.Struct):
 
     live: Live
     events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
-    scopes: dict[ScopeKey, rows.Name]
+    scopes: Scopes
     snapshot: tuple[int, Fold | None] | None  # its seq, and the fold if it can be read
 
 
@@ -113,13 +116,11 @@ class Reader:
         at = msgspec.structs.replace(start, version=seq)
         return seq, Fold(at, fields, versions), len(raw)
 
-    def _names(self, key: Key, found: list[Any]) -> dict[ScopeKey, rows.Name]:
-        names: dict[ScopeKey, rows.Name] = {}
+    def _names(self, key: Key, found: list[Any]) -> Scopes:
+        steps: dict[ScopeKey, list[Any]] = {}
         for row in found:
             if row["kind"] == 3:
-                scope_key = (key.app, row["id"], row["type"])
-                name = names.setdefault(scope_key, rows.Name(scope_key, self.codec))
-                name.add(
+                steps.setdefault((key.app, row["id"], row["type"]), []).append(
                     {
                         "version": row["seq"],
                         "base": row["at_us"],
@@ -129,7 +130,23 @@ class Reader:
                         **{n: row[n] for n in ("flags", "body", "crc")},
                     }
                 )
-        return names
+        return self._unread(steps)
+
+    def _unread(self, steps: dict[ScopeKey, list[Any]]) -> Scopes:
+        """Names as their rows, whose values are made when somebody asks for them."""
+        return Scopes(
+            {
+                key[2]: Unread(rows_[-1]["version"], partial(self._value, key, rows_))
+                for key, rows_ in steps.items()
+            }
+        )
+
+    def _value(self, key: ScopeKey, steps: list[Any]) -> ScopeValue:
+        name = rows.Name(key, self.codec)
+        for step in steps:
+            name.add(step)
+        assert name.value is not None
+        return name.value
 
     async def names(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, rows.Name]:
         """The newest versions of some scope names; those that never were are left out."""
@@ -141,15 +158,23 @@ class Reader:
             name.add(row)
         return found
 
-    async def scopes(self, conn: Connection, app: str, user: str) -> dict[ScopeKey, rows.Name]:
-        """Every name that this user's sessions see."""
-        found: dict[ScopeKey, rows.Name] = {}
-        for owner in ("", user):
-            for row in await conn.fetch("SELECT * FROM limpet.scopes_of($1, $2)", app, owner):
-                key = (app, owner, row["name"])
-                name = found.setdefault(key, rows.Name(key, self.codec))
-                name.add(row)
-        return found
+    async def versions(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, int]:
+        """The numbers of the newest versions of some scope names; 0 for those that never were."""
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        found = await conn.fetch(SQL["name_versions"], *columns)
+        return {keys[row["i"] - 1]: row["version"] or 0 for row in found}
+
+    async def sizes(self, conn: Connection, app: str, owner: str) -> dict[str, int]:
+        """Every name of one owner and the bytes that it takes, for `Room`."""
+        found = await conn.fetch(SQL["name_sizes"], app, owner)
+        return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
+
+    async def scopes(self, conn: Connection, app: str, user: str) -> Scopes:
+        """Every name that this user's sessions see, in one round trip, values unread."""
+        steps: dict[ScopeKey, list[Any]] = {}
+        for row in await conn.fetch(SQL["scopes"], app, user):
+            steps.setdefault((app, row["owner"], row["name"]), []).append(row)
+        return self._unread(steps)
 
     async def recorded(
         self, conn: Connection, wanted: list[tuple[Live, str]]
@@ -170,8 +195,3 @@ class Reader:
 
     def key_hash(self, key: Key) -> bytes:
         return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
-
-
-def values(names: dict[ScopeKey, rows.Name]) -> dict[str, ScopeValue]:
-    """Names as the planner and the session want them."""
-    return {key[2]: name.value for key, name in names.items() if name.value is not None}

@@ -116,6 +116,7 @@ class Name:
         self._key, self._codec = key, codec
         self.value: ScopeValue | None = None
         self.base, self.since_base = 0, 0
+        self.size = 0  # of its rows, unpacked
 
     def add(self, row: Any) -> None:
         version, base, form = row["version"], row["base"], row["form"]
@@ -125,6 +126,7 @@ class Name:
             raw = self._codec.unpack(
                 row["flags"], row["body"], row["crc"], lambda: place, bound=True
             )
+            self.size += len(raw)
             if form == bodies.DELETED:
                 self.value, self.since_base = ScopeValue(version, None, True), -1
             elif form == bodies.WHOLE:

@@ -13,27 +13,43 @@ from limpet.model.events import Commit, Event
 from limpet.model.fold import Fold, ScopeKey, ScopeValue
 from limpet.model.head import PROCESSED
 from limpet.model.keys import Key
+from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.postgres.connect import Connection
-from limpet.store.postgres.reader import Reader, values
+from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
 from limpet.store.postgres.unit import Unit
+from limpet.store.room import Owner, Sizes
+from limpet.store.scopes import Scopes
 
 
 class Sight:
     """One attempt's view. Implements the planner's View."""
 
-    __slots__ = ("_cache", "_gone", "_pending", "_reader", "_recorded", "_seen", "lives", "names")
+    __slots__ = (
+        "_cache",
+        "_gone",
+        "_pending",
+        "_reader",
+        "_recorded",
+        "_seen",
+        "_sizes",
+        "_versions",
+        "known",
+        "lives",
+    )
 
     def __init__(self, cache: Cache, reader: Reader) -> None:
         self._cache, self._reader = cache, reader
         # Held here too: the cache may let go of one to make room for another.
         self.lives: dict[Key, Live] = {}
-        self.names: dict[ScopeKey, LiveScope] = {}
+        self.known: dict[ScopeKey, LiveScope] = {}  # the scope names that are written
+        self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
+        self._sizes: dict[Owner, dict[str, int]] = {}
         self._gone: dict[Key, LimpetError | None] = {}
         self._recorded: dict[tuple[Key, str], Event] = {}
         self._pending: set[tuple[Key, int]] = set()
-        self._seen: dict[tuple[str, str], dict[str, ScopeValue]] = {}
+        self._seen: dict[tuple[str, str], Scopes] = {}
 
     @property
     def era(self) -> int:
@@ -46,9 +62,13 @@ class Sight:
                 await self._fetch_session(conn, commit)
             if unit.lost:
                 await self._fetch_recorded(conn, unit)
-        names = {name for unit in units for name in unit.names}
-        if names:
-            await self._fetch_names(conn, names)
+        written = {name for unit in units for name in unit.written}
+        if written:
+            await self._fetch_names(conn, written)
+            await self._fetch_sizes(conn, units)
+        guarded = {n for unit in units for n in unit.names - unit.written} - self.known.keys()
+        if guarded:
+            self._versions = await self._reader.versions(conn, list(guarded))
 
     async def _fetch_session(self, conn: Connection, commit: Commit) -> None:
         key = commit.key
@@ -66,8 +86,7 @@ class Sight:
                     rows = await conn.fetch(SQL["pending"], sids, seqs)
                     self._pending |= {(key, seqs[row["i"] - 1]) for row in rows}
         elif (key.app, key.user) not in self._seen:
-            seen = await self._reader.scopes(conn, key.app, key.user)
-            self._seen[key.app, key.user] = values(seen)
+            self._seen[key.app, key.user] = await self._reader.scopes(conn, key.app, key.user)
 
     async def _load(self, conn: Connection, key: Key) -> Live | None:
         try:
@@ -83,14 +102,26 @@ class Sight:
 
     async def _fetch_names(self, conn: Connection, names: set[ScopeKey]) -> None:
         cached = {name: self._cache.scope(name) for name in names}
-        self.names = {name: live for name, live in cached.items() if live is not None}
-        unknown = [name for name in names if name not in self.names]
+        self.known = {name: live for name, live in cached.items() if live is not None}
+        unknown = [name for name in names if name not in self.known]
         if unknown:
             for key, name in (await self._reader.names(conn, unknown)).items():
                 if name.value is not None:
-                    live = LiveScope(name.value, name.base, name.since_base, self._cache.era)
+                    made = (name.value, name.base, name.since_base, self._cache.era)
+                    live = LiveScope(*made, name.size)
                     self._cache.keep_scope(key, live)
-                    self.names[key] = live
+                    self.known[key] = live
+
+    async def _fetch_sizes(self, conn: Connection, units: Sequence[Unit]) -> None:
+        """All names of those to whom a name is added, or of whom one may become large."""
+        for unit in units:
+            given = unit.size()
+            for name in unit.written:
+                live, owner = self.known.get(name), name[:2]
+                new = live is None or live.value.deleted
+                large = given + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
+                if (new or large) and owner not in self._sizes:
+                    self._sizes[owner] = await self._reader.sizes(conn, *owner)
 
     async def _fetch_recorded(self, conn: Connection, unit: Unit) -> None:
         wanted = [
@@ -121,8 +152,15 @@ class Sight:
         return (key, seq) in self._pending
 
     def scope(self, key: ScopeKey) -> ScopeValue | None:
-        live = self.names.get(key)
+        live = self.known.get(key)
         return None if live is None else live.value
 
-    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
-        return dict(self._seen.get((app, user), {}))
+    def scope_version(self, key: ScopeKey) -> int:
+        live = self.known.get(key)
+        return self._versions.get(key, 0) if live is None else live.value.version
+
+    def scopes(self, app: str, user: str) -> Scopes:
+        return self._seen.get((app, user), Scopes())
+
+    def names(self, app: str, user: str) -> Sizes | None:
+        return self._sizes.get((app, user))

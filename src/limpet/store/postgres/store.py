@@ -29,8 +29,9 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store import bodies
 from limpet.store.codec import Codec
+from limpet.store.ledger import Ledger, buried, erased
 from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import audit, doctor, feed, heads, rows, work
+from limpet.store.postgres import audit, doctor, feed, heads, ledger, rows, work
 from limpet.store.postgres import states as states_of
 from limpet.store.postgres.address import where
 from limpet.store.postgres.committer import LANES, Committer
@@ -50,7 +51,7 @@ from limpet.store.postgres.connect import (
 from limpet.store.postgres.failures import BROKEN, FAILURES, translate
 from limpet.store.postgres.lending import lent
 from limpet.store.postgres.outage import Outage
-from limpet.store.postgres.reader import Reader, values
+from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
 from limpet.store.protocol import (
     Check,
@@ -121,12 +122,14 @@ class PostgresStore:
 
     async def delete(self, key: Key) -> bool:
         async def run(conn: Connection) -> bool:
+            await ledger.begin(conn)
             row = await conn.fetchrow(SQL["bury"], key.app, key.user, key.id)
             if row is None:
                 return False
             crc = bodies.tomb_crc(rows.buried(key, row), row["deleted_us"])
             await conn.execute(SQL["put_tomb"], row["sid"], crc)
             await _remove_rows(conn, row["sid"])
+            await ledger.enter(conn, row["sid"], buried(crc))
             return True
 
         deleted: bool = await self._in_transaction(run)
@@ -135,6 +138,7 @@ class PostgresStore:
 
     async def erase(self, key: Key) -> Erasure | None:
         async def run(conn: Connection) -> Erasure | None:
+            await ledger.begin(conn)
             row = await conn.fetchrow(
                 SQL["unmake"],
                 key.app,
@@ -145,14 +149,20 @@ class PostgresStore:
                 return await self._reader.erasure(conn, key)
             await _remove_rows(conn, row["sid"])
             erasure = Erasure(self._reader.key_hash(key), row["version"], row["link"], row["at_us"])
+            crc = bodies.erasure_crc(erasure)
+            before = await conn.fetchrow(SQL["erased_crc"], erasure.key_hash)
             await conn.execute(
                 SQL["put_erased"],
                 erasure.key_hash,
                 erasure.version,
                 erasure.link,
                 erasure.erased_us,
-                bodies.erasure_crc(erasure),
+                crc,
             )
+            change = erased(crc, row["tomb_crc"], was_tomb=row["deleted_us"] is not None)
+            if before is not None:  # erased, made again in that very moment, and now replaced
+                change = change.plus(Ledger(0, 0, -1, -(before["crc"] or 0)))
+            await ledger.enter(conn, row["sid"], change)
             return erasure
 
         erasure: Erasure | None = await self._in_transaction(run)
@@ -201,14 +211,15 @@ class PostgresStore:
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
         found = await self._with(
-            lambda conn: self._reader.load(conn, key, tail=tail, scopes=True, since_us=since_us)
+            lambda conn: self._reader.load(conn, key, tail=tail, scopes=scopes, since_us=since_us)
         )
         events = newest_since(bare(newest(found.events, tail)), since_us)
         fold = found.live.fold
-        scopes = values(found.scopes)
-        return Loaded(fold.head, fold.fields, fold.versions, scopes, events, fold.damaged)
+        return Loaded(fold.head, fold.fields, fold.versions, found.scopes, events, fold.damaged)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -34,11 +34,13 @@ class Unit:
         "settled",
         "taken",
         "tries",
+        "written",
     )
 
     def __init__(self, commits: Sequence[Commit]) -> None:
         self.commits = commits
-        self.names = _names_of(commits)  # the scope names that it writes or guards
+        self.written = _written_by(commits)  # the scope names that it writes
+        self.names = self.written | _guarded_by(commits)
         self.answer: asyncio.Future[tuple[Committed, ...]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -97,15 +99,28 @@ class Unit:
             self._gone.set_result(None)
 
 
-def _names_of(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
+def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
+    found = [
+        _shared(
+            commit.key, [str(op.path[0]) for d in commit.drafts if d.scoped for op in d.plain_ops]
+        )
+        for commit in commits
+    ]
+    return _NO_NAMES.union(*found)
+
+
+def _guarded_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
+    return _NO_NAMES.union(*[_shared(c.key, c.guards) for c in commits if c.guards])
+
+
+def _shared(key: Key, names: Iterable[str]) -> set[ScopeKey]:
+    """The app: and user: names among them, in full."""
     found: set[ScopeKey] = set()
-    for commit in commits:
-        names = {str(op.path[0]) for d in commit.drafts if d.scoped for op in d.plain_ops}
-        for name in names.union(commit.guards):
-            kind = scope_of(name)
-            if kind in ("app", "user"):
-                found.add((commit.key.app, "" if kind == "app" else commit.key.user, name))
-    return frozenset(found) if found else _NO_NAMES
+    for name in names:
+        kind = scope_of(name)
+        if kind in ("app", "user"):
+            found.add((key.app, "" if kind == "app" else key.user, name))
+    return found
 
 
 def _with_given_ids(commit: Commit) -> Commit:

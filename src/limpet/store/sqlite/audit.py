@@ -18,9 +18,10 @@ from limpet.model.keys import Key
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
+from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
-from limpet.store.sqlite import rows
+from limpet.store.sqlite import ledger, rows
 from limpet.store.sqlite.connect import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
 from limpet.store.verify import Names, ScopeRow, Snapshot, Stored, verify_session
@@ -30,7 +31,7 @@ _HEADS: Final = (
     "WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1"
 )
 _STORED: Final = (
-    f"SELECT {rows.EVENT_COLUMNS}, salt, digest FROM events "
+    f"SELECT {rows.EVENT_COLUMNS}, salt, digest, pos FROM events "
     "WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
 )
 _SCOPES: Final = (
@@ -43,6 +44,7 @@ _DEFINITIONS: Final = (
 _SCOPED: Final = (
     "SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL"
 )
+_META: Final = {"secret", "secret_crc", "overwrite", ledger.NAME}
 _ORPHANS: Final = (
     "SELECT 'event', count(*) FROM events WHERE sid NOT IN (SELECT sid FROM sessions) "
     "AND sid NOT IN (SELECT sid FROM purges) UNION ALL "
@@ -59,6 +61,7 @@ class Audit:
         self._conn, self._codec = conn, codec
         self._reader = Reader(conn, codec)
         self._sessions = self._events = self._scoped = self._unread = 0
+        self._misplaced: list[int] = []  # seqs of the session that is being read
 
     def run(self, key: Key | None, progress: Progress | None) -> Report:
         with self._reader.instant():
@@ -127,21 +130,28 @@ class Audit:
     def _session(self, row: tuple[Any, ...]) -> Iterator[Finding]:
         self._sessions += 1
         sid, head = row[0], rows.head_from(row)
+        self._misplaced = []
         found = self._reader.found(sid, head)
         yield from verify_session(
             found.fold, self._stored(sid, head.uid), self._snapshot(sid, head)
         )
+        for seq in self._misplaced:
+            what = "stands in the feed before the event it follows"
+            yield Finding("event", what, head.key, seq)
         yield from self._columns(sid, head)
 
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
-        after = 0
+        after = place = 0
         while page := self._page(sid, after):
             if page[-1][0] <= after:
                 raise Damaged("has its events out of order")
-            for row in page:
+            for *row, pos in page:
                 after = row[0]
                 self._events += 1
-                yield self._one(row, uid)
+                if pos <= place:
+                    self._misplaced.append(after)
+                place = pos
+                yield self._one(tuple(row), uid)
 
     def _page(self, sid: int, after: int) -> list[tuple[Any, ...]]:
         """The next rows of a log, as many as fit a page."""
@@ -201,9 +211,25 @@ class Audit:
         secret = dict(self._all("SELECT name, value FROM meta"))
         if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
             yield Finding("meta", "has another secret than it was made with")
+        for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
+            yield Finding("meta", f"has {name!r}, which this release does not know")
+        yield from self._ledger()
         # What an event that cannot be read did to shared names is not known.
         if not self._unread and self._all(_SCOPED)[0][0] != self._scoped:
             yield Finding("scope", "rows are missing or too many: the logs speak of another number")
+
+    def _ledger(self) -> Iterator[Finding]:
+        """Tombstones and certificates that are gone, places in the feed that were never given."""
+        try:
+            kept = ledger.read(self._conn)
+        except ledger.UNREADABLE:
+            yield Finding("meta", "has a ledger of ended sessions that cannot be read")
+            return
+        if kept is not None:  # none: a file from before, opened by nobody since
+            yield from compare(kept, ledger.counted(self._conn))
+        last = self._all("SELECT coalesce(max(pos), 0) FROM events")[0][0]
+        if last > self._reader.feed_end():
+            yield Finding("event", f"stands in the feed at {last:,}, which was never given")
 
     def _scopes(self) -> Iterator[Finding]:
         names = Names(self._codec)

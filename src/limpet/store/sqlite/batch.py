@@ -20,6 +20,8 @@ from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store import bodies
 from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Cache, Live, LiveScope
 from limpet.store.plan import Plan
+from limpet.store.room import Sizes
+from limpet.store.scopes import Scopes
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
@@ -62,8 +64,19 @@ class Batch:
         live = self._stored_scope(key)
         return None if live is None else live.value
 
-    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
+    def scope_version(self, key: ScopeKey) -> int:
+        live = self._cache.scope(key)
+        return self._reader.scope_version(key) if live is None else live.value.version
+
+    def scopes(self, app: str, user: str) -> Scopes:
         return self._reader.scopes(app, user)
+
+    def names(self, app: str, user: str) -> Sizes:
+        found = self._cache.names((app, user))
+        if found is None:
+            found = self._reader.names(app, user)
+            self._cache.keep_names((app, user), found)
+        return found
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -101,6 +114,8 @@ class Batch:
             touched.append((key, live))
         for scope_key, scope in self._scopes.items():
             self._cache.keep_scope(scope_key, scope)
+        for owner, sizes in self.plan.room.planned().items():
+            self._cache.add_names(owner, sizes)
         return touched
 
     # --- private -------------------------------------------------------------------------------
@@ -138,7 +153,7 @@ class Batch:
     def _scope_row(self, key: Key, write: ScopeWrite) -> tuple[Any, ...]:
         before = self._scopes.get(write.key) or self._stored_scope(write.key)
         form, raw, since_base = bodies.scope_body(
-            write.at, write.op, -1 if before is None else before.since_base
+            write, -1 if before is None else before.since_base
         )
         version = write.at.version
         base = version if form != bodies.BY_OP or before is None else before.base

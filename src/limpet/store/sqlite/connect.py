@@ -34,6 +34,7 @@ from limpet.errors import (
     StoreUnopened,
 )
 from limpet.store.logs import SQLITE
+from limpet.store.sqlite import ledger
 from limpet.store.sqlite.disks import is_full
 from limpet.store.sqlite.files import being_restored
 from limpet.store.sqlite.header import APPLICATION_ID, kind_of
@@ -247,6 +248,7 @@ class Database:
         if found == SCHEMA:
             if conn.pragma("journal_mode") != "wal":  # a copy made by other means
                 self._enter_wal(conn, patient=patient)
+            _begin_ledger(conn)
             return
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
@@ -259,6 +261,7 @@ class Database:
             found = max(schema_of(conn), 0)
             for number in range(found + 1, SCHEMA + 1):
                 migrate(conn, number)
+            ledger.begin(conn)
             conn.execute("COMMIT")
         except BaseException:
             if conn.in_transaction:
@@ -354,6 +357,23 @@ def migrate(conn: apsw.Connection, number: int) -> None:
         conn.execute("INSERT INTO meta VALUES ('secret_crc', ?)", (crc32(secret),))
         conn.pragma("application_id", APPLICATION_ID)
     conn.pragma("user_version", number)
+
+
+def _begin_ledger(conn: apsw.Connection) -> None:
+    """Give a file from before there was a ledger one, if that can be done now.
+
+    If not, the next who opens it or deletes a session does it.
+    """
+    with suppress(apsw.Error, *ledger.UNREADABLE):
+        if ledger.read(conn) is not None:
+            return
+        try:
+            conn.execute("BEGIN IMMEDIATE")
+            ledger.begin(conn)
+            conn.execute("COMMIT")
+        finally:
+            if conn.in_transaction:
+                conn.execute("ROLLBACK")
 
 
 def _patience(seconds_max: float) -> Callable[[int], bool]:

@@ -101,16 +101,41 @@ FROM names n CROSS JOIN scopes r
 WHERE n.name IS NOT NULL ORDER BY n.app, n.user, n.name, r.version
 
 -- name: scope_any
-SELECT 1 FROM scopes WHERE app = ? AND user = ? LIMIT 1
+SELECT 1 FROM scopes WHERE app = ? AND user IN ('', ?) LIMIT 1
+
+-- name: scopes
+-- Every name that a user's sessions see, as the rows that its newest value is made of. Skips from name
+-- to name along the index: the cost does not grow with the number of versions.
+WITH RECURSIVE names (user, name) AS (
+    SELECT o.user, (SELECT min(s.name) FROM scopes s WHERE s.app = ?1 AND s.user = o.user)
+    FROM (SELECT '' AS user UNION ALL SELECT ?2) o
+    UNION ALL
+    SELECT n.user, (SELECT min(s.name) FROM scopes s WHERE s.app = ?1 AND s.user = n.user AND s.name > n.name)
+    FROM names n WHERE n.name IS NOT NULL
+)
+SELECT n.user, n.name, s.version, s.base, s.form, s.flags, s.body, s.crc, s.uid, s.seq
+FROM names n CROSS JOIN scopes s
+WHERE n.name IS NOT NULL AND s.app = ?1 AND s.user = n.user AND s.name = n.name
+  AND s.version >= (SELECT b.base FROM scopes b WHERE b.app = ?1 AND b.user = n.user AND b.name = n.name
+                    ORDER BY b.version DESC LIMIT 1)
 
 -- name: scope_names
+-- The names of one owner: the form of the newest version, and the bytes that it is made of. SQLite
+-- knows the length of a body without reading it.
 WITH RECURSIVE names (name) AS (
     SELECT (SELECT min(name) FROM scopes WHERE app = ?1 AND user = ?2)
     UNION ALL
     SELECT (SELECT min(s.name) FROM scopes s WHERE s.app = ?1 AND s.user = ?2 AND s.name > names.name)
     FROM names WHERE names.name IS NOT NULL
 )
-SELECT name FROM names WHERE name IS NOT NULL
+SELECT n.name, b.form, (SELECT sum(length(s.body)) FROM scopes s
+                        WHERE s.app = ?1 AND s.user = ?2 AND s.name = n.name AND s.version >= b.base)
+FROM names n CROSS JOIN scopes b
+WHERE n.name IS NOT NULL AND b.app = ?1 AND b.user = ?2 AND b.name = n.name
+  AND b.version = (SELECT max(s.version) FROM scopes s WHERE s.app = ?1 AND s.user = ?2 AND s.name = n.name)
+
+-- name: scope_version
+SELECT coalesce(max(version), 0) FROM scopes WHERE app = ? AND user = ? AND name = ?
 
 -- name: scope_newest
 SELECT version, base, form, flags, body, crc, uid, seq FROM scopes
@@ -177,6 +202,9 @@ DELETE FROM snapshots WHERE sid = ?
 -- name: bury
 UPDATE sessions SET deleted_us = ?, tomb_crc = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
                     runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL WHERE sid = ?
+
+-- name: tomb_crc
+SELECT tomb_crc FROM sessions WHERE sid = ?
 
 -- name: drop_session
 DELETE FROM sessions WHERE sid = ?

@@ -34,10 +34,13 @@ from limpet.store.codec import Codec, Damaged
 from limpet.store.cursor import write_position
 from limpet.store.pages import Room, bare, newest, within
 from limpet.store.protocol import Erasure, FeedEntry, Place
+from limpet.store.room import DELETED
+from limpet.store.scopes import Scopes, Unread
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 
 _PAGE = 500
+_MALFORMED = (AssertionError, AttributeError, TypeError, ValueError)  # a value of another kind
 _STRETCH = 2_000
 _BACK = 32
 
@@ -253,17 +256,34 @@ class Reader:
 
     # --- scopes --------------------------------------------------------------------------------
 
-    def scopes(self, app: str, user: str) -> dict[str, ScopeValue]:
-        """The newest version of every name that the user's sessions see."""
-        found: dict[str, ScopeValue] = {}
-        for owner in ("", user):
-            if self.conn.execute(SQL["scope_any"], (app, owner)).fetchone() is None:
-                continue  # as most often, and much cheaper to see
-            for (name,) in self._rows(SQL["scope_names"], (app, owner)):
-                scope = self.scope((app, owner, name))
-                if scope is not None:
-                    found[name] = scope[0]
-        return found
+    def scopes(self, app: str, user: str) -> Scopes:
+        """The newest version of every name that the user's sessions see, values unread."""
+        if self.conn.execute(SQL["scope_any"], (app, user)).fetchone() is None:
+            return Scopes()  # as most often, and much cheaper to see
+        try:
+            read = self._rows(SQL["scopes"], (app, user))
+        except (
+            UnicodeDecodeError
+        ):  # some row is broken: each name by itself, so that only it is lost
+            owned = ((app, owner, name) for owner in ("", user) for name in self.names(app, owner))
+            apart = {key[2]: found[0] for key in owned if (found := self.scope(key)) is not None}
+            return Scopes(apart)
+        steps: dict[ScopeKey, list[tuple[Any, ...]]] = {}
+        for owner, name, *step in read:
+            steps.setdefault((app, owner, name), []).append(tuple(step))
+        return Scopes({key[2]: self._unread(key, rows_) for key, rows_ in steps.items()})
+
+    def names(self, app: str, user: str) -> dict[str, int]:
+        """The names of one owner and the bytes that each takes, for `Room`."""
+        found = self._rows(SQL["scope_names"], (app, user))
+        return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
+
+    def scope_version(self, key: ScopeKey) -> int:
+        return int(self.conn.execute(SQL["scope_version"], key).get)
+
+    def _unread(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> Unread:
+        version = max([int(step[0]) for step in steps])
+        return Unread(version, lambda: self._newest(key, sorted(steps))[0])
 
     def scope(self, key: ScopeKey) -> tuple[ScopeValue, int, int] | None:
         """The newest version of a name, the version of its base, and the bytes of ops since (-1:
@@ -271,21 +291,29 @@ class Reader:
         row = self.conn.execute(SQL["scope_newest"], key).fetchone()
         if row is None:
             return None
-        version, base, form = row[:3]
+        try:
+            steps = self._rows(SQL["scope_since"], (*key, row[1]))
+        except UnicodeDecodeError as error:
+            return ScopeValue(row[0], None, False, str(error)), row[0], -1
+        return self._newest(key, steps)
+
+    def _newest(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int, int]:
+        """What the rows of a name from its base on, in order, amount to. Told as `scope` tells."""
+        version, base, form = steps[-1][:3]
         try:
             if form == bodies.DELETED:
-                self._scope_raw(key, row)
+                self._scope_raw(key, steps[-1])
                 return ScopeValue(version, None, True), version, -1
-            value, size = self._scope_since(key, base)
-        except (Damaged, msgspec.MsgspecError, LimpetError, UnicodeDecodeError) as error:
-            return ScopeValue(version, None, False, str(error)), version, -1
+            value, size = self._folded(key, steps)
+        except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
+            return ScopeValue(version, None, False, str(error) or repr(error)), version, -1
         return value, base, size
 
-    def _scope_since(self, key: ScopeKey, base: int) -> tuple[ScopeValue, int]:
-        """The value that the rows from its base on amount to, and the bytes of ops among them."""
+    def _folded(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int]:
+        """The value that rows amount to, and the bytes of ops among them."""
         value: ScopeValue | None = None
         size = 0
-        for step in self._rows(SQL["scope_since"], (*key, base)):
+        for step in steps:
             raw = self._scope_raw(key, step)
             if step[2] == bodies.WHOLE:
                 value = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))

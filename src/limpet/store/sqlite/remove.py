@@ -9,8 +9,9 @@ from __future__ import annotations
 from limpet.errors import SessionDeleted, SessionErased
 from limpet.model.keys import Key
 from limpet.store import bodies
+from limpet.store.ledger import buried, erased
 from limpet.store.protocol import Erasure
-from limpet.store.sqlite import rows
+from limpet.store.sqlite import ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.writer import Writer
 
@@ -26,7 +27,9 @@ def delete(writer: Writer, key: Key, now_us: int) -> bool:
             return False
         sid, head = found
         writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-        writer.conn.execute(SQL["bury"], (now_us, bodies.tomb_crc(head, now_us), sid))
+        crc = bodies.tomb_crc(head, now_us)
+        writer.conn.execute(SQL["bury"], (now_us, crc, sid))
+        ledger.enter(writer.conn, buried(crc))
         writer.conn.execute(SQL["add_purge"], (sid,))
         writer.cache.forget(key)
     writer.note_purge()
@@ -42,8 +45,11 @@ def erase(writer: Writer, key: Key, now_us: int) -> Erasure | None:
         sid, head = row[0], rows.head_from(row)
         erasure = Erasure(writer.reader.key_hash(key), head.version, head.link, now_us)
         writer.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+        tomb_crc = writer.conn.execute(SQL["tomb_crc"], (sid,)).get
         writer.conn.execute(SQL["drop_session"], (sid,))
         writer.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
+        crc, was_tomb = bodies.erasure_crc(erasure), row[-1] is not None
+        ledger.enter(writer.conn, erased(crc, tomb_crc, was_tomb=was_tomb))
         writer.conn.execute(SQL["add_purge"], (sid,))
         writer.conn.execute("INSERT OR REPLACE INTO meta VALUES ('overwrite', 1)")
         writer.cache.forget(key)

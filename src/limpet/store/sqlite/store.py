@@ -49,6 +49,7 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.scopes import Scopes
 from limpet.store.select import newest_since
 from limpet.store.sqlite import doctor, heads, remove
 from limpet.store.sqlite import states as states_of
@@ -169,8 +170,10 @@ class SQLiteStore:
 
     # --- reading -------------------------------------------------------------------------------
 
-    async def load(self, key: Key, *, tail: int, since_us: int | None = None) -> Loaded:
-        return self._read(lambda: self._load(key, tail, since_us))
+    async def load(
+        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+    ) -> Loaded:
+        return self._read(lambda: self._load(key, tail, since_us, scopes=scopes))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -302,17 +305,17 @@ class SQLiteStore:
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error
 
-    def _load(self, key: Key, tail: int, since_us: int | None) -> Loaded:
+    def _load(self, key: Key, tail: int, since_us: int | None, *, scopes: bool) -> Loaded:
         reader = self._reader
         with reader.instant():
             sid, head = reader.living(key)
             fold, events, damaged = self._fold(sid, head, tail)
             if len(events) < min(tail, head.version):
                 events = self._newest(sid, key, head, tail, since_us)
-            scopes = reader.scopes(key.app, key.user)
+            names = reader.scopes(key.app, key.user) if scopes else Scopes()
         events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
         damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
-        return Loaded(head, fold.fields, fold.versions, scopes, events, damaged)
+        return Loaded(head, fold.fields, fold.versions, names, events, damaged)
 
     def _fold(
         self, sid: int, head: Head, tail: int

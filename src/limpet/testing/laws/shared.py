@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
-from limpet.errors import SessionConflict, SessionDeleted, SessionExists
-from limpet.store.protocol import Query, Store
+from limpet.errors import ScopeFull, SessionConflict, SessionDeleted, SessionExists
+from limpet.model.limits import SCOPE_NAMES_MAX
+from limpet.store.protocol import Query, Store, scope_fields
 from limpet.testing.commits import add, create, creation, draft, key, load, log, picture
+from limpet.testing.laws.room import named
 
 A, B = key("a"), key("b")
 
@@ -84,6 +86,25 @@ class SharedLaws:
         for report in (await store.verify(None), await other.verify(None)):
             assert report.findings == ()
             assert report.events == 42
+
+    async def test_racing_instances_do_not_pass_the_bound_of_names(
+        self, store: Store, other: Store
+    ) -> None:
+        """Names that both add are counted together: as many succeed as there is room for."""
+        keys = [key(str(number)) for number in range(12)]
+        for of in keys:
+            await create(store, of)
+        await add(store, keys[0], named(range(SCOPE_NAMES_MAX - 3)))
+        outcomes = await asyncio.gather(
+            *(
+                add((store, other)[place % 2], of, named((5_000 + place,)))
+                for place, of in enumerate(keys)
+            ),
+            return_exceptions=True,
+        )
+        assert [type(each) for each in outcomes if isinstance(each, Exception)] == [ScopeFull] * 9
+        for each in (store, other):
+            assert len(scope_fields((await load(each, keys[0])).scopes)) == SCOPE_NAMES_MAX
 
     async def test_sessions_of_both_are_listed_in_order(self, store: Store, other: Store) -> None:
         """Creation order is one order for both."""

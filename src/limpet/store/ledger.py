@@ -1,0 +1,50 @@
+"""The ledger: how many tombstones and certificates there are, so that one that is lost is missed.
+
+A deleted session has no log left that would tell of it, nor has an erased one. So a store keeps
+their number and the sum of their checksums beside them, changed in the transaction that ends a
+session. Both are independent of order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from limpet.store.protocol import Finding
+
+
+class Ledger(NamedTuple):
+    """Counts and sums of checksums; as a change, what is added to them."""
+
+    tombs: int = 0
+    tomb_sum: int = 0
+    erased: int = 0
+    erased_sum: int = 0
+
+    def plus(self, change: Ledger) -> Ledger:
+        return Ledger(*[mine + more for mine, more in zip(self, change, strict=True)])
+
+
+def buried(crc: int) -> Ledger:
+    """The change by one more tombstone."""
+    return Ledger(1, crc)
+
+
+def erased(crc: int, tomb_crc: int | None = None, *, was_tomb: bool = False) -> Ledger:
+    """The change by one more certificate, in the place of a tombstone if there was one."""
+    gone = Ledger(-1, -(tomb_crc or 0)) if was_tomb else Ledger()
+    return gone.plus(Ledger(0, 0, 1, crc))
+
+
+def compare(kept: Ledger, found: Ledger) -> Iterator[Finding]:
+    """What verification finds: rows that are missing, added, or others than were written."""
+    if kept[:2] != found[:2]:
+        yield Finding("tombstone", _differ(kept.tombs, found.tombs))
+    if kept[2:] != found[2:]:
+        yield Finding("erasure", _differ(kept.erased, found.erased))
+
+
+def _differ(kept: int, found: int) -> str:
+    if kept == found:
+        return "is not one that the store's ledger was told of"
+    return f"rows are missing or too many: {found:,} where the store's ledger has {kept:,}"

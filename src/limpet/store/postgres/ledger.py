@@ -1,0 +1,36 @@
+"""The ledger in PostgreSQL: rows of `meta`, changed inside the caller's transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from limpet.store.ledger import Ledger
+from limpet.store.postgres.connect import Connection
+from limpet.store.postgres.rows import SQL
+
+
+async def begin(conn: Connection) -> None:
+    """Keep a ledger from now on, if there is none. Before a transaction ends its first session."""
+    await conn.execute("SELECT limpet.begin_ledger()")
+
+
+async def enter(conn: Connection, sid: int, change: Ledger) -> None:
+    """Last in a transaction: who ends another session may wait for this one from here on."""
+    await conn.execute("SELECT limpet.enter($1, $2)", sid, list(change))
+
+
+def read(meta: Mapping[str, bytes]) -> Ledger | None:
+    """What is kept; None in a database from before there was a ledger. Raises ValueError."""
+    kept = Ledger()
+    for name, value in meta.items():
+        if name.startswith("ledger"):
+            numbers = [int(number) for number in value.decode().strip("{}").split(",")]
+            if len(numbers) != len(kept):
+                raise ValueError(name)
+            kept = kept.plus(Ledger(*numbers))
+    return kept if "ledger" in meta else None
+
+
+async def counted(conn: Connection) -> Ledger:
+    """What the tables hold."""
+    return Ledger(*await conn.fetchrow(SQL["audit_ledger"]))

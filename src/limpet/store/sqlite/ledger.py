@@ -1,0 +1,53 @@
+"""The ledger in a database file: one row of `meta`, changed inside the caller's transaction."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, Final
+
+import apsw
+import msgspec
+
+from limpet.store.ledger import Ledger
+
+NAME: Final = "ledger"
+UNREADABLE: Final = (msgspec.MsgspecError, TypeError, ValueError)  # what `read` raises on damage
+_COUNT: Final = (
+    "SELECT (SELECT count(*) FROM sessions WHERE deleted_us IS NOT NULL), "
+    "(SELECT coalesce(sum(tomb_crc), 0) FROM sessions WHERE deleted_us IS NOT NULL), "
+    "(SELECT count(*) FROM erased), (SELECT coalesce(sum(crc), 0) FROM erased)"
+)
+_decode: Final = msgspec.json.Decoder(Ledger).decode
+
+
+def read(conn: apsw.Connection) -> Ledger | None:
+    """What is kept; None in a file from before there was a ledger. Raises UNREADABLE."""
+    row = conn.execute("SELECT value FROM meta WHERE name = ?", (NAME,)).fetchone()
+    return None if row is None else _decode(row[0])
+
+
+def counted(conn: apsw.Connection) -> Ledger:
+    """What the tables hold."""
+    counts: tuple[Any, ...] = conn.execute(_COUNT).fetchall()[0]
+    return Ledger(*counts)
+
+
+def begin(conn: apsw.Connection) -> None:
+    """Keep a ledger from now on, if there is none."""
+    if read(conn) is None:
+        _write(conn, counted(conn))
+
+
+def enter(conn: apsw.Connection, change: Ledger) -> None:
+    """Called after the tables were changed.
+
+    A ledger that is damaged stays so, for verify to find: it keeps nobody from deleting.
+    """
+    with suppress(*UNREADABLE):
+        kept = read(conn)
+        _write(conn, counted(conn) if kept is None else kept.plus(change))
+
+
+def _write(conn: apsw.Connection, ledger: Ledger) -> None:
+    value = msgspec.json.encode(ledger).decode()
+    conn.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (NAME, value))
