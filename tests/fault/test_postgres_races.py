@@ -304,9 +304,10 @@ async def test_thousands_of_shared_names_leave_room_in_the_lock_table(open_store
     one, two = await open_stores(2)
     await create(one, A)
     await create(two, key("b"))
-    drafts = [
-        draft(set={f"app:n{n}": n for n in range(at, at + 900)}) for at in range(0, 9_000, 900)
-    ]
-    many, few = await asyncio.gather(add(one, A, *drafts), add(two, key("b"), draft()))
-    assert many.head.version == 11
+    names = {f"app:n{n}": n for n in range(900)}  # of ten apps, each with room for so many
+    many, few = await asyncio.gather(
+        one.commit([creation(key("c", app=f"app{n}"), names) for n in range(10)]),
+        add(two, key("b"), draft()),
+    )
+    assert [len(made.scopes) for made in many] == [900] * 10
     assert few.head.version == 2
