@@ -134,10 +134,15 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         },
     ),
     *rows(
-        NUMBER,
+        NUMBER[1:],  # None: as many as fit the question
         {
             "get tail": lambda lp, s, v: lp.get(K, tail=v),
             "find tail": lambda lp, s, v: lp.find(K, tail=v),
+        },
+    ),
+    *rows(
+        NUMBER,
+        {
             "get_or_create tail": lambda lp, s, v: lp.get_or_create(*K_PARTS, id="one", tail=v),
             "get_or_create tail, new": lambda lp, s, v: lp.get_or_create("a", "u", id="i", tail=v),
             "refresh tail": lambda lp, s, v: s.refresh(tail=v),

@@ -191,7 +191,9 @@ async def test_it_goes_on(url: str) -> None:
         session = await lp.get(KEY)
         assert session.state == {"step": 2, "log": ["x"], "app:visits": 2}
         assert (session.version, session.head.priority, session.head.fence) == (8, 7, 1)
-        assert limpet.runnable_at(session.head) == session.head.timers["t"].at
+        due = limpet.runnable_at(session.head)
+        assert due is not None
+        assert due > session.head.timers["t"].at  # not cleared: held back for a moment
         assert (await lp.verify()).findings == ()
 
 
