@@ -18,7 +18,7 @@ from bench.table import Row, at_most, ratio, row
 from bench.texts import Writer
 from limpet import diff
 from limpet.model import ops
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.values import FrozenDict, freeze
 
 _TIMES_MAX = 3.0

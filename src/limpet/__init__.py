@@ -92,8 +92,8 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.limpet import Limpet
 from limpet.session.session import Session
-from limpet.session.sessions import Limpet
 from limpet.store.protocol import (
     Check,
     Diagnosis,
@@ -109,18 +109,19 @@ from limpet.store.protocol import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from limpet.model import envelope, reducers
-    from limpet.model.access import Access, access
-    from limpet.model.changes import Change, Kind
-    from limpet.model.diff import Diff, diff
-    from limpet.model.envelope import Envelope
-    from limpet.model.merge import Merged, Resolved, merge
-    from limpet.model.migrations import Migrated, Migration, MigrationRegistry
-    from limpet.model.policy import Conflict, LastWriter, Policy, Priority, escalate
-    from limpet.model.reducers import Replace
-    from limpet.model.semver import SchemaVersion
-    from limpet.model.state import Record, State, decode_fields, encode_fields
-    from limpet.model.types import TTL, Ref, UnknownVariant
+    from limpet.model.diff.changes import Change, Kind
+    from limpet.model.diff.diff import Diff, diff
+    from limpet.model.diff.merge import Merged, Resolved, merge
+    from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
+    from limpet.model.envelope import envelope
+    from limpet.model.envelope.envelope import Envelope
+    from limpet.model.state import reducers
+    from limpet.model.state.access import Access, access
+    from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
+    from limpet.model.state.reducers import Replace
+    from limpet.model.state.semver import SchemaVersion
+    from limpet.model.state.state import Record, State, decode_fields, encode_fields
+    from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.sync import SyncApp, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
@@ -264,35 +265,35 @@ __all__ = [
 # Loaded when first asked for: most processes never compare, merge or migrate, and all of
 # them start.
 _LATER = {
-    "Access": "model.access",
-    "access": "model.access",
-    "Envelope": "model.envelope",
-    "Migrated": "model.migrations",
-    "Migration": "model.migrations",
-    "MigrationRegistry": "model.migrations",
-    "Record": "model.state",
-    "Ref": "model.types",
-    "Replace": "model.reducers",
-    "SchemaVersion": "model.semver",
-    "State": "model.state",
-    "TTL": "model.types",
-    "UnknownVariant": "model.types",
-    "decode_fields": "model.state",
-    "encode_fields": "model.state",
-    "envelope": "",
-    "reducers": "",
-    "Change": "model.changes",
-    "Conflict": "model.policy",
-    "Diff": "model.diff",
-    "Kind": "model.changes",
-    "LastWriter": "model.policy",
-    "Merged": "model.merge",
-    "Policy": "model.policy",
-    "Priority": "model.policy",
-    "Resolved": "model.merge",
-    "diff": "model.diff",
-    "escalate": "model.policy",
-    "merge": "model.merge",
+    "Access": "model.state.access",
+    "access": "model.state.access",
+    "Envelope": "model.envelope.envelope",
+    "Migrated": "model.state.migrations",
+    "Migration": "model.state.migrations",
+    "MigrationRegistry": "model.state.migrations",
+    "Record": "model.state.state",
+    "Ref": "model.state.types",
+    "Replace": "model.state.reducers",
+    "SchemaVersion": "model.state.semver",
+    "State": "model.state.state",
+    "TTL": "model.state.types",
+    "UnknownVariant": "model.state.types",
+    "decode_fields": "model.state.state",
+    "encode_fields": "model.state.state",
+    "envelope": "model.envelope.envelope",
+    "reducers": "model.state.reducers",
+    "Change": "model.diff.changes",
+    "Conflict": "model.diff.policy",
+    "Diff": "model.diff.diff",
+    "Kind": "model.diff.changes",
+    "LastWriter": "model.diff.policy",
+    "Merged": "model.diff.merge",
+    "Policy": "model.diff.policy",
+    "Priority": "model.diff.policy",
+    "Resolved": "model.diff.merge",
+    "diff": "model.diff.diff",
+    "escalate": "model.diff.policy",
+    "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
     "SyncApp": "session.sync",
@@ -300,6 +301,7 @@ _LATER = {
     "SyncSession": "session.sync",
 }
 
+_MODULES = ("envelope", "reducers")  # of these the module itself
 
 if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
 
@@ -309,12 +311,12 @@ if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
         from importlib import import_module
 
         try:
-            module = import_module(f"limpet.{_LATER[name] or f'model.{name}'}")
+            module = import_module(f"limpet.{_LATER[name]}")
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith("pydantic"):
                 raise
             raise ExtraMissing("pydantic", "state") from error
-        found = globals()[name] = getattr(module, name) if _LATER[name] else module
+        found = globals()[name] = module if name in _MODULES else getattr(module, name)
         return found
 
 

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import descriptor_pool, message_factory
 
 from limpet import envelope
-from limpet.model import protobuf
+from limpet.model.envelope import protobuf
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"

@@ -17,7 +17,7 @@ import asyncpg
 import pytest
 
 import limpet
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.events import Draft, prepare
 from limpet.model.fold import Fold, Record, record
 from limpet.model.head import blank

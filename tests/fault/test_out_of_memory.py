@@ -19,7 +19,7 @@ from pydantic import AfterValidator
 import limpet
 from limpet import Limpet, MigrationRegistry, State, StoreFailed
 from limpet.model.keys import Key
-from limpet.model.update import plan_update
+from limpet.model.state.update import plan_update
 from limpet.store import codec
 from limpet.store.protocol import Place
 from limpet.store.sqlite import backup

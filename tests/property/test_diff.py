@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from limpet import Diff, DiffMismatch, IntegrityViolation, InvalidDiff, Kind, LimpetError, diff
 from limpet.model import ops
-from limpet.model.canon import canonical, same
-from limpet.model.diff import FORMAT
+from limpet.model.canonical import canonical, same
+from limpet.model.diff.diff import FORMAT
 from limpet.model.values import FrozenDict, FrozenList, freeze, thaw
 from tests.property.related import edited, values, versions
 from tests.support.examples import examples

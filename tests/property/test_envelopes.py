@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from limpet import EnvelopeNewer, IntegrityViolation, InvalidEnvelope, envelope
-from limpet.model.msgpack import check_names
+from limpet.model.envelope.msgpack import check_names
 from tests.property.strategies import values
 from tests.support import envelopes
 from tests.support.envelopes import FORMATS

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 import limpet
 from limpet import MigrationRegistry, Record, State, reducers
 from limpet.model import ops
-from limpet.model.canon import canonical
-from limpet.model.state import decode_fields
+from limpet.model.canonical import canonical
+from limpet.model.state.state import decode_fields
 from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.examples import examples

@@ -9,7 +9,7 @@ from hypothesis import given
 
 from limpet import LastWriter, MergeConflict, Merged, Priority, diff, merge
 from limpet.model import ops
-from limpet.model.canon import canonical, same
+from limpet.model.canonical import canonical, same
 from limpet.model.ops import Path
 from limpet.model.values import ABSENT, freeze, thaw
 from tests.property.related import sides, versions

@@ -20,7 +20,7 @@ from limpet import (
     MigrationRegistry,
     SchemaIncompatible,
 )
-from limpet.model.canon import checksum
+from limpet.model.canonical import checksum
 from limpet.model.values import thaw
 from tests.property.strategies import values
 from tests.support.examples import examples

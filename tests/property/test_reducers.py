@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from limpet import SchemaViolation, reducers
 from limpet.model import ops
-from limpet.model.canon import canonical
-from limpet.model.reducers import MISSING, Reducer
+from limpet.model.canonical import canonical
+from limpet.model.state.reducers import MISSING, Reducer
 from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.examples import examples

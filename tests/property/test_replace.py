@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from limpet import Replace, SchemaViolation
 from limpet.model import ops
-from limpet.model.canon import canonical
-from limpet.model.state import decode_fields, encode_fields
-from limpet.model.update import plan_update
+from limpet.model.canonical import canonical
+from limpet.model.state.state import decode_fields, encode_fields
+from limpet.model.state.update import plan_update
 from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.declared import Message, Reduced, Role

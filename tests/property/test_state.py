@@ -18,10 +18,10 @@ from pydantic import create_model
 
 from limpet import TTL, InvalidSchema, Record, Ref, SchemaViolation, State
 from limpet.model import ops
-from limpet.model.canon import canonical
-from limpet.model.forms import duration_text
-from limpet.model.state import decode_fields, encode_fields
-from limpet.model.update import plan_update
+from limpet.model.canonical import canonical
+from limpet.model.state.forms import duration_text
+from limpet.model.state.state import decode_fields, encode_fields
+from limpet.model.state.update import plan_update
 from limpet.model.values import freeze
 from tests.property.strategies import values
 from tests.support.declared import (

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Generic, Literal, NewType, TypeVar
 from pydantic import JsonValue
 
 from limpet import TTL, Record, Ref, State
-from limpet.model.reducers import (
+from limpet.model.state.reducers import (
     append,
     bounded_append,
     concat_flatten,

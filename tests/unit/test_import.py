@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import limpet
-import limpet.model.diff
+import limpet.model.diff.diff
 
 
 def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
@@ -25,7 +25,7 @@ def test_an_import_brings_in_nothing_that_was_not_asked_for() -> None:
     assert not roots & {"pytest", "hypothesis", "cryptography", "rich", "pydantic", "asyncpg"}
     assert not [name for name in loaded if name.startswith("google.protobuf")]
     assert not [name for name in loaded if name.startswith("limpet.testing")]
-    assert not {"limpet.model.diff", "limpet.model.merge"} & set(loaded)
+    assert not {"limpet.model.diff.diff", "limpet.model.diff.merge"} & set(loaded)
 
 
 def test_typed_state_without_its_extra_names_the_extra() -> None:
@@ -69,6 +69,6 @@ def test_the_extra_all_has_every_other_extra() -> None:
 
 def test_a_name_that_is_not_there_is_an_ordinary_error() -> None:
     """Names that are loaded later do not make every name seem to exist."""
-    assert limpet.diff is limpet.model.diff.diff
+    assert limpet.diff is limpet.model.diff.diff.diff
     with pytest.raises(AttributeError, match="has no attribute 'dif'"):
         limpet.dif  # type: ignore[attr-defined]  # noqa: B018  # asked for on purpose

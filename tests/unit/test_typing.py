@@ -195,8 +195,8 @@ def test_fields_of_a_state_are_typed(at: Path) -> None:
     revealed = checked(PROGRAM, at)
     assert revealed == [
         "str",
-        "limpet.model.types.TTL",
-        "limpet.model.types.Ref[bytes] | None",
+        "limpet.model.state.types.TTL",
+        "limpet.model.state.types.Ref[bytes] | None",
         "str",
     ]
 

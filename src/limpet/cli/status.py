@@ -16,7 +16,7 @@ from limpet.model.due import runnable_us
 from limpet.model.head import Head
 from limpet.model.lease import is_leased
 from limpet.model.limits import PAGE_MAX
-from limpet.session.sessions import Limpet
+from limpet.session.limpet import Limpet
 
 State: TypeAlias = Literal["leased", "due", "held", "idle"]
 _STATES: Final[tuple[State, ...]] = get_args(State)

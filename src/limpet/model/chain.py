@@ -14,7 +14,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 
 SALT_BYTES: Final = 16
 

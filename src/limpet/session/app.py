@@ -20,8 +20,8 @@ from limpet.session.session import Session
 from limpet.store.protocol import FeedEntry, Order, Page
 
 if TYPE_CHECKING:
-    from limpet.model.migrations import MigrationRegistry
-    from limpet.session.sessions import Limpet
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.session.limpet import Limpet
 
 S = TypeVar("S")
 _NONE: Final[Mapping[str, Any]] = {}

@@ -39,7 +39,7 @@ from limpet.session.logs import lease_lost
 from limpet.session.session import Session, changes_fields, check_expect, own_ops
 
 if TYPE_CHECKING:
-    from limpet.session.sessions import Limpet
+    from limpet.session.limpet import Limpet
 
 
 class _Known:

@@ -16,13 +16,13 @@ from limpet.errors import (
     SessionMigrationFailed,
     SessionSchemaIncompatible,
 )
-from limpet.model.diff import diff
+from limpet.model.diff.diff import diff
 from limpet.model.events import Draft
 from limpet.model.head import MIGRATED, Head
 from limpet.model.limits import OPS_PER_EVENT_MAX
-from limpet.model.migrations import Migrated, MigrationRegistry, Way, check_registry
 from limpet.model.ops import Delete, PlainOp, Set, scope_of
-from limpet.model.semver import NewerMinor, SchemaVersion
+from limpet.model.state.migrations import Migrated, MigrationRegistry, Way, check_registry
+from limpet.model.state.semver import NewerMinor, SchemaVersion
 from limpet.model.values import FrozenDict
 
 

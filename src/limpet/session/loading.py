@@ -26,7 +26,7 @@ from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
     from limpet.session.forward import Forward
-    from limpet.session.sessions import Limpet
+    from limpet.session.limpet import Limpet
 
 MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 

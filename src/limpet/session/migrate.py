@@ -36,15 +36,15 @@ from limpet.errors import (
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import PAGE_MAX
-from limpet.model.migrations import MigrationRegistry, check_registry
 from limpet.model.ops import apply
+from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.forward import Forward
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION
 from limpet.store.protocol import Progress, Query
 
 if TYPE_CHECKING:
-    from limpet.session.sessions import Limpet
+    from limpet.session.limpet import Limpet
 
 # What becomes of a session:
 #   untyped       it has no schema version and is left alone

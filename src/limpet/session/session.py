@@ -45,8 +45,8 @@ from limpet.store.scopes import Scopes
 from limpet.store.select import check_before, check_limit, check_seq, check_tail, check_types
 
 if TYPE_CHECKING:
-    from limpet.model.envelope import Format
-    from limpet.session.sessions import Limpet
+    from limpet.model.envelope.envelope import Format
+    from limpet.session.limpet import Limpet
     from limpet.session.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
@@ -173,7 +173,7 @@ class Session(Generic[S]):
 
         Raises SessionCorrupt if an event is damaged: what is not known would be vouched for.
         """
-        from limpet.model import envelope as envelopes
+        from limpet.model.envelope import envelope as envelopes
 
         head = self.head
         if self._scopes is None:

@@ -14,9 +14,9 @@ from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.facade import Facade
+from limpet.session.limpet import Limpet
 from limpet.session.loop import Loop
 from limpet.session.session import Session
-from limpet.session.sessions import Limpet
 from limpet.store.protocol import Seal
 
 S = TypeVar("S", covariant=True)

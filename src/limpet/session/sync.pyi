@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
-from limpet.model.envelope import Envelope, Format
+from limpet.model.envelope.envelope import Envelope, Format
 from limpet.model.events import Draft, Event
 from limpet.model.head import Head, TimerKind
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.model.migrations import MigrationRegistry
-from limpet.model.state import State
+from limpet.model.state.migrations import MigrationRegistry
+from limpet.model.state.state import State
 from limpet.session.arguments import AnyKey
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (

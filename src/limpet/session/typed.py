@@ -13,11 +13,11 @@ from typing import Any, Generic, TypeVar
 from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
 from limpet.model.events import Draft, Prepared
 from limpet.model.head import MIGRATED, Head
-from limpet.model.migrations import MigrationRegistry
 from limpet.model.ops import PlainOp, apply
-from limpet.model.semver import SchemaVersion, relation
-from limpet.model.state import Record, State, decode_fields, encode_fields
-from limpet.model.update import Planned, plan_update, rests_on
+from limpet.model.state.migrations import MigrationRegistry
+from limpet.model.state.semver import SchemaVersion, relation
+from limpet.model.state.state import Record, State, decode_fields, encode_fields
+from limpet.model.state.update import Planned, plan_update, rests_on
 from limpet.model.values import FrozenDict, FrozenList, described
 from limpet.session.forward import Forward
 from limpet.session.session import own_ops

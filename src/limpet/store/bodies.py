@@ -13,7 +13,7 @@ from zlib import crc32
 import msgspec
 
 from limpet.model import ops
-from limpet.model.canon import canonical, checksum
+from limpet.model.canonical import canonical, checksum
 from limpet.model.fold import ScopeKey, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.values import EMPTY, FrozenDict, freeze

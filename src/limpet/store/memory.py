@@ -21,7 +21,7 @@ from limpet.errors import (
     SessionNotFound,
     StoreClosed,
 )
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.due import runnable_us
 from limpet.model.events import Commit, Event

@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.errors import LimpetError
 from limpet.model import chain
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.events import Event
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
 from limpet.model.head import CREATED, INPUT, PROCESSED, Head, blank

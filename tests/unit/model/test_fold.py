@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from limpet import ops
 from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.events import Draft, Event, Prepared, prepare
 from limpet.model.fold import (
     Fold,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from limpet import ops
 from limpet.errors import LimpetError
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.ops import apply, check, inverse
 from limpet.model.values import freeze
 from tests.support.examples import examples

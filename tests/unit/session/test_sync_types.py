@@ -16,8 +16,8 @@ import limpet
 from limpet.session import facade, sync
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
+from limpet.session.limpet import Limpet
 from limpet.session.session import Session
-from limpet.session.sessions import Limpet
 
 STUB = Path(sync.__file__).with_suffix(".pyi")
 PAIRS = [

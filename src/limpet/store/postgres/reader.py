@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.events import Event
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any
 from limpet.model.head import Head, blank

@@ -22,7 +22,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model.canon import canonical
+from limpet.model.canonical import canonical
 from limpet.model.events import Event
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
 from limpet.model.head import Head, blank

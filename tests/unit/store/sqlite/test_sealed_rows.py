@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import Key
-from limpet.model.canon import canonical, checksum
+from limpet.model.canonical import canonical, checksum
 from limpet.model.chain import SALT_BYTES
 from limpet.model.values import freeze
 from limpet.store.protocol import Place

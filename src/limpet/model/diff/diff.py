@@ -1,0 +1,169 @@
+"""Diff: what changed between two values, as a value that can be applied, undone, kept and shown.
+
+Its bytes are canonical JSON that ends with their own SHA-256; whoever reads them checks it first.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from limpet.errors import IntegrityViolation, InvalidDiff, InvalidOp
+from limpet.model import ops as op
+from limpet.model.canonical import canonical
+from limpet.model.diff import changes as change_
+from limpet.model.diff.changes import Change, Kind
+from limpet.model.diff.compare import changes_between
+from limpet.model.diff.ops import to_ops
+from limpet.model.diff.text import lines, table
+from limpet.model.values import freeze, is_exact
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FORMAT: Final = 1
+_START: Final = b'{"changes":'
+_END: Final = re.compile(rb',"sha256":"([0-9a-f]{64})"\}').fullmatch
+_END_BYTES: Final = len(',"sha256":""}') + 64
+
+
+class Diff(msgspec.Struct, frozen=True, gc=False):
+    """The changes that take one value to another, in the order in which they are applied."""
+
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def of(cls, before: Any, ops: Iterable[op.PlainOp]) -> Diff:
+        """What the operations change in a state. Raises InvalidOp, or what applying them raises."""
+        if not isinstance(before, dict):
+            raise InvalidOp(f"operations change a state, which is a dict, not {op.kind(before)}")
+        state = freeze(before)
+        return diff(state, op.apply(state, [_settled(each) for each in ops]))
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def apply(self, value: Any) -> Any:
+        """The value after the changes, read-only; what did not change is shared with `value`.
+
+        Raises DiffMismatch if the value does not hold what the diff would change. `value` itself
+        is never touched.
+        """
+        return change_.apply(value, self.changes)
+
+    def inverse(self) -> Diff:
+        """The diff that takes this one back."""
+        return Diff(tuple([change.inverse() for change in reversed(self.changes)]))
+
+    def ops(self) -> tuple[op.PlainOp, ...]:
+        """Operations for an append that change a state as this diff does.
+
+        Raises InvalidOp if a change is at a place that no operation reaches: the root itself, or
+        a name that state cannot have.
+        """
+        return to_ops(self.changes)
+
+    def cost(self, weights: Callable[[Change], float] | None = None) -> float:
+        """The sum over all changes of `weights(change)`.
+
+        Without weights it is the bytes that have to be moved: the canonical encoding of each path
+        and of what is put there.
+        """
+        return sum([(weights or _moved_bytes)(change) for change in self.changes])
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON with the format's number and, at the end, the SHA-256 of the rest."""
+        body = canonical({"changes": self.changes, "format": FORMAT})
+        return b'%s,"sha256":"%s"}' % (body[:-1], hashlib.sha256(body).hexdigest().encode())
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Diff:
+        """The diff that `to_bytes` wrote.
+
+        Raises IntegrityViolation if the bytes are not those that were written, InvalidDiff if
+        they are no diff.
+        """
+        return Diff(_decoded(_verified(raw)))
+
+    def __str__(self) -> str:
+        return "\n".join(lines(self.changes)) or "no changes"
+
+    def __rich__(self) -> Table:
+        return table(self.changes)
+
+
+def diff(a: Any, b: Any) -> Diff:
+    """The changes that take `a` to `b`. Both are values as JSON has them, read-only or not.
+
+    Raises InvalidValue if it meets something else.
+    """
+    return Diff(changes_between(a, b))
+
+
+class _Wire(msgspec.Struct, frozen=True, gc=False):
+    changes: tuple[Change, ...]
+
+
+class _Format(msgspec.Struct, frozen=True, gc=False):
+    format: int
+
+
+def _verified(raw: bytes) -> bytes:
+    """The bytes without their checksum, which they match."""
+    if not isinstance(raw, bytes):
+        raise InvalidDiff(f"{type(raw).__name__} instead of bytes")
+    end = _END(raw[-_END_BYTES:])
+    if not raw.startswith(_START) or end is None:
+        raise InvalidDiff("it does not begin and end as one")
+    body = raw[:-_END_BYTES] + b"}"
+    expected, computed = end[1].decode(), hashlib.sha256(body).hexdigest()
+    if expected != computed:
+        raise IntegrityViolation("a diff", expected, computed)
+    return body
+
+
+def _decoded(body: bytes) -> tuple[Change, ...]:
+    """What a checksum cannot promise: that somebody wrote a diff, and one that we can read."""
+    try:
+        found = msgspec.json.decode(body, type=_Format).format
+        if found != FORMAT:
+            raise InvalidDiff(f"it has format {found} and this release knows {FORMAT}")
+        changes = tuple([_frozen(each) for each in msgspec.json.decode(body, type=_Wire).changes])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidDiff(str(error).rstrip(".")) from error
+    for change in changes:
+        change_.check(change)
+    return changes
+
+
+def _frozen(change: Change) -> Change:
+    if not (_is_storable(change.old) and _is_storable(change.new)):
+        raise InvalidDiff(f"a number at {op.show(change.path)} that no state can hold")
+    return Change(change.path, change.kind, freeze(change.old), freeze(change.new), change.length)
+
+
+def _is_storable(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all([_is_storable(each) for each in value.values()])
+    if isinstance(value, list):
+        return all([_is_storable(each) for each in value])
+    return is_exact(value)
+
+
+def _settled(each: op.PlainOp) -> op.PlainOp:
+    """The operation with a read-only value, and the caller's own left as it is."""
+    checked = op.check(each)
+    if type(checked) in op.REFS:
+        raise InvalidOp(f"{type(checked).__name__} refers to an event's data; resolve it first")
+    copy = msgspec.structs.replace(checked)
+    op.frozen(copy)
+    return copy  # type: ignore[return-value]  # no reference, as just seen
+
+
+def _moved_bytes(change: Change) -> int:
+    moved = len(canonical(change.path))
+    return moved if change.kind is Kind.DELETE else moved + len(canonical(change.new))

@@ -1,0 +1,253 @@
+"""Merge: one value out of two that went their own ways from a common base.
+
+A place that one side changed is that side's; a place that both changed alike is agreed. Dicts are
+merged name by name, lists of one length item by item unless a side moved items, and what both sides
+only added to a list is put one behind the other. An item that both changed is merged inside only if
+it is known to be the same one, by a name such as `id`. Everything else that both changed is a
+conflict, for a policy to decide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput, MergeConflict
+from limpet.model.canonical import packed, same
+from limpet.model.diff.compare import SWEEPS, items_apart, moved, names_apart
+from limpet.model.diff.diff import diff
+from limpet.model.diff.policy import Conflict, Policy, escalate
+from limpet.model.limits import VALUE_DEPTH_MAX
+from limpet.model.ops import Path, PlainOp, show
+from limpet.model.values import ABSENT, EMPTY, FrozenDict, FrozenList, admit
+
+Side: TypeAlias = Literal["a", "b", "neither"]
+KNOWN_BY: Final = ("id", "uid", "uuid", "key", "name")  # what tells the items of a list apart
+_NO_ITEMS: Final = FrozenList()
+_put: Final[Any] = dict.__setitem__  # into a copy that nobody else has seen yet
+
+
+class Resolved(msgspec.Struct, frozen=True, gc=False):
+    """A conflict that a policy decided: which side won. `neither`: the policy made a value."""
+
+    conflict: Conflict
+    side: Side
+    policy: Policy
+
+    @property
+    def path(self) -> Path:
+        return self.conflict.path
+
+
+class Merged(msgspec.Struct, frozen=True, gc=False):
+    """The merged value, read-only. Where a conflict is left, it is as the base was."""
+
+    value: Any
+    base: Any
+    conflicts: tuple[Conflict, ...] = ()
+    resolved: tuple[Resolved, ...] = ()
+
+    def settled(self) -> Any:
+        """The value, if nothing is left to decide. Raises MergeConflict."""
+        if self.conflicts:
+            raise MergeConflict(tuple([show(each.path) or "the root" for each in self.conflicts]))
+        return self.value
+
+    def ops(self, start: Any = ABSENT) -> tuple[PlainOp, ...]:
+        """Operations that take `start`, by default the base, to the merged value.
+
+        Raises MergeConflict if something is left to decide: from a side, its own change would be
+        taken back in silence.
+        """
+        return diff(self.base if start is ABSENT else start, self.settled()).ops()
+
+
+def merge(
+    base: Any,
+    a: Any,
+    b: Any,
+    *,
+    policy: Policy = escalate,
+    policies: Mapping[str | Path, Policy] | None = None,
+) -> Merged:
+    """Merge what `a` and `b` made of `base`. `policy` decides conflicts; for those at or below a
+    path in `policies` the policy of the longest such path does. A lone name may be given as text.
+    """
+    base, a, b = (admit(each, "the value") for each in (base, a, b))
+    walk = _Walk(_Policies(policy, policies or {}))
+    value = walk.merged((), base, a, b, SWEEPS)
+    return Merged(value, base, tuple(walk.conflicts), tuple(walk.resolved))
+
+
+class _Policies:
+    """Which policy decides at a path."""
+
+    def __init__(self, policy: Policy, policies: Mapping[str | Path, Policy]) -> None:
+        self._by_path = {_path(prefix): chosen for prefix, chosen in policies.items()}
+        self._by_path.setdefault((), policy)
+        self._longest = max(map(len, self._by_path))
+        for chosen in (policy, *self._by_path.values()):
+            if not callable(chosen):
+                raise InvalidInput(
+                    f"{chosen!r} is no policy. Use LastWriter, Priority, escalate or a function "
+                    "of a conflict."
+                )
+
+    def at(self, path: Path) -> Policy:
+        for length in range(min(self._longest, len(path)), 0, -1):
+            if path[:length] in self._by_path:
+                return self._by_path[path[:length]]
+        return self._by_path[()]
+
+
+class _Walk:
+    """One merge under way: what it could not decide, and what its policies did."""
+
+    def __init__(self, policies: _Policies) -> None:
+        self._policies = policies
+        self.conflicts: list[Conflict] = []
+        self.resolved: list[Resolved] = []
+
+    def merged(self, path: Path, base: Any, a: Any, b: Any, sweeps: int) -> Any:
+        """The value at a path that both sides may have changed; ABSENT if there is none."""
+        if b is base or a is b:
+            return a
+        if a is base:
+            return b
+        if len(path) < VALUE_DEPTH_MAX:
+            start: Any = EMPTY if base is ABSENT else base
+            if type(a) is type(b) is type(start) is FrozenDict:
+                return self._dict(path, start, a, b, sweeps)
+            if type(a) is type(b) is type(base) is FrozenList and len(a) == len(b) == len(base):
+                made = self._list(path, base, a, b, sweeps)
+                if made is not None:
+                    return made
+        if same(a, b) or same(base, b):
+            return a
+        if same(base, a):
+            return b
+        grown = _grown(base, a, b)
+        return self._decided(Conflict(path, base, a, b)) if grown is None else grown
+
+    def _dict(
+        self, path: Path, base: FrozenDict, a: FrozenDict, b: FrozenDict, sweeps: int
+    ) -> FrozenDict:
+        from_a, from_b = set(names_apart(base, a, sweeps)), set(names_apart(base, b, sweeps))
+        made = FrozenDict(base)
+        for name in sorted(from_a | from_b):
+            old, mine, other = (each.get(name, ABSENT) for each in (base, a, b))
+            if name not in from_b:
+                value = mine
+            elif name not in from_a:
+                value = other
+            else:
+                value = self.merged((*path, name), old, mine, other, max(sweeps - 1, 0))
+            if value is ABSENT:
+                dict.pop(made, name, None)
+            else:
+                _put(made, name, value)
+        return made
+
+    def _list(
+        self, path: Path, base: FrozenList, a: FrozenList, b: FrozenList, sweeps: int
+    ) -> FrozenList | None:
+        """Both lists item by item; None if a side moved items: an index means another one there."""
+        from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
+        if from_a and from_b and moved(base, (a, from_a), (b, from_b)):
+            return None
+        made, items = list(base), _Items(base)
+        for index in sorted(from_a | from_b):
+            if index not in from_b:
+                made[index] = a[index]
+            elif index not in from_a:
+                made[index] = b[index]
+            else:
+                three, at = (base[index], a[index], b[index]), (*path, index)
+                whole = any([type(each) in (FrozenDict, FrozenList) for each in three])
+                if whole and not _settled(*three) and not items.is_one(*three):
+                    made[index] = self._decided(Conflict(at, *three))
+                else:
+                    made[index] = self.merged(at, *three, max(sweeps - 1, 0))
+        return FrozenList(made)
+
+    def _decided(self, conflict: Conflict) -> Any:
+        policy = self._policies.at(conflict.path)
+        value = policy(conflict)
+        if value is conflict:
+            self.conflicts.append(conflict)
+            return conflict.base
+        if value is ABSENT:
+            _check_removable(conflict)
+        else:
+            value = admit(value, f"what the policy made of {show(conflict.path) or 'the root'}")
+        side: Side = "a" if same(value, conflict.a) else "b"
+        if side == "b" and not same(value, conflict.b):
+            side = "neither"
+        self.resolved.append(Resolved(conflict, side, policy))
+        return value
+
+
+def _settled(base: Any, a: Any, b: Any) -> bool:
+    """Whether no more than one side changed a value, or both alike."""
+    return same(a, b) or same(base, a) or same(base, b)
+
+
+class _Items:
+    """The items of a list, and whether one that both sides changed is the same one to both.
+
+    An index may have come to mean another item: one that was put in its place, or that moved and
+    changed at once. It is known by the first name of KNOWN_BY that it has, if no other item has
+    the same there; a list, by both sides having only added to it.
+    """
+
+    def __init__(self, items: FrozenList) -> None:
+        self._items = items
+        self._marks: dict[str, Counter[bytes]] = {}
+
+    def is_one(self, base: Any, a: Any, b: Any) -> bool:
+        if type(base) is FrozenList:
+            return bool(base) and _grown(base, a, b) is not None
+        if not (type(base) is type(a) is type(b) is FrozenDict):
+            return False
+        name = next((name for name in KNOWN_BY if name in base), None)
+        if name is None or not (same(base[name], a.get(name)) and same(base[name], b.get(name))):
+            return False
+        return self._times(name, packed(base[name])) == 1
+
+    def _times(self, name: str, mark: bytes) -> int:
+        if name not in self._marks:
+            held = [item[name] for item in self._items if type(item) is FrozenDict and name in item]
+            self._marks[name] = Counter(map(packed, held))
+        return self._marks[name][mark]
+
+
+def _grown(base: Any, a: Any, b: Any) -> FrozenList | None:
+    """Both tails behind the base, if both sides only added to it."""
+    start = _NO_ITEMS if base is ABSENT else base
+    if not (type(a) is type(b) is type(start) is FrozenList):
+        return None
+    length = len(start)
+    if not (same(a[:length], start) and same(b[:length], start)):
+        return None
+    return FrozenList((*a, *b[length:]))
+
+
+def _check_removable(conflict: Conflict) -> None:
+    if not conflict.path or isinstance(conflict.path[-1], int):
+        raise InvalidInput(
+            f"a policy takes {show(conflict.path) or 'the root'} out, and only names of a dict can "
+            "be taken out. Return a value there."
+        )
+
+
+def _path(prefix: object) -> Path:
+    path = (prefix,) if isinstance(prefix, str) else prefix
+    if not isinstance(path, tuple) or not all([type(step) in (str, int) for step in path]):
+        raise InvalidInput(
+            f"{prefix!r} is no path. Use a name, or a tuple of names and indexes, as in "
+            "('plan', 'steps', 0)."
+        )
+    return path

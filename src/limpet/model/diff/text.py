@@ -1,0 +1,70 @@
+"""Diff for people: plain lines, and a coloured table where rich is used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from limpet.model.diff.changes import Change, Kind, brief, brief_pair
+from limpet.model.ops import Path, show
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SIGNS: Final = {Kind.ADD: "+", Kind.MODIFY: "~", Kind.DELETE: "-"}
+_COLOURS: Final = {Kind.ADD: "green", Kind.MODIFY: "yellow", Kind.DELETE: "red"}
+_LINE_CHARS_MAX: Final = 60
+_CELL_CHARS_MAX: Final = 120
+
+
+def lines(changes: Iterable[Change]) -> Iterator[str]:
+    """One line for each change: its sign, its place, and what became of what."""
+    for change in changes:
+        values = " → ".join(filter(None, _values(change, _LINE_CHARS_MAX)))
+        yield f"{_SIGNS[change.kind]} {place(change)}: {values}"
+
+
+def table(changes: Iterable[Change]) -> Table:
+    """The same with columns, as wide as the terminal allows."""
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(box=None, pad_edge=False, header_style="dim")
+    made.add_column("", no_wrap=True)
+    for column in ("path", "old", "new"):
+        made.add_column(column, overflow="fold")
+    for change in changes:
+        colour = _COLOURS[change.kind]
+        old, new = _values(change, _CELL_CHARS_MAX)
+        cells = ((_SIGNS[change.kind], colour), (place(change), ""), (old, "red"), (new, "green"))
+        made.add_row(*(Text(text, style=style) for text, style in cells))
+    return made
+
+
+def place(change: Change) -> str:
+    """Where a change is; for a run of several items, as a slice."""
+    items = change.old if change.kind is Kind.DELETE else change.new
+    if change.length is None or len(items) == 1:
+        return show(change.path) or "the root"
+    start = change.path[-1]
+    assert isinstance(start, int)  # a run of items has its index
+    above: Path = change.path[:-1]
+    return f"{show(above)}[{start}:{start + len(items)}]"
+
+
+def _values(change: Change, chars_max: int) -> tuple[str, str]:
+    """Old and new as people see them; what there is not is empty."""
+    match change.kind:
+        case Kind.ADD:
+            return "", brief(_one(change, change.new), chars_max)
+        case Kind.DELETE:
+            return brief(_one(change, change.old), chars_max), ""
+        case Kind.MODIFY:
+            return brief_pair(change.old, change.new, chars_max)
+
+
+def _one(change: Change, value: object) -> object:
+    """A run of one item is shown as that item."""
+    if change.length is not None and isinstance(value, list) and len(value) == 1:
+        return value[0]
+    return value

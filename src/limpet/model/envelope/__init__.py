@@ -1,0 +1,1 @@
+"""Envelopes: a state in checked bytes, for other systems."""

@@ -1,0 +1,1 @@
+"""Typed state: declared classes, their encodings, reducers and migrations."""

@@ -1,0 +1,369 @@
+"""Migrations: how state of one schema version becomes state of another.
+
+A registry holds pure functions, each from one version to another, finds the way from the version
+a state was stored under to the one the code declares, and walks it on a copy. It writes nothing:
+what it returns becomes stored state only when the caller records it.
+
+The way is chosen by three rules. PATCH never matters in any of them.
+
+1. A migration takes state of its source version and of every older minor of that MAJOR; its
+   function has to expect that fields added since are absent. Likewise code reads an older minor.
+2. A way stays in its MAJOR or goes on towards the wanted one, never past it and never back. So
+   what was registered for a rollback is no detour on the way forward.
+3. Of all ways the one wins that leaves the fewest minor versions to defaults, then the one with
+   the fewest steps. If several are equally good, the way is ambiguous and none is taken.
+
+Where versions match exactly this is the plain rule: the shortest path, and no tie. Defaults only
+come in where no exact path leads through. Costs add up along the way, so each part of the best
+way is the best way between its own ends, and migrations compose.
+"""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from pathlib import PurePath
+from traceback import extract_tb
+from typing import Any, Final, TypeAlias, TypeVar
+
+import msgspec
+
+from limpet.errors import (
+    IntegrityViolation,
+    InvalidInput,
+    InvalidSchema,
+    InvalidValue,
+    Lifecycle,
+    MigrationAmbiguous,
+    MigrationFailed,
+    MigrationMissing,
+    SchemaIncompatible,
+    Step,
+)
+from limpet.model.canonical import checksum
+from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
+from limpet.model.state.semver import NewerMinor, SchemaVersion, compatible
+from limpet.model.values import FrozenDict, described, freeze, round_trip, settle, unfitting
+
+Fields: TypeAlias = dict[str, Any]
+Function: TypeAlias = Callable[[Fields], Fields]
+F = TypeVar("F", bound=Function)
+Line: TypeAlias = tuple[int, int]  # MAJOR and MINOR
+Trail: TypeAlias = tuple["Trail", "Migration"] | None  # a way, last step first
+
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_SHOWN_CHARS: Final = 64
+_NEWER_MINOR: Final = (
+    "newer code of the same MAJOR wrote it and no way back is registered",
+    "Deploy the newer code, register a migration back, or have this code work beside it with "
+    'newer_minor = "keep" in its State class',
+)
+
+
+class Migration(msgspec.Struct, frozen=True):
+    """One registered step: a pure function from state of one version to state of another."""
+
+    source: SchemaVersion
+    target: SchemaVersion
+    fn: Function
+
+    @property
+    def step(self) -> Step:
+        """Its two versions as text, as errors name it."""
+        return (str(self.source), str(self.target))
+
+    @property
+    def name(self) -> str:
+        """What its function is called."""
+        return str(getattr(self.fn, "__name__", type(self.fn).__name__))
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.target}"
+
+
+Way: TypeAlias = tuple[Migration, ...]
+
+
+class Migrated(msgspec.Struct, frozen=True):
+    """State under its new version, the steps that led there, and checksums of both ends."""
+
+    fields: FrozenDict
+    path: Way  # empty if there was nothing to do
+    checksum_before: str  # SHA-256 of the canonical encoding, as hex
+    checksum_after: str
+
+
+class MigrationRegistry:
+    """The migrations of one kind of state. `description` says of which, in errors.
+
+    They are of the state of sessions unless `lifecycle` says "checkpoint": whatever it raises is
+    of that category.
+    """
+
+    def __init__(self, description: str = "", *, lifecycle: Lifecycle = "session") -> None:
+        MigrationMissing.of(lifecycle)  # raises InvalidInput if it is none
+        self.description, self.lifecycle = description, lifecycle
+        self._steps: dict[tuple[Line, Line], Migration] = {}
+
+    # --- registering ----------------------------------------------------------------------------
+
+    def register(
+        self,
+        source: str | SchemaVersion,
+        target: str | SchemaVersion,
+        fn: Function,
+    ) -> None:
+        """Add the function that makes state of `target` from state of `source`.
+
+        It is given a plain copy of its own, which it may change, and returns a dict that can be
+        stored. Raises InvalidSchema for versions that are none or differ in PATCH only, and
+        MigrationAmbiguous if this step is registered already.
+        """
+        made = Migration(SchemaVersion.parse(source), SchemaVersion.parse(target), fn)
+        if not callable(fn) or inspect.iscoroutinefunction(fn):
+            raise InvalidInput(
+                f"the migration {made} is not a plain function. Pass one that takes a dict and "
+                "returns a dict, without async."
+            )
+        if made.source.line == made.target.line:
+            raise InvalidSchema(
+                f"a migration {made} changes no shape, for PATCH never matters",
+                "Register it between versions whose MAJOR or MINOR differ, or leave it out",
+            )
+        there = self._steps.setdefault((made.source.line, made.target.line), made)
+        if there is not made:
+            both = ((there.step,), (made.step,))
+            raise MigrationAmbiguous.of(self.lifecycle)(*made.step, both)
+
+    def migration(
+        self, source: str | SchemaVersion, target: str | SchemaVersion
+    ) -> Callable[[F], F]:
+        """The same as a decorator: `@registry.migration("1.2.0", "2.0.0")`."""
+
+        def registered(fn: F) -> F:
+            self.register(source, target, fn)
+            return fn
+
+        return registered
+
+    # --- looking --------------------------------------------------------------------------------
+
+    @property
+    def migrations(self) -> Way:
+        """All that is registered, in the order of versions."""
+        return tuple(sorted(self._steps.values(), key=_versions))
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def describe(self) -> str:
+        """What the registry is for, if that was said, and a line for each migration."""
+        lines = [f"{migration} ({migration.name})" for migration in self.migrations]
+        return "\n".join([self.description] * bool(self.description) + lines) or "no migrations"
+
+    def check(self, target: str | SchemaVersion) -> None:
+        """Raise the first of `ambiguities`: for when code is put together, before any load."""
+        for error in self.ambiguities(target):
+            raise error
+
+    def ambiguities(self, target: str | SchemaVersion) -> tuple[MigrationAmbiguous, ...]:
+        """One error for each registered source from which the way to `target` is ambiguous.
+
+        If there is none, no version whatever has an ambiguous way: one that is not registered
+        goes the way of the next newer minor that is.
+        """
+        wanted = SchemaVersion.parse(target)
+        kind = MigrationAmbiguous.of(self.lifecycle)
+        found = []
+        for source in {step.source.line: step.source for step in self.migrations}.values():
+            if len(ways := self._ways(source, wanted)) > 1:
+                found.append(kind(str(source), str(wanted), _shown(ways)))
+        return tuple(found)
+
+    def path(
+        self,
+        source: str | SchemaVersion,
+        target: str | SchemaVersion,
+        *,
+        newer_minor: NewerMinor = "refuse",
+    ) -> Way:
+        """The steps from state stored under `source` to `target`; empty if none is needed.
+
+        None is needed where the two are compatible (see semver); or where the state is of a newer
+        minor that is to be kept, and no way down is registered. Raises MigrationAmbiguous;
+        MigrationMissing; and SchemaIncompatible if the state is newer with no way back.
+        """
+        stored, wanted = SchemaVersion.parse(source), SchemaVersion.parse(target)
+        names = (str(stored), str(wanted))
+        ways = self._ways(stored, wanted)
+        if len(ways) > 1:
+            raise MigrationAmbiguous.of(self.lifecycle)(*names, _shown(ways))
+        if ways:
+            return ways[0]
+        if stored.major == wanted.major:
+            if newer_minor == "keep":
+                return ()
+            raise SchemaIncompatible.of(self.lifecycle)(*names, *_NEWER_MINOR)
+        if stored.major > wanted.major:
+            reason = "newer code wrote it and no way back is registered"
+            raise SchemaIncompatible.of(self.lifecycle)(*names, reason)
+        raise MigrationMissing.of(self.lifecycle)(*names, len(self), self.describe())
+
+    # --- migrating ------------------------------------------------------------------------------
+
+    def migrate(
+        self,
+        fields: Fields,
+        source: str | SchemaVersion,
+        target: str | SchemaVersion,
+        *,
+        expected: str | None = None,
+        newer_minor: NewerMinor = "refuse",
+    ) -> Migrated:
+        """Stored `fields` of version `source` as the code of version `target` wants them.
+
+        All or nothing, on copies: whatever is raised, `fields` are as they were. `expected` is
+        the checksum the state was stored with, looked at before any function runs. Raises what
+        `path` raises; IntegrityViolation; MigrationFailed with its cause; SchemaIncompatible if
+        the stored version or state is not one at all.
+        """
+        wanted = SchemaVersion.parse(target)
+        try:
+            stored, plain = SchemaVersion.parse(source), _plain(fields, "the state")
+        except (InvalidSchema, InvalidValue) as error:
+            kind = SchemaIncompatible.of(self.lifecycle)
+            raise kind(_named(source), str(wanted), _why(error)) from error
+        before = checksum(plain).hex()
+        if expected is not None and expected != before:
+            raise IntegrityViolation(f"the state of schema {stored}", expected, before)
+        path = self.path(stored, wanted, newer_minor=newer_minor)
+        failed = partial(MigrationFailed.of(self.lifecycle), str(stored), str(wanted))
+        for migration in path:
+            plain = _applied(migration, plain, failed)
+        after = checksum(plain).hex() if path else before
+        return Migrated(freeze(plain), path, before, after)
+
+    # --- finding the way ------------------------------------------------------------------------
+
+    def _ways(self, stored: SchemaVersion, wanted: SchemaVersion) -> list[Way]:
+        """The best ways by the rules above: one, none, or as many equals as an error shows.
+
+        A search in the order of cost (minors left to defaults, then steps). A place is left as
+        often as it is reached at its lowest cost, up to that bound: ties survive to the end, and
+        their number cannot explode.
+        """
+        onward = self._onward(stored, wanted)
+        turn = count()  # decides between equal costs, so that trails are never compared
+        heap: list[tuple[tuple[int, int], int, Line | None, Trail]]
+        heap = [((0, 0), next(turn), stored.line, None)]
+        reached: dict[Line | None, list[tuple[int, int]]] = {}
+        arrived: list[Way] = []
+        while heap:
+            cost, _, at, trail = heapq.heappop(heap)
+            costs = reached.setdefault(at, [])
+            if costs and (cost > costs[0] or len(costs) == MIGRATION_PATHS_SHOWN_MAX):
+                continue
+            costs.append(cost)
+            if at is None:
+                arrived.append(_forwards(trail))
+                continue
+            (major, minor), (gap, steps) = at, cost
+            if compatible(SchemaVersion(major, minor, 0), wanted):
+                arrival = (gap + wanted.minor - minor, steps)
+                heapq.heappush(heap, (arrival, next(turn), None, trail))
+            for step in onward.get(major, ()):
+                if minor <= step.source.minor:
+                    further = (gap + step.source.minor - minor, steps + 1)
+                    heapq.heappush(heap, (further, next(turn), step.target.line, (trail, step)))
+        return arrived
+
+    def _onward(self, stored: SchemaVersion, wanted: SchemaVersion) -> dict[int, list[Migration]]:
+        """The steps that lead towards the wanted version, by the MAJOR they start from."""
+        onward: dict[int, list[Migration]] = {}
+        for step in self.migrations:  # sorted: the order of registration decides nothing
+            source, target = step.source.major, step.target.major
+            if stored.major <= wanted.major:
+                towards = source <= target <= wanted.major
+            else:
+                towards = source >= target >= wanted.major
+            if towards:
+                onward.setdefault(source, []).append(step)
+        return onward
+
+
+def check_registry(migrations: object) -> MigrationRegistry:
+    """The registry that was given. Raises InvalidInput if it is none."""
+    if not isinstance(migrations, MigrationRegistry):
+        raise InvalidInput(
+            f"{described(migrations)} is no registry. Pass a limpet.MigrationRegistry."
+        )
+    return migrations
+
+
+def _versions(migration: Migration) -> tuple[SchemaVersion, SchemaVersion]:
+    return (migration.source, migration.target)
+
+
+def _forwards(trail: Trail) -> Way:
+    steps = []
+    while trail is not None:
+        trail, step = trail
+        steps.append(step)
+    return tuple(reversed(steps))
+
+
+def _shown(ways: list[Way]) -> tuple[tuple[Step, ...], ...]:
+    ordered = sorted(ways, key=lambda way: [_versions(step) for step in way])
+    return tuple(tuple(step.step for step in way) for way in ordered)
+
+
+def _named(version: Any) -> str:
+    """Whatever was stored as a version, in few words."""
+    if isinstance(version, (str, SchemaVersion)):
+        return str(version)[:_SHOWN_CHARS]
+    return type(version).__name__
+
+
+def _why(error: InvalidSchema | InvalidValue) -> str:
+    return f"{error.where} {error.reason}" if isinstance(error, InvalidValue) else error.reason
+
+
+def _plain(fields: Any, where: str) -> Fields:
+    """A copy in plain values that shares nothing with `fields`. Raises InvalidValue."""
+    if not isinstance(fields, dict):
+        raise InvalidValue(where, unfitting(fields, "not a dict"))
+    if (trip := round_trip(fields, _decode)) is not None:
+        return trip[1]
+    settled: Fields = settle(fields, where, depth_max=STATE_DEPTH_MAX)
+    return settled
+
+
+def _applied(
+    migration: Migration, fields: Fields, failed: Callable[[Step, str], MigrationFailed]
+) -> Fields:
+    try:
+        return _plain(migration.fn(fields), "its result")
+    except InvalidValue as error:
+        reason = f"made a state that cannot be stored: {_why(error)}"
+        raise failed(migration.step, reason) from error
+    except MemoryError:
+        raise  # not the migration's doing: it may be tried again
+    except Exception as error:
+        raise failed(migration.step, _raised(migration, error)) from error
+
+
+def _raised(migration: Migration, error: Exception) -> str:
+    """What a function raised, and the line of its own file where it did.
+
+    Not what the error says: that may quote the state, and stays with the cause.
+    """
+    where = ".".join([str(getattr(migration.fn, "__module__", None) or "?"), migration.name])
+    frames = extract_tb(error.__traceback__)[1:]  # the first is our call of it
+    if frames:
+        home = getattr(getattr(migration.fn, "__code__", None), "co_filename", frames[-1].filename)
+        frame = next((frame for frame in reversed(frames) if frame.filename == home), frames[-1])
+        where += f", {PurePath(frame.filename).name} line {frame.lineno}"
+    return f"raised {type(error).__name__} in {where}"

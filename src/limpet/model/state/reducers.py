@@ -1,0 +1,359 @@
+"""Reducers: what an update of a field does to what the field held.
+
+A reducer stands on a field of a State, as in `Annotated[list[Message], append]`. It works on plain
+values, and says the same thing twice: `fold` gives the new value, `ops` the smallest operations
+that lead there. A law ties the two: applying the ops to a state whose field holds the old value
+gives the folded value.
+
+Reducers that never look at the old value are not guarded, so writers that only add rebase without
+a conflict. The others compute from what they saw: their ops are good for that value only, and the
+field's version has to be guarded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidSchema, SchemaViolation
+from limpet.model.canonical import canonical
+from limpet.model.ops import Add, Cut, Merge, PlainOp, Set
+from limpet.model.values import described
+
+MISSING: Final[Any] = object()  # the old value of a field that is not there
+# Beyond this many changed items one Set of the whole list is sent: an event holds a bounded number
+# of operations, and each one copies the list.
+CHANGED_ITEMS_MAX: Final = 256
+
+Holder: TypeAlias = Literal["any", "list", "dict"]
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """An update as operations; `guarded` if they are good only for the value that was looked at."""
+
+    ops: tuple[PlainOp, ...]
+    guarded: bool = False
+
+
+class Replace(msgspec.Struct, frozen=True):
+    """In an update: the whole new value of a field, past its reducer, as in `Replace([])`.
+
+    It is checked as the field's type and rules say, and looks at nothing that the field held.
+    """
+
+    value: Any
+
+
+class Reducer(msgspec.Struct, frozen=True):
+    """What happens to a field when it is updated."""
+
+    holds: ClassVar[Holder] = "any"  # what the field must be
+    nests: ClassVar[bool] = False  # the update is a list of what the field holds
+
+    @property
+    def name(self) -> str:
+        """The name it is written by, with its parameters."""
+        return type(self).__name__
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        """What the field holds after `update`. `old` is MISSING if the field is not there."""
+        raise NotImplementedError
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        """The operations that do to the field what `fold` does to its value."""
+        raise NotImplementedError
+
+
+class LastWriteWins(Reducer, frozen=True):
+    """The update is the new value."""
+
+    @property
+    def name(self) -> str:
+        return "last_write_wins"
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        return update
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        return Compiled((Set((field,), update),))
+
+
+class Append(Reducer, frozen=True):
+    """The update's items go to the end of the list."""
+
+    holds: ClassVar[Holder] = "list"
+
+    @property
+    def name(self) -> str:
+        return "append"
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        return [*_list(old, field), *self._items(update, field)]
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        _list(old, field)
+        items = self._items(update, field)
+        return Compiled((Add((field,), items),) if items or old is MISSING else ())
+
+    def _items(self, update: Any, field: str) -> list[Any]:
+        return _list(update, field)
+
+
+class ConcatFlatten(Append, frozen=True):
+    """The update is a list of lists, whose items go to the end of the list."""
+
+    nests: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "concat_flatten"
+
+    def _items(self, update: Any, field: str) -> list[Any]:
+        parts = [_list(part, f"{field}[{at}]") for at, part in enumerate(_list(update, field))]
+        return [item for part in parts for item in part]
+
+
+class MergeDict(Reducer, frozen=True):
+    """The update's names are put into the dict, one level deep."""
+
+    holds: ClassVar[Holder] = "dict"
+
+    @property
+    def name(self) -> str:
+        return "merge"
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        return {**_dict(old, field), **self._names(update, field)}
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        _dict(old, field)
+        names = self._names(update, field)
+        return Compiled((Merge((field,), names),) if names or old is MISSING else ())
+
+    def _names(self, update: Any, field: str) -> dict[str, Any]:
+        return _dict(update, field)
+
+
+class MergeAll(MergeDict, frozen=True):
+    """The update is a list of dicts, put into the dict in their order."""
+
+    nests: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:
+        return "merge_all"
+
+    def _names(self, update: Any, field: str) -> dict[str, Any]:
+        names: dict[str, Any] = {}
+        for at, part in enumerate(_list(update, field)):
+            names.update(_dict(part, f"{field}[{at}]"))
+        return names
+
+
+class BoundedAppend(Reducer, frozen=True):
+    """Append, then keep the newest `n` items."""
+
+    holds: ClassVar[Holder] = "list"
+    n: int
+
+    @property
+    def name(self) -> str:
+        return f"bounded_append({self.n})"
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        return [*_list(old, field), *_list(update, field)][-self.n :]
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        held, items = _list(old, field), _list(update, field)[-self.n :]
+        if len(items) == self.n:  # whatever was there goes
+            return Compiled((Set((field,), items),))
+        made: list[PlainOp] = [Add((field,), items)] if items or old is MISSING else []
+        if (over := len(held) + len(items) - self.n) > 0:
+            made.append(Cut((field,), 0, over))
+        return Compiled(tuple(made), guarded=True)
+
+
+class Item(dict[str, Any]):
+    """An item of an update of which only some names were given; the others are defaults."""
+
+    __slots__ = ("given",)
+
+    def __init__(self, names: dict[str, Any], given: Iterable[str]) -> None:
+        super().__init__(names)
+        self.given = tuple([name for name in names if name in given])
+
+
+class Keyed(Reducer, frozen=True):
+    """A reducer that knows items by a key: a name in each item, or a dotted path of names."""
+
+    holds: ClassVar[Holder] = "list"
+    key: str | None
+
+    def marks(self, items: Iterable[Any]) -> list[Any]:
+        """For each item what its key is recognised by; None if it has none.
+
+        Text is compared as it is, anything else by its canonical bytes, which are never equal to
+        a text: 1, 1.0 and True stay three keys.
+        """
+        if self.key is None:
+            return list(map(canonical, items))
+        values: list[Any] = list(items)
+        for step in self.key.split("."):
+            values = [v.get(step) if isinstance(v, dict) else None for v in values]
+        return [v if v is None or type(v) is str else canonical(v) for v in values]
+
+    def marks_of_update(self, update: Any, field: str) -> list[Any]:
+        marks = self.marks(_list(update, field))
+        if None in marks:
+            at = marks.index(None)
+            where = f"{field}[{at}].{self.key}"
+            raise SchemaViolation(where, "a key that is not None", described(update[at]))
+        return marks
+
+
+class DedupeAppend(Keyed, frozen=True):
+    """Append only items whose key is not there yet; of several with one key the first wins."""
+
+    @property
+    def name(self) -> str:
+        return f"dedupe_append({self.key!r})"
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        return [*_list(old, field), *self._new(old, update, field)]
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        items = self._new(old, update, field)
+        made = (Add((field,), items),) if items or old is MISSING else ()
+        return Compiled(made, guarded=bool(update))
+
+    def _new(self, old: Any, update: Any, field: str) -> list[Any]:
+        marks, held = self.marks_of_update(update, field), _list(old, field)
+        if not marks:
+            return []
+        seen = set(self.marks(held))
+        new = []
+        for mark, item in zip(marks, update, strict=True):
+            if mark not in seen:
+                seen.add(mark)
+                new.append(item)
+        return new
+
+
+class MergeByKey(Keyed, frozen=True):
+    """An item whose key is there is merged into that one, in its place; the others are appended.
+
+    Merged as dicts are: the update's names win, names that only the old item has stay. What an item
+    was not given but has by default counts only if the item is new. Of several old items with one
+    key the first is meant.
+    """
+
+    key: str
+
+    @property
+    def name(self) -> str:
+        return f"merge_by_key({self.key!r})"
+
+    def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+        held = _list(old, field)
+        changed, new = self._parted(held, update, field)
+        whole = list(held)
+        for at, names in changed.items():
+            whole[at] = {**whole[at], **names}
+        return [*whole, *new]
+
+    def ops(self, field: str, old: Any, update: Any) -> Compiled:
+        changed, new = self._parted(_list(old, field), update, field)
+        if len(changed) > CHANGED_ITEMS_MAX:
+            return Compiled((Set((field,), self.fold(old, update, field)),), guarded=True)
+        made: list[PlainOp] = [Merge((field, at), names) for at, names in changed.items()]
+        if new or old is MISSING:
+            made.append(Add((field,), new))
+        return Compiled(tuple(made), guarded=bool(update))
+
+    def _parted(
+        self, held: list[Any], update: Any, field: str
+    ) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
+        """Of old items only the names that change, by index; and the items that are new."""
+        marks = self.marks_of_update(update, field)
+        if not marks:
+            return {}, []
+        places: dict[Any, int] = {}
+        for at, mark in enumerate(self.marks(held)):
+            places.setdefault(mark, at)
+        merged: dict[int, dict[str, Any]] = {}
+        new: list[dict[str, Any]] = []
+        for mark, item in zip(marks, update, strict=True):
+            at = places.setdefault(mark, len(held) + len(new))
+            if at < len(held):
+                merged.setdefault(at, {}).update(_given(item))
+            elif at - len(held) < len(new):
+                new[at - len(held)] = {**new[at - len(held)], **_given(item)}
+            else:
+                new.append(dict(item))
+        return {at: some for at, names in merged.items() if (some := _news(held[at], names))}, new
+
+
+last_write_wins: Final = LastWriteWins()
+append: Final = Append()
+merge: Final = MergeDict()
+concat_flatten: Final = ConcatFlatten()
+merge_all: Final = MergeAll()
+
+
+_CALL: Final = "Correct the argument of the reducer"
+
+
+def bounded_append(n: int) -> BoundedAppend:
+    """Append, then keep the newest `n` items."""
+    if type(n) is not int or n < 1:
+        raise InvalidSchema(f"bounded_append takes a number of items from 1 on, not {n!r}", _CALL)
+    return BoundedAppend(n)
+
+
+def dedupe_append(key: str | None = None) -> DedupeAppend:
+    """Append only items whose `key` is not there yet; without a key, items that are not."""
+    if key is not None:
+        _check_key("dedupe_append", key)
+    return DedupeAppend(key)
+
+
+def merge_by_key(key: str) -> MergeByKey:
+    """Merge items into those of the same `key`, and append the others."""
+    _check_key("merge_by_key", key)
+    return MergeByKey(key)
+
+
+FACTORIES: Final = (bounded_append, dedupe_append, merge_by_key)
+
+
+def _check_key(reducer: str, key: object) -> None:
+    if not isinstance(key, str) or not all(key.split(".")):
+        reason = f"{reducer} takes the name of a field or a dotted path, not {key!r}"
+        raise InvalidSchema(reason, _CALL)
+
+
+def _given(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: item[name] for name in item.given} if isinstance(item, Item) else item
+
+
+def _news(old: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
+    """Of `names` those that are new to `old`, or have another value there."""
+    return {n: v for n, v in names.items() if n not in old or canonical(old[n]) != canonical(v)}
+
+
+def _list(value: Any, field: str) -> list[Any]:
+    if value is MISSING:
+        return []
+    if not isinstance(value, list):
+        raise SchemaViolation(field, "list", described(value))
+    return value
+
+
+def _dict(value: Any, field: str) -> dict[str, Any]:
+    if value is MISSING:
+        return {}
+    if not isinstance(value, dict):
+        raise SchemaViolation(field, "dict", described(value))
+    return value
