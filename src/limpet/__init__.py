@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from limpet import ops
+from limpet import facts, ops
 from limpet.errors import (
     ActorMissing,
     BackupDamaged,
@@ -87,7 +87,8 @@ from limpet.errors import (
 )
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.events import Draft, Event
-from limpet.model.head import Head, Timer
+from limpet.model.facts.timers import Timer
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
@@ -253,6 +254,7 @@ __all__ = [
     "encode_fields",
     "envelope",
     "escalate",
+    "facts",
     "merge",
     "open",
     "open_sync",

@@ -124,7 +124,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
                 lp, s, lambda c: c.append(s, "a.b", actor=v)
             ),
             "commit label actor": lambda lp, s, v: one(
-                lp, s, lambda c: c.label(s, {"a": "b"}, actor=v)
+                lp, s, lambda c: c.record(s, limpet.facts.labeled({"a": "b"}, actor=v))
             ),
             "label actor": lambda lp, s, v: s.label({"a": "b"}, actor=v),
             "set_timer actor": lambda lp, s, v: s.set_timer("t", AT, actor=v),
@@ -222,7 +222,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_or_create labels": lambda lp, s, v: lp.get_or_create("a", "u", id="i", labels=v),
             "label": lambda lp, s, v: s.label(v, actor="x"),
             "list labels": lambda lp, s, v: lp.list(app="a", labels=v),
-            "commit label": lambda lp, s, v: one(lp, s, lambda c: c.label(s, v, actor="x")),
+            "commit label": lambda lp, s, v: one(
+                lp, s, lambda c: c.record(s, limpet.facts.labeled(v, actor="x"))
+            ),
         },
     ),
     *rows(

@@ -43,7 +43,7 @@ async def work_on(lp: Limpet, lease: Lease) -> None:
     for message in await s.pending():
         async with lp.commit() as c:
             c.apply(s, {"answered": s.state.answered + 1})
-            c.mark_processed(s, [message.seq])
+            c.record(s, limpet.facts.processed([message.seq]))
 
 
 async def failed(lp: Limpet, lease: Lease) -> None:

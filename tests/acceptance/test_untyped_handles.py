@@ -83,7 +83,7 @@ async def test_all_else_is_recorded_by_an_untyped_handle(lp: Limpet) -> None:
     await s.mark_processed([2])
     async with lp.commit() as c:
         c.append(s, "a.b", inc={"app:n": 1})
-        c.label(s, {"plan": None})
+        c.record(s, limpet.facts.labeled({"plan": None}))
     await s.refresh()
     await s.update(lambda state: {"app:n": state["app:n"] + 1})
     now = await lp.get(KEY, state_type=Claim)

@@ -135,7 +135,7 @@ async def test_a_timer_is_set_for_so_long_from_now(lp: Limpet, s: Session) -> No
     before = time.time_ns() // 1_000
     await s.set_timer("one", timedelta(hours=1), actor="x")
     async with lp.commit() as c:
-        c.set_timer(s, "two", timedelta(0), actor="x")
+        c.record(s, limpet.facts.timer_set("two", timedelta(0), actor="x"))
     after = time.time_ns() // 1_000
     hour = timedelta(hours=1) // timedelta(microseconds=1)
     assert before <= to_us(s.head.timers["one"].at) - hour <= after
@@ -260,7 +260,9 @@ EMPTY: dict[str, Callable[[Limpet, Session[Any]], Awaitable[Any]]] = {
     "no drafts": lambda lp, s: s.append_many([], actor=""),
     "a draft": lambda lp, s: s.append_many([Draft(type="a.b", actor="")]),
     "commit": lambda lp, s: committed(lp, lambda c: c.apply(s, {"turns": 1}, actor="")),
-    "timer": lambda lp, s: committed(lp, lambda c: c.set_timer(s, "t", timedelta(0), actor="")),
+    "timer": lambda lp, s: committed(
+        lp, lambda c: c.record(s, limpet.facts.timer_set("t", timedelta(0), actor=""))
+    ),
     "create": lambda lp, s: lp.create("a", "u", actor=""),
     "get": lambda lp, s: lp.get(s.key, state_type=Chat, actor=""),
     "app": lambda lp, s: lp.app("a", actor="").list(),

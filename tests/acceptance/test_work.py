@@ -29,7 +29,7 @@ async def test_a_round_of_work(lp: Limpet, waiting: Session) -> None:
     session = await lp.session(lease.key, actor=WHO, lease=lease).refresh()
     async with lp.commit() as c:
         c.append(session, "agent.message", {"text": "hello"}, inc={"n": 1})
-        c.mark_processed(session, [2])
+        c.record(session, limpet.facts.processed([2]))
     lease = await lp.renew(lease, lease_seconds=5)
     assert await lp.release(lease)
     assert await lp.claim("w2") == ()
@@ -110,7 +110,7 @@ async def test_the_urgent_come_first(lp: Limpet) -> None:
         await session.append("user.message")
     await lp.session(Key("support", "ada", "b"), actor=WHO).set_priority(5)
     async with lp.commit() as c:
-        c.set_priority(lp.session(Key("support", "ada", "c"), actor=WHO), -5)
+        c.record(lp.session(Key("support", "ada", "c"), actor=WHO), limpet.facts.prioritized(-5))
     assert [lease.key.id for lease in await lp.claim("w", limit=9)] == ["b", "a", "c"]
 
 
@@ -185,30 +185,30 @@ async def test_a_timer_is_cleared_with_the_work_it_was_for(lp: Limpet) -> None:
     past, later = datetime.now(UTC) - timedelta(seconds=1), datetime.now(UTC) + timedelta(days=1)
     async with lp.commit() as c:
         c.append(session, "agent.promised")
-        c.set_timer(session, "remind", past)
-        c.set_timer(session, "end", later, kind="deadline")
+        c.record(session, limpet.facts.timer_set("remind", past))
+        c.record(session, limpet.facts.timer_set("end", later, kind="deadline"))
     assert limpet.deadline_at(session.head) == later
     (lease,) = await lp.claim("w")
     held = lp.session(lease.key, actor=WHO, lease=lease)
     c = await lp.commit().__aenter__()
-    c.clear_timer(held, "remind")
-    c.mark_processed(held, [1])
+    c.record(held, limpet.facts.timer_cleared("remind"))
+    c.record(held, limpet.facts.processed([1]))
     with pytest.raises(errors.NotPending):
         await c.__aexit__(None, None, None)
     assert set((await held.refresh()).head.timers) == {"remind", "end"}
     async with lp.commit() as c:
         c.append(held, "agent.reminded")
-        c.clear_timer(held, "remind")
-        c.set_timer(held, "again", later)
+        c.record(held, limpet.facts.timer_cleared("remind"))
+        c.record(held, limpet.facts.timer_set("again", later))
     await lp.release(lease)
     assert set((await session.refresh()).head.timers) == {"end", "again"}
     assert [event.type for event in c.events][1:] == ["session.timer_cleared", "session.timer_set"]
     assert (limpet.runnable_at(session.head), await lp.claim("w")) == (later, ())
     async with lp.commit() as c:
         with pytest.raises(errors.InvalidEvent):
-            c.set_timer(session, "x", later.replace(tzinfo=None))
+            c.record(session, limpet.facts.timer_set("x", later.replace(tzinfo=None)))
         with pytest.raises(errors.InvalidEvent):
-            c.clear_timer(session, "")
+            c.record(session, limpet.facts.timer_cleared(""))
     assert c.events == ()
 
 

@@ -19,7 +19,7 @@ import pytest
 import limpet
 from limpet.model.canonical import canonical
 from limpet.model.events import Draft, prepare
-from limpet.model.fold import Fold, Record, record
+from limpet.model.fold import Fold, Recorded, record
 from limpet.model.head import blank
 from limpet.store.postgres import connect as postgres
 from limpet.store.sqlite import connect as sqlite
@@ -47,19 +47,19 @@ SCOPE_CRC = crc32(b'["scope","[\\"shop\\",\\"\\"]","app:visits@1","0/1/e1/2"]', 
 SECRET = b"\7" * 32
 
 
-def first_release() -> tuple[Fold, list[Record]]:
+def first_release() -> tuple[Fold, list[Recorded]]:
     """The session as its release folded it: five events, a second apart."""
     fold = Fold(blank(KEY, "e1", AT_US))
     records = []
     for place, draft in enumerate(DRAFTS, 1):
-        ready = prepare(draft, id=f"e{place}", actor=ACTOR, reserved=True)
+        ready = prepare(draft, id=f"e{place}", actor=ACTOR)
         now_us = AT_US + (place - 1) * 1_000_000
         fold, rec = record(fold, ready, now_us, bytes([place]) * 16)
         records.append(rec)
     return fold, records
 
 
-def event_values(rec: Record) -> list[Any]:
+def event_values(rec: Recorded) -> list[Any]:
     """seq to digest and link, without what is NULL in all of them."""
     e = rec.event
     done_us = AT_US + 2_000_000 if e.seq == 2 else None

@@ -13,8 +13,8 @@ import apsw
 import msgspec
 
 import limpet
-from limpet import Draft, Key, ops
-from limpet.model.events import Commit, prepare
+from limpet import Key, ops
+from limpet.model.events import Commit, Fact, prepare
 from limpet.store.clock import Clock
 from limpet.store.sqlite.store import SQLiteStore
 
@@ -252,14 +252,14 @@ class _Writer:
         """Each event in a commit of its own."""
         for said in log:
             self.tick()
-            draft = Draft(
+            draft = Fact(
                 type=said.type,
                 data=said.data,
                 ops=msgspec.convert(said.ops, tuple[ops.Op, ...]),
                 id=said.id,
                 **said.more,
             )
-            ready = prepare(draft, id="", actor=ACTOR, reserved=True)
+            ready = prepare(draft, id="", actor=ACTOR)
             await store.commit(
                 [Commit(key, (ready,), 0 if said.type == "session.created" else None)]
             )

@@ -120,7 +120,7 @@ s.update(lambda state: {"title": state.title + "!"}, actor="x")
 s.append("a.b", {"text": "hi"}, actor="x").seq + 1
 with lp.commit() as c:
     c.append(s, "a.b", actor="x")
-    c.label(s, {"plan": 1})  # wrong
+    c.record(s, limpet.facts.labeled({"plan": 1}))  # wrong
 session: limpet.SyncSession[Chat] = s.refresh()
 lp.nonsense()  # wrong
 s.apend("a.b")  # wrong

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 
 from limpet.model.events import to_time
-from limpet.model.head import Head, TimerKind
+from limpet.model.facts.timers import TimerKind
+from limpet.model.head import Head
 
 
 def runnable_us(head: Head) -> int | None:

@@ -133,6 +133,10 @@ class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     wake_id: str | None = None
 
 
+class Fact(Draft, frozen=True, gc=False, kw_only=True):
+    """A draft of a reserved event, as its constructor in `facts` makes it: checked."""
+
+
 class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The part of an event that is compressed and sealed: what was said and what it changed."""
 
@@ -188,13 +192,13 @@ def _frozen(body: Body) -> Body:
     return body
 
 
-def prepare(draft: Draft, *, id: str, actor: str | None, reserved: bool = False) -> Prepared:
+def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     """Check and encode a draft. `id` is used when the draft has none, `actor` likewise.
 
     Raises InvalidInput; what it returns can be recorded without another look at its form.
     """
     actor = actor if draft.actor is None else draft.actor
-    _check_names(draft, actor, reserved=reserved)
+    _check_names(draft, actor)
     assert actor is not None  # _check_names saw to it
     given = draft.id is not None
     if draft.id is not None:
@@ -314,10 +318,10 @@ def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
     return Body(settle(data, "data"), tuple(settled))
 
 
-def _check_names(draft: Draft, actor: str | None, *, reserved: bool) -> None:
+def _check_names(draft: Draft, actor: str | None) -> None:
     if not isinstance(draft.type, str) or (problem := _type_problem(draft.type)):
         raise InvalidEvent(problem if isinstance(draft.type, str) else "its type is not text")
-    if not reserved and draft.type.startswith(RESERVED):
+    if draft.type.startswith(RESERVED) and not isinstance(draft, Fact):
         raise ReservedType(draft.type)
     if actor is None:
         raise ActorMissing

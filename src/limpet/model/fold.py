@@ -51,7 +51,7 @@ class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
     whole: bytes  # the value, encoded; nothing if it was deleted
 
 
-class Record(msgspec.Struct, frozen=True, gc=False):
+class Recorded(msgspec.Struct, frozen=True, gc=False):
     """An event with the draft it was made of and the bytes a store keeps of it."""
 
     event: Event
@@ -64,7 +64,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
         return self.draft.raw
 
 
-def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Record]:
+def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Recorded]:
     """Give the draft its seq, time and link, and fold it in.
 
     Session ops are checked on the fold as they are applied; scope ops are the caller's (see
@@ -91,9 +91,8 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         link,
     )
     after = head.advance(before, draft.type, draft.data, at_us, link, now_us)
-    if draft.type.startswith("session."):
-        head.check_bounds(after)
-    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Record(
+    head.check_bounds(after, draft.type)
+    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Recorded(
         event, draft, salt, digest
     )
 

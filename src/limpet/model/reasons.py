@@ -12,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from limpet.model.head import Head, Timer
+from limpet.model.facts.timers import Timer
+from limpet.model.head import Head
 
 
 class Reasons(msgspec.Struct, frozen=True, gc=False):

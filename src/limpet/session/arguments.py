@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeAlias, TypeVar
 
 from limpet.errors import InvalidEvent, InvalidInput, InvalidKey, InvalidQuery
-from limpet.model.events import to_time, to_us
+from limpet.model.events import Fact, to_time, to_us
 from limpet.model.keys import Key, unfit
 from limpet.model.limits import ACTOR_CHARS_MAX, PAGE_MAX, TAIL_LOADED
 from limpet.model.values import described
@@ -63,6 +63,16 @@ def check_change(change: T) -> T:
             "returns the names to set, or append an event with set=…."
         )
     return change
+
+
+def check_fact(fact: Any) -> Fact:
+    """What `record` takes: made by a constructor, so checked already."""
+    if not isinstance(fact, Fact):
+        raise InvalidInput(
+            f"record takes facts, not {described(fact)}. Make them with limpet.facts, as in "
+            "limpet.facts.labeled({'plan': 'gold'}); append records events of your own."
+        )
+    return fact
 
 
 def check_many(drafts: Iterable[Any]) -> Iterable[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -17,24 +16,12 @@ from limpet.errors import (
     StoreError,
 )
 from limpet.model import ops
-from limpet.model.events import Commit, Draft, Event, Prepared
-from limpet.model.head import (
-    LABELED,
-    PRIORITIZED,
-    PROCESSED,
-    TIMER_CLEARED,
-    TIMER_SET,
-    Head,
-    TimerKind,
-    labeled_data,
-    prioritized_data,
-    processed_data,
-    timer_data,
-    timer_name,
-)
+from limpet.model.events import Commit, Draft, Event, Fact, Prepared
+from limpet.model.facts.schema import drafted
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, described
-from limpet.session.arguments import timer_at
+from limpet.session.arguments import check_fact
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session, changes_fields, check_expect, own_ops
 
@@ -112,62 +99,32 @@ class CommitBuilder:
         if not planned.ops and type is None:
             return
         raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
-        draft = Draft(
-            type="state.updated" if type is None else type,
+        draft = drafted(
+            type,
             data={} if data is None else data,
             actor=actor,
             ops=planned.ops,
             **more,
         )
         facts = [] if raising is None else [structs.replace(raising, actor=actor)]
-        prepared = [self._lp._prepare(fact, session.actor, reserved=True) for fact in facts]
-        prepared.append(self._lp._prepare(draft, session.actor, reserved=type is None))
+        prepared = [self._lp._prepare(fact, session.actor) for fact in facts]
+        prepared.append(self._lp._prepare(draft, session.actor))
         for each in prepared:
             self._put(session, each)
         known.raised = True
         self._guard(session, known, planned.guards)
 
-    def label(
-        self, session: Session[Any], labels: Mapping[str, str | None], *, actor: str | None = None
-    ) -> None:
-        """As Session.label, within this commit."""
-        self._add(session, Draft(type=LABELED, data=labeled_data(labels), actor=actor), fact=True)
+    def record(self, session: Session[Any], *facts: Fact) -> None:
+        """Add facts about `session`, as limpet.facts makes them: labels, timers, inputs processed.
 
-    def set_priority(
-        self, session: Session[Any], priority: int, *, actor: str | None = None
-    ) -> None:
-        """As Session.set_priority, within this commit."""
-        data = prioritized_data(priority)
-        self._add(session, Draft(type=PRIORITIZED, data=data, actor=actor), fact=True)
+        The answer and "this was answered", all or nothing.
+        """
+        for fact in facts:
+            self._add(session, check_fact(fact))
 
-    def mark_processed(
-        self, session: Session[Any], seqs: Iterable[int], *, actor: str | None = None
-    ) -> None:
-        """As Session.mark_processed: the answer and "this was answered", all or nothing."""
-        self._add(session, Draft(type=PROCESSED, data=processed_data(seqs), actor=actor), fact=True)
-
-    def set_timer(
-        self,
-        session: Session[Any],
-        name: str,
-        at: datetime | timedelta,
-        *,
-        kind: TimerKind = "wake",
-        actor: str | None = None,
-    ) -> None:
-        """As Session.set_timer, within this commit."""
-        data = timer_data(name, timer_at(at, self._lp._now_us()), kind)
-        self._add(session, Draft(type=TIMER_SET, data=data, actor=actor), fact=True)
-
-    def clear_timer(self, session: Session[Any], name: str, *, actor: str | None = None) -> None:
-        """As Session.clear_timer: what the timer was for and "this was done", all or nothing."""
-        self._add(session, Draft(type=TIMER_CLEARED, data=timer_name(name), actor=actor), fact=True)
-
-    def _add(
-        self, session: Session[Any], draft: Draft, *, expect: int | None = None, fact: bool = False
-    ) -> None:
+    def _add(self, session: Session[Any], draft: Draft, *, expect: int | None = None) -> None:
         version = check_expect(expect)
-        prepared = self._lp._prepare(draft, _checked(session).actor, reserved=fact)
+        prepared = self._lp._prepare(draft, _checked(session).actor)
         typed = session._typed
         if typed is not None and changes_fields(prepared):
             known = self._know(session)

@@ -17,8 +17,9 @@ from limpet.errors import (
     SessionSchemaIncompatible,
 )
 from limpet.model.diff.diff import diff
-from limpet.model.events import Draft
-from limpet.model.head import MIGRATED, Head
+from limpet.model.events import Fact
+from limpet.model.facts import schema
+from limpet.model.head import Head
 from limpet.model.limits import OPS_PER_EVENT_MAX
 from limpet.model.ops import Delete, PlainOp, Set, scope_of
 from limpet.model.state.migrations import Migrated, MigrationRegistry, Way, check_registry
@@ -68,7 +69,7 @@ class Forward:
             reason = "it was migrated since this object was loaded; refresh it first"
             raise SessionSchemaIncompatible(str(head.schema_version), str(self.code), reason)
 
-    def migration(self, head: Head, fields: FrozenDict) -> Draft | None:
+    def migration(self, head: Head, fields: FrozenDict) -> Fact | None:
         """The event that makes stored state what the code expects; None if it can be read.
 
         Checked before it is proposed: what comes out fits. Raises MigrationError, SchemaViolation.
@@ -79,15 +80,11 @@ class Forward:
         migrated = self.migrations.migrate(fields, stored, self.code)
         self._refuse_shared(stored, fields, migrated)
         self.fit(migrated.fields)
-        return Draft(
-            type=MIGRATED,
-            data={
-                "from": stored,
-                "to": str(self.code),
-                "steps": [list(migration.step) for migration in migrated.path],
-                "checksum_before": migrated.checksum_before,
-                "checksum_after": migrated.checksum_after,
-            },
+        return schema.migrated(
+            stored,
+            str(self.code),
+            [migration.step for migration in migrated.path],
+            checksums=(migrated.checksum_before, migrated.checksum_after),
             ops=_ops(fields, migrated.fields),
         )
 

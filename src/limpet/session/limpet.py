@@ -31,7 +31,7 @@ from limpet.errors import (
     StoreForked,
 )
 from limpet.model.events import Commit, Draft, Prepared, prepare
-from limpet.model.head import CREATED, created_data
+from limpet.model.facts.creation import created
 from limpet.model.ids import Entropy, Ids
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
@@ -197,9 +197,13 @@ class Limpet:
         bound = check_actor(actor)
         actor = f"user:{key.user}" if actor is None else actor
         begin = given(state, migrations)
-        data = created_data(key, EMPTY if labels is None else labels, begin.schema_version)
-        draft = Draft(type=CREATED, data=data, set=begin.fields or EMPTY)
-        prepared = self._prepare(draft, actor, reserved=True)
+        draft = created(
+            key,
+            labels=EMPTY if labels is None else labels,
+            schema_version=begin.schema_version,
+            fields=begin.fields or EMPTY,
+        )
+        prepared = self._prepare(draft, actor)
         _check_untyped(begin.typed, untyped=untyped)
         session: Session[Any] = Session(self, key, actor=bound, typed=begin.typed, untyped=untyped)
         session._check_temp((prepared,))
@@ -817,13 +821,13 @@ class Limpet:
             raise InvalidQuery(f"{self.url} gives no leases: its store is without work")
         return store
 
-    def _prepare(self, draft: Draft, actor: str | None, *, reserved: bool = False) -> Prepared:
+    def _prepare(self, draft: Draft, actor: str | None) -> Prepared:
         self._store_now()
         if not isinstance(draft, Draft):
             raise InvalidInput(
                 f"{type(draft).__name__} is no draft. Make one with limpet.Draft(type=…, data=…)."
             )
-        return prepare(draft, id=self._new_id(), actor=actor, reserved=reserved)
+        return prepare(draft, id=self._new_id(), actor=actor)
 
     def _committing(
         self, commits: tuple[Commit, ...]

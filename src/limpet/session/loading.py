@@ -97,7 +97,7 @@ class Loading:
         assert draft is not None
         try:
             actor = MIGRATOR if self._actor is None else self._actor
-            return self._lp._prepare(draft, actor, reserved=True)
+            return self._lp._prepare(draft, actor)
         except EventTooLarge as error:
             stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
             reason = f"changes too much for one event ({error.size_bytes:,} bytes)"

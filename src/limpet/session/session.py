@@ -28,16 +28,20 @@ from limpet.errors import (
     SessionNotLoaded,
     StoreError,
 )
-from limpet.model import head as facts
 from limpet.model import ops as op
-from limpet.model.events import Commit, Draft, Event, Prepared
+from limpet.model.events import Commit, Draft, Event, Fact, Prepared
+from limpet.model.facts.inputs import PROCESSED, processed
+from limpet.model.facts.labels import labeled
+from limpet.model.facts.priority import prioritized
+from limpet.model.facts.schema import drafted
+from limpet.model.facts.timers import TimerKind, timer_cleared, timer_set
 from limpet.model.fold import ScopeValue
-from limpet.model.head import Head, TimerKind
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import INT_MAX, TAIL_KEPT, UPDATE_TRIES_MAX
 from limpet.model.values import EMPTY, FrozenDict, Reads, described
-from limpet.session.arguments import check_actor, check_change, check_many, timer_at
+from limpet.session.arguments import check_actor, check_change, check_fact, check_many, timer_at
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded, scope_fields
@@ -325,8 +329,8 @@ class Session(Generic[S]):
         would be missing from what is computed.
         """
         check_change(change)
-        draft = Draft(
-            type="state.updated" if type is None else type,
+        draft = drafted(
+            type,
             data=data,
             actor=self._acting(actor),
             id=id,
@@ -336,7 +340,7 @@ class Session(Generic[S]):
             wake_id=wake_id,
         )
         await self._refresh_whole()  # "nothing to do" must be decided on the newest state too
-        return await self._persist(lambda: self._try_update(change, draft, reserved=type is None))
+        return await self._persist(lambda: self._try_update(change, draft))
 
     @overload
     async def apply(
@@ -395,8 +399,8 @@ class Session(Generic[S]):
             raise InvalidInput(
                 "apply needs typed state. Open the session with get(key, state_type=MyState)."
             )
-        draft = Draft(
-            type="state.updated" if type is None else type,
+        draft = drafted(
+            type,
             data=data,
             actor=self._acting(actor),
             id=id,
@@ -406,21 +410,25 @@ class Session(Generic[S]):
             wake_id=wake_id,
         )
         if check_expect(expect) is not None:
-            return await self._apply_at(update, draft, expect, reserved=type is None)
+            return await self._apply_at(update, draft, expect)
         try:
             await self._know()
-            event = await self._persist(
-                lambda: self._try_apply(update, draft, reserved=type is None)
-            )
+            event = await self._persist(lambda: self._try_apply(update, draft))
         except (SchemaViolation, SessionCorrupt):
             event = await self._repeat(draft)
             if event is None:
                 raise
         return event if event is not None else await self._repeat(draft)
 
+    async def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]:
+        """Record facts about the session, as limpet.facts makes them, in order, all or nothing."""
+        acting = self._acting(actor)
+        prepared = tuple([self._lp._prepare(check_fact(fact), acting) for fact in facts])
+        return await self._commit(prepared, None) if prepared else ()
+
     async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
         """Set labels; None takes one off. Labels are for finding sessions: lp.list(labels=…)."""
-        return await self._record(facts.LABELED, facts.labeled_data(labels), actor)
+        return (await self.record(labeled(labels), actor=actor))[0]
 
     async def set_timer(
         self,
@@ -439,19 +447,19 @@ class Session(Generic[S]):
         nothing acts on it yet, and it makes no session due.
         """
         at = timer_at(at, self._lp._now_us())
-        return await self._record(facts.TIMER_SET, facts.timer_data(name, at, kind), actor)
+        return (await self.record(timer_set(name, at, kind=kind), actor=actor))[0]
 
     async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
         """Take a timer back. Clearing one that is not set changes nothing but the log."""
-        return await self._record(facts.TIMER_CLEARED, facts.timer_name(name), actor)
+        return (await self.record(timer_cleared(name), actor=actor))[0]
 
     async def set_priority(self, priority: int, *, actor: str | None = None) -> Event:
         """Say how urgent it is, from -1000 to 1000: among due sessions the highest go first."""
-        return await self._record(facts.PRIORITIZED, facts.prioritized_data(priority), actor)
+        return (await self.record(prioritized(priority), actor=actor))[0]
 
     async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
         """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
-        return await self._record(facts.PROCESSED, facts.processed_data(seqs), actor)
+        return (await self.record(processed(seqs), actor=actor))[0]
 
     # --- private -------------------------------------------------------------------------------
 
@@ -479,7 +487,6 @@ class Session(Generic[S]):
         update: Mapping[str, Any],
         draft: Draft,
         *,
-        reserved: bool,
         expect: int | None = None,
     ) -> Event | None:
         assert self._typed is not None
@@ -489,18 +496,18 @@ class Session(Generic[S]):
         if self.head.schema_version is not None:
             self._typed.prove(self.head, self._fields)
         planned = self._typed.plan(self._fields, update, draft.actor)
-        if not planned.ops and reserved:
+        if not planned.ops and isinstance(draft, Fact):
             return None
         draft = structs.replace(draft, ops=planned.ops)
-        drafts = [self._lp._prepare(draft, None, reserved=reserved)]
+        drafts = [self._lp._prepare(draft, None)]
         raising = self._typed.raising(self.head, self._fields, planned.ops)
         if raising is not None:
-            drafts.insert(0, self._lp._prepare(raising, draft.actor, reserved=True))
+            drafts.insert(0, self._lp._prepare(raising, draft.actor))
         guards, schema = self._guards(planned.guards), self.head.schema_version
         return (await self._commit(tuple(drafts), expect, guards, schema))[-1]
 
     async def _apply_at(
-        self, update: Mapping[str, Any], draft: Draft, expect: int | None, *, reserved: bool
+        self, update: Mapping[str, Any], draft: Draft, expect: int | None
     ) -> Event | None:
         """Plan on the state of this very version; not again on another."""
         repeat = await self._repeat(draft)
@@ -511,13 +518,13 @@ class Session(Generic[S]):
             await self._refresh_whole()
         if self.version != expect:
             raise SessionConflict(self.key, "the session", expect, self.version)
-        return await self._try_apply(update, draft, reserved=reserved, expect=expect)
+        return await self._try_apply(update, draft, expect=expect)
 
     async def _repeat(self, draft: Draft) -> Event | None:
         """What was recorded under the draft's id before; a plan on newer state need not fit it."""
         if draft.id is None:
             return None
-        prepared = self._lp._prepare(structs.replace(draft, ops=()), None, reserved=True)
+        prepared = self._lp._prepare(structs.replace(draft, ops=()), None)
         with suppress(SessionConflict):
             return (await self._commit((prepared,), _NEVER))[0]
         return None
@@ -567,7 +574,7 @@ class Session(Generic[S]):
             self._absorb(moved, (None,))
 
     async def _try_update(
-        self, change: Callable[[Any], Mapping[str, Any] | None], draft: Draft, *, reserved: bool
+        self, change: Callable[[Any], Mapping[str, Any] | None], draft: Draft
     ) -> Event | None:
         # Asked after the state was read: what is computed never builds on its own record.
         repeat = await self._repeat(draft)
@@ -578,22 +585,17 @@ class Session(Generic[S]):
             update = change(self._typed.fresh(self._fields))  # its own: it may be called again
             if update is None:
                 return None
-            return await self._try_apply(update, draft, reserved=reserved, expect=self.version)
+            return await self._try_apply(update, draft, expect=self.version)
         reads = Reads(self.values)
         changes = change(reads)
-        if changes is None or (reserved and not changes):
+        if changes is None or (isinstance(draft, Fact) and not changes):
             return None
         draft = structs.replace(draft, set=changes)
-        prepared = self._lp._prepare(draft, None, reserved=reserved)
+        prepared = self._lp._prepare(draft, None)
         seen = reads.names.union(changes, (self._scopes or ()) if reads.all else ())
         guards = self._guards(seen)
         expect = self.version if reads.all else None  # it saw which names there are
         return (await self._commit((prepared,), expect, guards))[0]
-
-    async def _record(self, type: str, data: Mapping[str, Any], actor: str | None) -> Event:
-        draft = Draft(type=type, data=data, actor=self._acting(actor))
-        prepared = self._lp._prepare(draft, None, reserved=True)
-        return (await self._commit((prepared,), None))[0]
 
     async def _commit(
         self,
@@ -677,7 +679,7 @@ class Session(Generic[S]):
 
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
-            if event.type == facts.PROCESSED and event.data is not None:
+            if event.type == PROCESSED and event.data is not None:
                 self._mark_processed(event.data["seqs"], event.at_us)
             if event.seq > known:
                 if event.seq != known + 1:  # others wrote between: no gap in the tail

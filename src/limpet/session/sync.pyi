@@ -15,7 +15,8 @@ from typing import Any, Generic, TypeVar, overload
 from limpet.model import ops as op
 from limpet.model.envelope.envelope import Envelope, Format
 from limpet.model.events import Draft, Event
-from limpet.model.head import Head, TimerKind
+from limpet.model.facts.timers import TimerKind
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
-from limpet.model.events import Draft, Prepared
-from limpet.model.head import MIGRATED, Head
+from limpet.model.events import Fact, Prepared
+from limpet.model.facts.schema import migrated
+from limpet.model.head import Head
 from limpet.model.ops import PlainOp, apply
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.semver import SchemaVersion, relation
@@ -86,7 +87,7 @@ class Typed(Forward, Generic[S]):
             if actor is not None and not policy.allows("write", actor):
                 raise FieldAccessDenied(name, actor, tuple(sorted(policy.write or ())))
 
-    def raising(self, head: Head, fields: FrozenDict, update: tuple[PlainOp, ...]) -> Draft | None:
+    def raising(self, head: Head, fields: FrozenDict, update: tuple[PlainOp, ...]) -> Fact | None:
         """The fact that newer code writes now, if that is so: nothing else need be changed.
 
         A version is a promise about the whole state, so this once all of it is checked as the
@@ -95,7 +96,7 @@ class Typed(Forward, Generic[S]):
         stored = head.schema_version
         if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
             decode_fields(self.of, apply(fields, update))
-            return Draft(type=MIGRATED, data={"from": stored, "to": str(self.code), "steps": []})
+            return migrated(stored, str(self.code))
         return None
 
     def fit(self, fields: Mapping[str, Any]) -> None:

@@ -25,8 +25,9 @@ from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.due import runnable_us
 from limpet.model.events import Commit, Event
-from limpet.model.fold import Fold, Record, ScopeKey, ScopeValue
-from limpet.model.head import INPUT, PROCESSED, Head, buried
+from limpet.model.facts.inputs import PROCESSED, is_input
+from limpet.model.fold import Fold, Recorded, ScopeKey, ScopeValue
+from limpet.model.head import Head, buried
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed, taken
 from limpet.model.values import FrozenDict, encode
@@ -64,7 +65,7 @@ class _Kept:
 
     def __init__(self, row: int, fold: Fold) -> None:
         self.row, self.fold = row, fold
-        self.records: list[Record] = []
+        self.records: list[Recorded] = []
         self.ids: dict[str, int] = {}
         self.processed: dict[int, int] = {}
 
@@ -113,7 +114,7 @@ class MemoryStore:
         if kept is None:  # being created by this very commit
             return False
         known = 1 <= seq <= len(kept.records) and seq not in kept.processed
-        return known and kept.records[seq - 1].event.type.startswith(INPUT)
+        return known and is_input(kept.records[seq - 1].event.type)
 
     def scope(self, key: ScopeKey) -> ScopeValue | None:
         versions = self._scopes.get(key)
@@ -358,7 +359,7 @@ class MemoryStore:
         self._set_head(head)
         return lease_of(head, lease_seconds, now_us, lock=lock)
 
-    def _keep(self, kept: _Kept, rec: Record) -> None:
+    def _keep(self, kept: _Kept, rec: Recorded) -> None:
         kept.records.append(rec)
         kept.ids[rec.event.id] = len(kept.records) - 1
         if rec.event.type == PROCESSED and rec.event.data is not None:

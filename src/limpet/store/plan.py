@@ -24,9 +24,11 @@ from limpet.errors import (
     SessionTyped,
 )
 from limpet.model.events import Commit, Event, Prepared
+from limpet.model.facts.creation import CREATED
+from limpet.model.facts.inputs import PROCESSED, is_input
 from limpet.model.fold import (
     Fold,
-    Record,
+    Recorded,
     ScopeKey,
     ScopeValue,
     ScopeWrite,
@@ -34,7 +36,7 @@ from limpet.model.fold import (
     scope_next,
     scope_ops,
 )
-from limpet.model.head import CREATED, INPUT, PROCESSED, blank
+from limpet.model.head import blank
 from limpet.model.keys import Key
 from limpet.model.lease import admits
 from limpet.model.ops import Set, scope_of
@@ -112,7 +114,7 @@ class Plan:
         self._inputs: set[tuple[Key, int]] = set()
         self._processed: dict[tuple[Key, int], int] = {}
         self.folds: dict[Key, Fold] = {}
-        self.records: list[tuple[Key, Record]] = []
+        self.records: list[tuple[Key, Recorded]] = []
         self.given: dict[tuple[Key, str], Event] = {}
         self.scopes: dict[ScopeKey, ScopeValue] = {}
         self.writes: list[tuple[Key, ScopeWrite]] = []
@@ -203,7 +205,7 @@ class Plan:
         if fold is None:
             return None
         event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
-        if event is None or not event.type.startswith(INPUT):
+        if event is None or not is_input(event.type):
             return _repeated(event)
         self._scan()
         at_us = self._processed.get((key, event.seq))  # by a commit of this very plan?
@@ -284,7 +286,7 @@ class Plan:
         """Note which inputs the records of this plan bring and process, each record once."""
         for key, rec in self.records[self._scanned :]:
             event = rec.event
-            if event.type.startswith(INPUT):
+            if is_input(event.type):
                 self._inputs.add((key, event.seq))
             elif event.type == PROCESSED and event.data is not None:
                 self._processed.update({(key, seq): event.at_us for seq in event.data["seqs"]})

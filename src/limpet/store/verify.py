@@ -11,8 +11,10 @@ from limpet.errors import LimpetError
 from limpet.model import chain
 from limpet.model.canonical import canonical
 from limpet.model.events import Event
+from limpet.model.facts.creation import CREATED
+from limpet.model.facts.inputs import PROCESSED, is_input
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
-from limpet.model.head import CREATED, INPUT, PROCESSED, Head, blank
+from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.values import freeze
 from limpet.store import bodies
@@ -119,7 +121,7 @@ def _event_problems(
     header = chain.header_digest((*names, event.invocation_id, event.correlation_id, event.wake_id))
     if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
         yield "breaks the chain"
-    if event.processed_us is not None and not event.type.startswith(INPUT):
+    if event.processed_us is not None and not is_input(event.type):
         yield "is marked processed and is no input"
 
 

@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import msgspec
 import pytest
 
 from limpet.errors import LimpetError
-from limpet.model.events import Commit, Draft, Event, Prepared, prepare
-from limpet.model.head import CREATED, created_data
+from limpet.model.events import Commit, Draft, Event, Fact, Prepared, prepare
+from limpet.model.facts.creation import created
 from limpet.model.ids import Entropy, Ids
 from limpet.model.keys import Key
 from limpet.store.protocol import Committed, Loaded, Query, Store
@@ -28,8 +29,12 @@ def key(id: str = "one", *, app: str = "shop", user: str = "ada") -> Key:
 
 def draft(type: str = "note.made", data: Mapping[str, Any] | None = None, **more: Any) -> Prepared:
     """A draft ready for a store. Takes what Draft takes."""
-    made = Draft(type=type, data=data or {}, **more)
-    return prepare(made, id=_new_id(), actor=ACTOR, reserved=True)
+    return ready(Fact(type=type, data=data or {}, **more))
+
+
+def ready(made: Draft) -> Prepared:
+    """A draft as a store takes it."""
+    return prepare(made, id=_new_id(), actor=ACTOR)
 
 
 def creation(
@@ -39,8 +44,8 @@ def creation(
     **more: Any,
 ) -> Commit:
     """The commit that begins a session."""
-    first = draft(CREATED, created_data(of, labels or {}), set=state or {}, **more)
-    return Commit(of, (first,), 0)
+    first = created(of, labels=labels or {}, fields=state or {})
+    return Commit(of, (ready(msgspec.structs.replace(first, **more)),), 0)
 
 
 def addition(

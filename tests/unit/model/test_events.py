@@ -19,7 +19,7 @@ from limpet.errors import (
     LimpetError,
     ReservedType,
 )
-from limpet.model.events import Body, Draft, Prepared, decode_body, prepare, to_time, to_us
+from limpet.model.events import Body, Draft, Fact, Prepared, decode_body, prepare, to_time, to_us
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
@@ -34,7 +34,8 @@ LONG = "a text long enough to be worth a reference " * 3
 
 def prepared(type: str = "note.made", *, reserved: bool = False, **more: Any) -> Prepared:
     more.setdefault("actor", "me")
-    return prepare(Draft(type=type, **more), id="made-id", actor=None, reserved=reserved)
+    kind = Fact if reserved else Draft
+    return prepare(kind(type=type, **more), id="made-id", actor=None)
 
 
 # --- names ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from limpet import ops
 from limpet.errors import LimpetError, OpPathUnknown, OpTypeMismatch
 from limpet.model.canonical import canonical
-from limpet.model.events import Draft, Event, Prepared, prepare
+from limpet.model.events import Event, Fact, Prepared, prepare
 from limpet.model.fold import (
     Fold,
     ScopeValue,
@@ -33,7 +33,7 @@ SCOPE = ("shop", "", "app:n")
 
 
 def draft(type: str = "note.made", **more: Any) -> Prepared:
-    return prepare(Draft(type=type, **more), id="id", actor="me", reserved=True)
+    return prepare(Fact(type=type, **more), id="id", actor="me")
 
 
 def recorded(*drafts: Prepared, now_us: int = 2_000) -> tuple[Fold, list[Event]]:

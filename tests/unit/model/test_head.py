@@ -10,17 +10,11 @@ import pytest
 from limpet.errors import InvalidEvent
 from limpet.model.chain import genesis
 from limpet.model.due import deadline_at, deadline_us, runnable_at, runnable_us
-from limpet.model.head import (
-    Head,
-    Timer,
-    advance,
-    blank,
-    check_bounds,
-    created_data,
-    labeled_data,
-    processed_data,
-    timer_data,
-)
+from limpet.model.facts.creation import created
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.labels import labeled
+from limpet.model.facts.timers import Timer, timer_set
+from limpet.model.head import Head, advance, blank, check_bounds
 from limpet.model.keys import Key
 from limpet.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, TIMERS_MAX
 from limpet.model.values import FrozenDict
@@ -123,8 +117,8 @@ def test_pending_input_and_wakes_are_one_queue(pending_us: int, wake_us: int | N
 
 def test_a_creation_says_whose_it_is() -> None:
     """The key is in the first event; labels only if there are any."""
-    assert created_data(KEY, {}) == {"app": "shop", "user": "ada", "id": "1"}
-    assert created_data(KEY, {"a": "b"})["labels"] == {"a": "b"}
+    assert created(KEY).data == {"app": "shop", "user": "ada", "id": "1"}
+    assert created(KEY, labels={"a": "b"}).data["labels"] == {"a": "b"}
 
 
 @pytest.mark.parametrize(
@@ -144,19 +138,19 @@ def test_a_creation_says_whose_it_is() -> None:
 def test_unfit_labels_are_refused(labels: Any) -> None:
     """Names and values are short texts, and not too many."""
     with pytest.raises(InvalidEvent):
-        labeled_data(labels)
+        labeled(labels)
 
 
 @pytest.mark.parametrize("seqs", [[], [0], [-1], [True], ["1"], [1.0], [2, None]], ids=repr)
 def test_processed_takes_seqs(seqs: Any) -> None:
     """Anything but one or more positive integers is refused."""
     with pytest.raises(InvalidEvent):
-        processed_data(seqs)
+        processed(seqs)
 
 
 def test_processed_seqs_are_a_sorted_set() -> None:
     """The same input named twice is processed once."""
-    assert processed_data(iter([3, 1, 3])) == {"seqs": [1, 3]}
+    assert processed(iter([3, 1, 3])).data == {"seqs": [1, 3]}
 
 
 @pytest.mark.parametrize(
@@ -174,12 +168,12 @@ def test_processed_seqs_are_a_sorted_set() -> None:
 def test_unfit_timers_are_refused(name: Any, at: Any, kind: Any) -> None:
     """A timer has a name, an aware time and a known kind."""
     with pytest.raises(InvalidEvent):
-        timer_data(name, at, kind)
+        timer_set(name, at, kind=kind)
 
 
 def test_a_timer_is_stored_in_microseconds() -> None:
     """The data of the event is what the fold reads."""
-    assert timer_data("t", AT, "wake") == {
+    assert timer_set("t", AT).data == {
         "name": "t",
         "at_us": 1_893_456_000_000_000,
         "kind": "wake",
@@ -190,9 +184,10 @@ def test_a_timer_is_stored_in_microseconds() -> None:
 def test_a_head_stays_a_row() -> None:
     """Too many labels or timers are refused, the bound itself is not."""
     labels = {f"l{n}": "x" for n in range(LABELS_MAX)}
-    check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=FrozenDict(labels)))
+    check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=FrozenDict(labels)), "session.labeled")
+    more = FrozenDict({**labels, "more": "x"})
     with pytest.raises(InvalidEvent):
-        check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=FrozenDict({**labels, "more": "x"})))
+        check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=more), "session.labeled")
     timers = {f"t{n}": Timer(n) for n in range(TIMERS_MAX + 1)}
     with pytest.raises(InvalidEvent):
-        check_bounds(timed(**timers))
+        check_bounds(timed(**timers), "session.timer_set")

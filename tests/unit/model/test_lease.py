@@ -7,7 +7,8 @@ import pytest
 
 from limpet.errors import SessionFenced, SessionLocked
 from limpet.model.due import runnable_us
-from limpet.model.head import PRIORITIZED, Head, advance, blank
+from limpet.model.facts.priority import PRIORITIZED
+from limpet.model.head import Head, advance, blank
 from limpet.model.keys import Key
 from limpet.model.lease import acquired, admits, lease_of, released, renewed, taken
 

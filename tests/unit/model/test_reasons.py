@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from limpet.model.head import Timer, blank
+from limpet.model.facts.timers import Timer
+from limpet.model.head import blank
 from limpet.model.keys import Key
 from limpet.model.lease import LEFT_US, given_back, lease_of, taken
 from limpet.model.reasons import NONE, Reasons, is_unchanged, reasons_at

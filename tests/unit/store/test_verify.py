@@ -33,7 +33,7 @@ def history() -> tuple[Fold, list[Stored]]:
     stored: list[Stored] = []
     for n, (type, data, more) in enumerate(drafts, 1):
         draft = Draft(type=type, data=data, actor="me", id=f"id-{n}", **more)
-        ready = prepare(draft, id="", actor=None, reserved=True)
+        ready = prepare(draft, id="", actor=None)
         fold, rec = record(fold, ready, 1_000 * n, bytes([n]) * 16)
         stored.append((rec.event, rec.raw, rec.salt, rec.digest))
     done = stored[3][0].at_us

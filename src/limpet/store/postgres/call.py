@@ -13,8 +13,9 @@ from msgspec.structs import force_setattr
 from limpet.model.chain import genesis
 from limpet.model.due import first_us
 from limpet.model.events import Commit
-from limpet.model.fold import Fold, Record, ScopeKey
-from limpet.model.head import PROCESSED, Head, blank
+from limpet.model.facts.inputs import PROCESSED
+from limpet.model.fold import Fold, Recorded, ScopeKey
+from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.lease import with_lease
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, SCOPE_NAMES_MAX
@@ -231,7 +232,7 @@ class Call:
             found = self._heads[key] = self._h.add(*row)
         return found
 
-    def _add_event(self, key: Key, rec: Record) -> int:
+    def _add_event(self, key: Key, rec: Recorded) -> int:
         e = rec.event
         salt, raw, place_of = rec.salt, rec.raw, None
         if self._codec.seals:  # the salt goes inside the seal

@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from limpet.model import limits
-from limpet.model.head import Head, Timer, buried
+from limpet.model.facts.timers import Timer
+from limpet.model.head import Head, buried
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 from limpet.store import cursor as cursors

@@ -20,7 +20,7 @@ import msgspec
 
 from limpet.errors import LimpetError, StoreBusy
 from limpet.model.chain import SALT_BYTES
-from limpet.model.head import CREATED
+from limpet.model.facts.creation import CREATED
 from limpet.model.ids import Entropy
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES

@@ -11,8 +11,9 @@ import msgspec
 from limpet.errors import LimpetError
 from limpet.model.chain import SALT_BYTES
 from limpet.model.events import Event, decode_body
+from limpet.model.facts.timers import Timer
 from limpet.model.fold import ScopeKey, ScopeValue, scope_next
-from limpet.model.head import Head, Timer
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.reasons import Reasons, due_for

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model.events import Commit, Event
+from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, ScopeKey, ScopeValue
-from limpet.model.head import PROCESSED
 from limpet.model.keys import Key
 from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, Live, LiveScope

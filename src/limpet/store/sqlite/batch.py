@@ -13,8 +13,9 @@ from typing import Any
 import apsw
 
 from limpet.model.events import Event
+from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, ScopeWrite
-from limpet.model.head import PROCESSED, Head
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store import bodies

@@ -11,8 +11,9 @@ from limpet.errors import LimpetError
 from limpet.model.chain import SALT_BYTES
 from limpet.model.due import deadline_us, runnable_us
 from limpet.model.events import Event, decode_body
-from limpet.model.fold import Record
-from limpet.model.head import Head, Timer
+from limpet.model.facts.timers import Timer
+from limpet.model.fold import Recorded
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.reasons import NONE, Reasons, due_for
 from limpet.model.values import EMPTY, FrozenDict
@@ -55,7 +56,7 @@ def unpack_id(id: bytes | str) -> str:
 # --- events --------------------------------------------------------------------------------------
 
 
-def event_row(sid: int, uid: str, rec: Record, codec: Codec) -> tuple[Any, ...]:
+def event_row(sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
     """The values of an INSERT into events."""
     e = rec.event
     salt, raw, place = rec.salt, rec.raw, None

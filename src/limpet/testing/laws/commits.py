@@ -19,7 +19,7 @@ from limpet.errors import (
 )
 from limpet.model import chain, ops
 from limpet.model.events import Commit
-from limpet.model.head import CREATED, created_data
+from limpet.model.facts.creation import created
 from limpet.store.protocol import Store
 from limpet.testing.commits import (
     add,
@@ -30,6 +30,7 @@ from limpet.testing.commits import (
     key,
     load,
     log,
+    ready,
     refused,
 )
 
@@ -44,7 +45,7 @@ class CommitLaws:
         change = draft(set={"n": 1})
         plain = [draft("note.made", set={"app:n": 1, "user:n": 1}), draft("note.made")]
         for each, of in ((A, None), (B, "1.0.0")):
-            first = draft(CREATED, created_data(each, {}, of), set={"n": 0})
+            first = ready(created(each, schema_version=of, fields={"n": 0}))
             await store.commit([Commit(each, (first,), 0)])
         await store.commit([Commit(A, (change, *plain), classless=True)])
         await store.commit([Commit(B, tuple(plain), classless=True)])

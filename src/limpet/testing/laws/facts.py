@@ -13,7 +13,7 @@ from limpet.errors import (
 )
 from limpet.model.due import deadline_us, runnable_us
 from limpet.model.events import Prepared
-from limpet.model.head import Timer
+from limpet.model.facts.timers import Timer
 from limpet.model.limits import LABELS_MAX, TIMERS_MAX
 from limpet.store.protocol import Store
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused

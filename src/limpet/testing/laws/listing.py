@@ -10,10 +10,11 @@ import pytest
 from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model import limits
 from limpet.model.events import Commit
-from limpet.model.head import CREATED, Head, created_data
+from limpet.model.facts.creation import created
+from limpet.model.head import Head
 from limpet.model.values import FrozenDict
 from limpet.store.protocol import Page, Query, Store, scope_fields
-from limpet.testing.commits import add, create, draft, key, load
+from limpet.testing.commits import add, create, draft, key, load, ready
 
 GOLD = FrozenDict({"plan": "gold"})
 PAGES_MAX = 300
@@ -37,8 +38,8 @@ async def _fill(store: Store) -> list[Head]:
     ]
     for n, each in enumerate(keys):
         schema = (None, "1.0.0", "2.1.0")[n % 3 if n % 5 else 0]
-        data = created_data(each, GOLD if n % 2 else {}, schema)
-        await store.commit([Commit(each, (draft(CREATED, data),), 0)])
+        first = created(each, labels=GOLD if n % 2 else {}, schema_version=schema)
+        await store.commit([Commit(each, (ready(first),), 0)])
     for each in (*keys[::3], *keys[1::4]):
         await add(store, each)
     return [(await load(store, each)).head for each in keys]

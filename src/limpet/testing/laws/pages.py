@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 
 from limpet.model.events import Event
-from limpet.model.head import PROCESSED
+from limpet.model.facts.inputs import PROCESSED
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store.protocol import Store
 from limpet.testing.commits import ALL, add, create, draft, key

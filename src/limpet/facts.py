@@ -1,0 +1,20 @@
+"""limpet.facts: what can be recorded about a session beside events of your own.
+
+await s.record(facts.labeled({"plan": "gold"}), facts.prioritized(5))
+
+async with lp.commit() as c:
+    c.append(s, "agent.message", {"text": "done"}, actor="agent:main")
+    c.record(s, facts.processed([3]), facts.timer_cleared("reminder"))
+"""
+
+from limpet.model.events import Fact
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.labels import labeled
+from limpet.model.facts.priority import prioritized
+from limpet.model.facts.timers import timer_cleared, timer_set
+
+__all__ = ["Fact", "labeled", "prioritized", "processed", "timer_cleared", "timer_set"]
+
+
+def __dir__() -> list[str]:
+    return __all__

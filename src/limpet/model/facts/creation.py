@@ -1,0 +1,38 @@
+"""Creation: the first event of every session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from limpet.model.events import Fact
+from limpet.model.facts import labels as of_labels
+from limpet.model.facts.view import Changes, View
+from limpet.model.keys import Key
+from limpet.model.values import EMPTY
+
+CREATED: Final = "session.created"
+
+
+def created(
+    key: Key,
+    *,
+    labels: Mapping[str, str] = EMPTY,
+    schema_version: str | None = None,
+    fields: Mapping[str, Any] = EMPTY,
+    actor: str | None = None,
+) -> Fact:
+    """The session begins. It says whose it is, so that a stored row cannot change hands unseen."""
+    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    if schema_version is not None:
+        data["schema_version"] = schema_version
+    if labels != EMPTY:
+        data |= of_labels.labels_data(labels)
+    return Fact(type=CREATED, data=data, set=fields, actor=actor)
+
+
+def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+    changes = of_labels.fold(head, data, now_us)
+    if "schema_version" in data:
+        changes["schema_version"] = data["schema_version"]
+    return changes

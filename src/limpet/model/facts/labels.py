@@ -1,0 +1,56 @@
+"""Labels: short texts by which sessions are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import Fact
+from limpet.model.facts.view import Changes, View
+from limpet.model.keys import unfit
+from limpet.model.limits import (
+    LABEL_BYTES_MAX,
+    LABEL_VALUE_CHARS_MAX,
+    LABELS_MAX,
+    NAME_CHARS_MAX,
+)
+from limpet.model.values import EMPTY, FrozenDict, described
+
+LABELED: Final = "session.labeled"
+
+
+def labeled(changes: Mapping[str, str | None], *, actor: str | None = None) -> Fact:
+    """Labels to set; None takes one off. Raises InvalidEvent."""
+    return Fact(type=LABELED, data=labels_data(changes), actor=actor)
+
+
+def labels_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
+    """Checked labels, as the data of an event holds them. Raises InvalidEvent."""
+    if not isinstance(changes, Mapping):
+        said = described(changes)
+        raise InvalidEvent(f"labels are a dict of texts, as in {{'plan': 'gold'}}, not {said}")
+    if len(changes) > LABELS_MAX:
+        raise InvalidEvent(f"{len(changes)} labels, more than {LABELS_MAX}")
+    for name, value in changes.items():
+        if reason := unfit(name, NAME_CHARS_MAX):
+            raise InvalidEvent(f"the label {name!r} {reason}")
+        if value is not None and (reason := unfit(value, LABEL_VALUE_CHARS_MAX)):
+            raise InvalidEvent(f"the value of label {name!r} {reason}")
+        if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:
+            raise InvalidEvent(f"the label {name!r} has more than {LABEL_BYTES_MAX:,} bytes")
+    return {"labels": dict(changes)}
+
+
+def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+    changes = data.get("labels", EMPTY)
+    if not changes:
+        return {}
+    merged = {**head.labels, **changes}
+    return {"labels": FrozenDict({n: value for n, value in merged.items() if value is not None})}
+
+
+def check(head: View) -> None:
+    """Raise InvalidEvent if the event leaves too many: a head stays a row, not a table."""
+    if len(head.labels) > LABELS_MAX:
+        raise InvalidEvent(f"the session would have more than {LABELS_MAX} labels")

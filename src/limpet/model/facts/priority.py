@@ -1,0 +1,28 @@
+"""Priority: among due sessions the highest are claimed first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import Fact
+from limpet.model.facts.view import Changes, View
+from limpet.model.limits import PRIORITY_MAX
+from limpet.model.values import described
+
+PRIORITIZED: Final = "session.prioritized"
+
+
+def prioritized(priority: int, *, actor: str | None = None) -> Fact:
+    """How urgent the session is. Raises InvalidEvent."""
+    if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+        raise InvalidEvent(
+            f"a priority is an integer from {-PRIORITY_MAX} to {PRIORITY_MAX}, "
+            f"not {described(priority)}"
+        )
+    return Fact(type=PRIORITIZED, data={"priority": priority}, actor=actor)
+
+
+def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+    return {"priority": data["priority"]}

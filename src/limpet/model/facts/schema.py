@@ -1,0 +1,38 @@
+"""Schema: the version that typed state follows, and the updates that its class planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from limpet.model.events import Draft, Fact
+from limpet.model.facts.view import Changes, View
+from limpet.model.ops import Op
+
+MIGRATED: Final = "state.migrated"
+UPDATED: Final = "state.updated"
+
+
+def migrated(
+    stored: str | None,
+    code: str,
+    steps: Iterable[tuple[str, str]] = (),
+    *,
+    checksums: tuple[str, str] | None = None,
+    ops: Iterable[Op] = (),
+    actor: str | None = None,
+) -> Fact:
+    """State was brought from one version to another, by these steps and operations."""
+    data: dict[str, Any] = {"from": stored, "to": code, "steps": [list(step) for step in steps]}
+    if checksums is not None:
+        data |= {"checksum_before": checksums[0], "checksum_after": checksums[1]}
+    return Fact(type=MIGRATED, data=data, ops=ops, actor=actor)
+
+
+def drafted(type: str | None, **more: Any) -> Draft:
+    """An update of state: an event of the caller's own type, or without one a state.updated."""
+    return Fact(type=UPDATED, **more) if type is None else Draft(type=type, **more)
+
+
+def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+    return {"schema_version": data["to"]}

@@ -1,0 +1,72 @@
+"""Timers: moments that a session asked for, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import Fact, to_time, to_us
+from limpet.model.facts.view import Changes, View
+from limpet.model.keys import unfit
+from limpet.model.limits import NAME_CHARS_MAX, TIMERS_MAX
+from limpet.model.values import FrozenDict, described
+
+TIMER_SET: Final = "session.timer_set"
+TIMER_CLEARED: Final = "session.timer_cleared"
+
+TimerKind: TypeAlias = Literal["wake", "deadline"]
+
+
+class Timer(msgspec.Struct, frozen=True, gc=False):
+    """A moment the session asked for: to be woken, or to be ended."""
+
+    at_us: int
+    kind: TimerKind = "wake"
+
+    @property
+    def at(self) -> datetime:
+        return to_time(self.at_us)
+
+
+def timer_set(
+    name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
+) -> Fact:
+    """A timer at an aware time; the same name replaces. Raises InvalidEvent."""
+    _check_name(name)
+    if not isinstance(at, datetime):
+        raise InvalidEvent(f"a timer's time is an aware datetime, not {described(at)}")
+    if kind not in ("wake", "deadline"):
+        raise InvalidEvent(f"a timer's kind is 'wake' or 'deadline', not {kind!r}")
+    data = {"name": name, "at_us": to_us(at), "kind": kind}
+    return Fact(type=TIMER_SET, data=data, actor=actor)
+
+
+def timer_cleared(name: str, *, actor: str | None = None) -> Fact:
+    """A timer taken back. Raises InvalidEvent."""
+    _check_name(name)
+    return Fact(type=TIMER_CLEARED, data={"name": name}, actor=actor)
+
+
+def fold_set(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+    timer = Timer(data["at_us"], data["kind"])
+    return {"timers": FrozenDict({**head.timers, data["name"]: timer})}
+
+
+def fold_cleared(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+    cleared = data["name"]
+    return {"timers": FrozenDict({n: t for n, t in head.timers.items() if n != cleared})}
+
+
+def check(head: View) -> None:
+    """Raise InvalidEvent if the event leaves too many: a head stays a row, not a table."""
+    if len(head.timers) > TIMERS_MAX:
+        raise InvalidEvent(f"the session would have more than {TIMERS_MAX} timers")
+
+
+def _check_name(name: str) -> None:
+    if reason := unfit(name, NAME_CHARS_MAX):
+        raise InvalidEvent(f"the timer's name {reason}")

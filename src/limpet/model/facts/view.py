@@ -1,0 +1,33 @@
+"""What a fact's fold and bound may read of a head, without knowing the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+if TYPE_CHECKING:
+    from limpet.model.facts.timers import Timer
+
+Changes: TypeAlias = dict[str, Any]  # fields of the head, and what each becomes
+
+
+class View(Protocol):
+    """The folded part of a head, read-only."""
+
+    @property
+    def labels(self) -> Mapping[str, str]: ...
+    @property
+    def pending(self) -> int: ...
+    @property
+    def pending_us(self) -> int | None: ...
+    @property
+    def timers(self) -> Mapping[str, Timer]: ...
+    @property
+    def priority(self) -> int: ...
+    @property
+    def schema_version(self) -> str | None: ...
+
+
+# The view before the event, its data, and the clock's time when it was recorded.
+Fold: TypeAlias = Callable[[View, Mapping[str, Any], int], Changes]
+Bound: TypeAlias = Callable[[View], None]
