@@ -394,7 +394,7 @@ async def leased(heard: Heard) -> AsyncIterator[tuple[limpet.Limpet, limpet.Leas
     clock = FakeClock()
     async with limpet.Limpet("memory://", store=MemoryStore(clock.clock())) as lp:
         session = await lp.create("a", "b", id="c", actor="x")
-        yield lp, await lp.acquire_lock(session.key, "w1", lease_seconds=10), clock
+        yield lp, await lp.acquire_lock(session.key, worker="w1", lease_seconds=10), clock
 
 
 async def test_a_lease_that_ended_is_told_to_whoever_goes_on(
@@ -424,7 +424,7 @@ async def test_a_lease_that_another_took_is_told_with_both_fences(
     """The slow worker is told of, and the fence of the one who came after it."""
     lp, lease, clock = leased
     clock.advance(timedelta(seconds=11))
-    await lp.acquire_lock(lease.key, "w2")
+    await lp.acquire_lock(lease.key, worker="w2")
     with pytest.raises(limpet.SessionFenced):
         await lp.session(lease.key, actor="x", lease=lease).append("note.made")
     told = heard.one("lease taken over")

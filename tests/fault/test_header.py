@@ -52,7 +52,7 @@ async def test_a_damaged_header_is_called_one(target: Path, how: str) -> None:
     for opening in (limpet.open(url(target)), look_at(url(target))):
         with pytest.raises(StoreCorrupt, match="header is damaged") as info:
             await opening
-        assert "limpet restore FILE URL --replace" in str(info.value)
+        assert "limpet restore FILE STORE --replace" in str(info.value)
         assert "something else" not in str(info.value)
     assert folder(target.parent) == {target.name: content}
 

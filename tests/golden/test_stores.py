@@ -153,7 +153,7 @@ async def test_ended_sessions_stay_ended(lp: limpet.Limpet, schema: int) -> None
 async def test_they_go_on(lp: limpet.Limpet, schema: int) -> None:
     """New events follow the old ones, a repeated id is known, and all of it verifies."""
     for key, log in stores.events(schema).items():
-        session = lp.session(key, actor="agent:late")
+        session = lp.session(key, actor="agent:late", untyped=True)
         assert (await session.append("agent.said", id=log[-1].id)).seq == len(log)
         await session.append("agent.said", inc={"n": 1, "app:visits": 1})
         assert session.version == len(log) + 1

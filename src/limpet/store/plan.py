@@ -39,7 +39,7 @@ from limpet.model.fold import (
 from limpet.model.head import blank
 from limpet.model.keys import Key
 from limpet.model.lease import admits
-from limpet.model.ops import Set, scope_of
+from limpet.model.ops import scope_of
 from limpet.model.values import encode
 from limpet.store.protocol import Committed
 from limpet.store.room import Room, Sizes
@@ -229,7 +229,7 @@ class Plan:
             raise SessionFenced(key, commit.fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "the schema", commit.schema, fold.head.schema_version)
-        if fold.damaged and rests_on_state(commit):
+        if fold.damaged and commit.guards:  # what was decided may rest on what is missing
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)
@@ -306,21 +306,6 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
-
-
-def rests_on_state(commit: Commit) -> bool:
-    """Whether what a commit asks depends on what the session's own fields hold.
-
-    Guards do, and operations do but for those that replace a whole name, whatever it held.
-    """
-    if commit.guards:
-        return True
-    for draft in commit.drafts:
-        for op in draft.plain_ops:
-            blind = type(op) is Set and len(op.path) == 1
-            if not blind and scope_of(str(op.path[0])) == "session":
-                return True
-    return False
 
 
 def _repeated(event: Event | None) -> Event | None:

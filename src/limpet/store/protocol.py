@@ -160,10 +160,9 @@ class Store(Protocol):
         update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
         Commits of concurrent callers do not fail each other.
 
-        While an event of the session cannot be read, guards cannot be compared and ops cannot be
-        checked: SessionCorrupt. Only what replaces whole names, or no state, is recorded then. The
-        same goes for a guard on an app: or user: name whose value cannot be read. What could not
-        be read is not remembered: the next commit reads it again.
+        While an event of the session cannot be read, guards cannot be compared: SessionCorrupt.
+        Ops are checked on what the other events made and are recorded: one damaged event does not
+        stop a session. What could not be read is not remembered: the next commit reads it again.
 
         A `classless` commit changes no field of a session that has a schema version: SessionTyped.
 

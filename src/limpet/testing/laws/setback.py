@@ -47,7 +47,7 @@ class SetBackLaws:
         assert (await load(store, A)).head == made.head
         assert (await store.verify(None)).findings == ()
         (lease,) = await claim(store)
-        assert await store.release(lease)
+        assert await store.release(lease, 0)
         assert ids(await claim(store)) == "a"
 
     async def test_what_is_left_pending_is_due_now_too(self, store: WorkStore, leap: Leap) -> None:
