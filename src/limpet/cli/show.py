@@ -34,10 +34,10 @@ from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model.due import runnable_us
 from limpet.model.events import to_time
 from limpet.model.head import Head
-from limpet.model.keys import Key
 from limpet.session.migrate import MigrationOutcome, MigrationPlan
+from limpet.session.wire import error_form, key_form, report_form
 from limpet.store.doctor import damage, finding_line, plural, size
-from limpet.store.protocol import Check, Diagnosis, Finding, Report, Restored
+from limpet.store.protocol import Check, Diagnosis, Report, Restored
 from limpet.store.protocol import Progress as Callback
 
 _COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
@@ -118,7 +118,7 @@ class Screen:
         well = not counts["problem"] and not (strict and counts["warning"])
         if self._json:
             checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in found.checks]
-            self._write({"ok": well, "checks": checks, "verify": _report(found.report)})
+            self._write({"ok": well, "checks": checks, "verify": report_form(found.report)})
             return well
         if self._out.is_terminal:
             self._out.print(_table(found.checks))
@@ -135,7 +135,7 @@ class Screen:
 
     def report(self, report: Report) -> None:
         if self._json:
-            self._write(_report(report))
+            self._write(report_form(report))
             return
         for finding in report.findings:
             self._say(finding_line(finding), "problem")
@@ -213,7 +213,7 @@ class Screen:
     def error(self, error: LimpetError) -> None:
         """Tell of an error by its code and its words."""
         found = error.findings if isinstance(error, BackupDamaged) else ()
-        self._tell(error.code, str(error), retryable=error.retryable, findings=found)
+        self._tell(findings=found, **error_form(error))
 
     # --- private -------------------------------------------------------------------------------
 
@@ -263,7 +263,7 @@ def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]
         return {"ok": True, **told, "verify": None}
     found = damage(report)
     sealed = len(report.findings) - len(found)
-    verify = {**_report(Report(report.sessions, report.events, found)), "sealed": sealed}
+    verify = {**report_form(Report(report.sessions, report.events, found)), "sealed": sealed}
     return {"ok": not found, **told, "verify": verify}
 
 
@@ -304,7 +304,7 @@ def _waits(head: Head, state: State, now_us: int) -> list[str]:
 
 def _waiting(head: Head, now_us: int) -> dict[str, Any]:
     return {
-        "session": _parts(head.key),
+        "session": key_form(head.key),
         "state": state_of(head, now_us),
         "pending": head.pending,
         "priority": head.priority,
@@ -334,24 +334,6 @@ def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
         yield f"{check.severity:<7}  {check.name:<{width}}  {check.found}"
         if check.advice:
             yield f"{'':<7}  {'':<{width}}  → {check.advice}"
-
-
-def _report(report: Report) -> dict[str, Any]:
-    return {
-        "ok": report.ok,
-        "sessions": report.sessions,
-        "events": report.events,
-        "findings": [_finding(finding) for finding in report.findings],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "where": finding.where,
-        "problem": finding.problem,
-        "session": None if finding.key is None else _parts(finding.key),
-        "seq": finding.seq,
-    }
 
 
 def _fates(plan: MigrationPlan, stuck: Stuck) -> Table:
@@ -406,11 +388,7 @@ def _outcome(outcome: MigrationOutcome, stuck: Stuck) -> dict[str, Any]:
         "fate": outcome.fate,
         "ok": outcome.ok,
         "sessions": outcome.sessions,
-        "session": _parts(outcome.key),
+        "session": key_form(outcome.key),
         "reason": outcome.reason,
-        "named": [{**_parts(key), "reason": why} for key, why in stuck.of(outcome.fate)],
+        "named": [{**key_form(key), "reason": why} for key, why in stuck.of(outcome.fate)],
     }
-
-
-def _parts(key: Key) -> dict[str, str]:
-    return {"app": key.app, "user": key.user, "id": key.id}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,11 +19,8 @@ from limpet.model.diff import changes as change_
 from limpet.model.diff.changes import Change, Kind
 from limpet.model.diff.compare import changes_between
 from limpet.model.diff.ops import to_ops
-from limpet.model.diff.text import lines, table
+from limpet.model.diff.text import lines
 from limpet.model.values import freeze, is_exact
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 FORMAT: Final = 1
 _START: Final = b'{"changes":'
@@ -91,9 +88,6 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
 
     def __str__(self) -> str:
         return "\n".join(lines(self.changes)) or "no changes"
-
-    def __rich__(self) -> Table:
-        return table(self.changes)
 
 
 def diff(a: Any, b: Any) -> Diff:

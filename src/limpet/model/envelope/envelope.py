@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -24,16 +24,11 @@ from limpet.errors import (
     InvalidValue,
 )
 from limpet.model.canonical import canonical
+from limpet.model.envelope.record import NUMBER, Envelope, members
 from limpet.model.limits import ENVELOPE_BYTES_MAX, INT_MAX, NAME_CHARS_MAX, STATE_DEPTH_MAX
-from limpet.model.values import described, freeze, is_plain, settle, unfitting
+from limpet.model.values import freeze, is_plain, settle, unfitting
 
-if TYPE_CHECKING:
-    from limpet.model.state.migrations import MigrationRegistry
-    from limpet.model.state.state import State
-
-S = TypeVar("S", bound="State")
 Format: TypeAlias = Literal["json", "msgpack", "protobuf"]
-NUMBER: Final = 1  # of the format, the same for all three
 
 # How an envelope begins, in this format number and every later one: the checksum, then the number.
 # The first byte alone tells the three apart: 0x7b, 0x80 to 0x8f, 0x0a.
@@ -53,32 +48,6 @@ _SEMVER: Final = re.compile(
     rf"(?:-{_IDENTIFIER}(?:\.{_IDENTIFIER})*)?"
     r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
-
-
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that was decoded and found whole."""
-
-    schema_version: str | None  # SemVer; None for state without a schema
-    state_version: int  # the version of the session
-    serialized_at_us: int  # microseconds since 1970
-    fields: dict[str, Any]  # read-only
-    checksum: str  # SHA-256 in hex, of the very bytes: another format, another checksum
-
-    def state(self, state_type: type[S], *, migrations: MigrationRegistry | None = None) -> S:
-        """The fields as a State of this class; those of another MAJOR by way of `migrations`.
-
-        Without a schema version they are read as they are. Raises MigrationError, SchemaViolation.
-        """
-        try:
-            from limpet.model.state.state import State, decode_fields
-        except ModuleNotFoundError as error:
-            raise ExtraMissing("pydantic", "state") from error
-        if not (isinstance(state_type, type) and issubclass(state_type, State)):
-            raise InvalidInput(
-                f"{described(state_type)} is no State. Pass a class made of limpet.State."
-            )
-        version = self.schema_version
-        return decode_fields(state_type, self.fields, schema_version=version, migrations=migrations)
 
 
 def encode(
@@ -235,18 +204,6 @@ def _read(raw: bytes, format: Format) -> Envelope:
     if fields is not envelope.fields or codec.write(envelope) != raw:
         raise InvalidEnvelope("they are not the canonical encoding of what they say")
     return envelope
-
-
-def members(envelope: Envelope, checksum: str | bytes) -> dict[str, Any]:
-    """The envelope as JSON and MessagePack have it. The names are in their canonical order."""
-    return {
-        "checksum": checksum,
-        "envelope": NUMBER,
-        "fields": envelope.fields,
-        "schema_version": envelope.schema_version,
-        "serialized_at_us": envelope.serialized_at_us,
-        "state_version": envelope.state_version,
-    }
 
 
 # --- the formats ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidEnvelope
-from limpet.model.envelope.envelope import Envelope, members
+from limpet.model.envelope.record import Envelope, members
 
 _pack: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 

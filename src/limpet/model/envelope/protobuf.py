@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from limpet.errors import InvalidEnvelope
-from limpet.model.envelope.envelope import NUMBER, Envelope
+from limpet.model.envelope.record import NUMBER, Envelope
 from limpet.model.limits import STATE_DEPTH_MAX
 
 _Field: Final[Any] = descriptor_pb2.FieldDescriptorProto
