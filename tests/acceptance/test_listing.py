@@ -174,6 +174,23 @@ async def test_a_damaged_session_does_not_take_its_page_along(stored_url: str, r
         }
 
 
+async def test_a_name_of_another_kind_does_not_take_its_page_along(tmp_path: Path) -> None:
+    """One bit makes a number of an id: the listing leaves the name out, as a load does."""
+    url = f"sqlite:///{tmp_path}/list.db"
+    async with limpet.open(url) as lp:
+        for user in ("ada", "bob"):
+            await lp.create("shop", user, id="one", state={"user:n": 5, "user:m": 6})
+    path = tmp_path / "list.db"
+    conn = apsw.Connection(str(path))
+    conn.execute("UPDATE scopes SET uid = 5 WHERE user = 'ada' AND name = 'user:n'")
+    conn.close()
+    async with limpet.open(url) as lp:
+        page = await lp.list(app="shop", state=True)
+        assert page.states == {head.key: (await lp.get(head.key)).values for head in page.items}
+        assert page.states[Key("shop", "bob", "one")] == {"user:n": 5, "user:m": 6}
+        assert page.states[Key("shop", "ada", "one")] == {"user:m": 6}
+
+
 async def test_an_unreadable_snapshot_costs_time_and_no_state(stored_url: str) -> None:
     """What it stood for is read from the log, as a load does."""
     async with limpet.open(stored_url) as lp:

@@ -573,6 +573,7 @@ class Session(Generic[S]):
         repeat = await self._repeat(draft)
         if repeat is not None:
             return repeat
+        await self._know()  # meanwhile another task may have read a hole into this object
         if self._typed is not None:
             self._typed.check(self.head)
             update = change(self._typed.fresh(self._fields))  # its own: it may be called again

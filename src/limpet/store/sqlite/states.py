@@ -29,6 +29,7 @@ from limpet.store.sqlite.sql import SQL
 Known: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
 Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
 _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
+_MALFORMED = (AssertionError, AttributeError, TypeError, ValueError)  # a value of another kind
 
 
 def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limit: int) -> Page:
@@ -171,8 +172,8 @@ def _next(
         if form == bodies.WHOLE:
             return ScopeValue(version, freeze(msgspec.json.decode(raw)))
         return scope_next(key, before, bodies.scope_op_from(raw))
-    except (Damaged, msgspec.MsgspecError, LimpetError, UnicodeDecodeError) as error:
-        return ScopeValue(version, None, False, str(error))
+    except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
+        return ScopeValue(version, None, False, str(error) or repr(error))
 
 
 def _shared(names: Names, key: Key) -> dict[str, Any]:
