@@ -28,7 +28,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
-from limpet.model.envelope.envelope import Envelope, Format
+from limpet.model.envelope.envelope import Format
+from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head

@@ -115,7 +115,7 @@ if TYPE_CHECKING:
     from limpet.model.diff.merge import Merged, Resolved, merge
     from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
     from limpet.model.envelope import envelope
-    from limpet.model.envelope.envelope import Envelope
+    from limpet.model.envelope.record import Envelope
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -269,7 +269,7 @@ __all__ = [
 _LATER = {
     "Access": "model.state.access",
     "access": "model.state.access",
-    "Envelope": "model.envelope.envelope",
+    "Envelope": "model.envelope.record",
     "Migrated": "model.state.migrations",
     "Migration": "model.state.migrations",
     "MigrationRegistry": "model.state.migrations",

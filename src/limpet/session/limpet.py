@@ -44,7 +44,7 @@ from limpet.store.protocol import Order, Page, Query
 from limpet.store.work import check_lease
 
 if TYPE_CHECKING:
-    from limpet.model.envelope.envelope import Envelope
+    from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
 

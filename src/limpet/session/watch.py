@@ -7,6 +7,7 @@ with, and begins there again, misses nothing and meets nothing twice.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
@@ -42,6 +43,7 @@ async def _entries(
                 yield entry
             if not entries:  # a page may be short, and more follow
                 await bell.wait()
+            await asyncio.sleep(0)  # a store may answer without a pause: let others run
 
 
 class Watching(Door):

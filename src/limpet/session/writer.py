@@ -194,6 +194,7 @@ class Writer:
         repeat = await self._repeat(draft)
         if repeat is not None:
             return repeat
+        await self._know()  # meanwhile another task may have read a hole into what is known
         known, typed = self.known, self.typed
         if typed is not None:
             typed.check(known.head)
