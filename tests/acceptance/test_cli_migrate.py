@@ -77,7 +77,7 @@ def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url:
     examples = {o["fate"]: (o["session"]["id"], o["reason"]) for o in told["outcomes"]}
     assert examples["migratable"] == ("old", "1.0.0 → 2.0.0")
     assert examples["missing"][0] == "ancient"
-    assert "no way leads from schema 0.9.0 to 2.0.0" in examples["missing"][1]
+    assert "no migration path leads from schema 0.9.0 to 2.0.0" in examples["missing"][1]
     assert examples["failed"][0] == "bare"
     assert re.search(
         r"raised KeyError in chats\.\w+, chats\.py line \d+\..* It said: 'plan'$",
