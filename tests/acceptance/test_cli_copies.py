@@ -145,7 +145,7 @@ def test_the_advice_speaks_of_what_a_restore_does(here: Path, command: str) -> N
     """It replaces a whole store; single sessions are carried over."""
     told = run(here, command, "sqlite:///damaged.db").stdout
     assert "the whole" in told
-    assert "carry the state" in told
+    assert "copy the state" in told
 
 
 # --- older schemas ------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ WORDS: list[tuple[tuple[str, ...], str]] = [
     (("backup", "sqlite:///sound.db", "."), "is a directory; name a file in it"),
     (("backup", "sqlite:///sound.db", "sqlite:///f.db"), "Write f.db for it."),
     (("backup", "memory://", "f.db"), "memory:// is kept in the memory of one process"),
-    (("backup", "sound", "f.db"), "it is neither a URL nor a file here"),
+    (("backup", "sound", "f.db"), "it is neither a URL nor an existing file"),
     (("restore", "sqlite:////tmp/b.db", "sqlite:///x.db"), "Write /tmp/b.db for it."),
     (("restore", "sound.db", "x"), "Write the path of a file, as in support.db or ./support"),
     (("restore", "sound.db", "memory://"), "a backup is restored to a file"),

@@ -120,8 +120,8 @@ async def more_wrong(here: Path) -> None:
     ("paging", "shown", "more"),
     [
         ((), ["wrong", "wrong-0", "wrong-1", "wrong-2", "wrong-3"], None),
-        (("--limit", "2"), ["wrong", "wrong-0"], "and 3 more: --skip 2 goes on, --json has all"),
-        (("--limit", "2", "--skip", "2"), ["wrong-1", "wrong-2"], "and 1 more: --skip 4 goes on"),
+        (("--limit", "2"), ["wrong", "wrong-0"], "and 3 more: --skip 2 continues, --json has all"),
+        (("--limit", "2", "--skip", "2"), ["wrong-1", "wrong-2"], "and 1 more: --skip 4 continues"),
         (("--limit", "2", "--skip", "4"), ["wrong-3"], None),
         (("--skip", "9"), [], None),
     ],
@@ -206,7 +206,7 @@ def test_an_app_without_sessions_is_told(here: Path, url: str, how: str) -> None
     code, told = answer(here, "migrate", url, *STATE, how, "--app", "supprot")
     assert (code, told["error"]["code"]) == (3, "session.not_found")
     assert "'supprot'" in told["error"]["message"]
-    assert told["error"]["message"].endswith("Check --app: the sessions here are of support.")
+    assert told["error"]["message"].endswith("Check --app: this store has sessions of support.")
 
 
 def test_one_app_and_all_apps_are_not_asked_for_at_once(here: Path) -> None:
@@ -411,8 +411,8 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--migrations", "no_such:MIGRATIONS"), "there is no module 'no_such'"),
     (("--migrations", "chats.no_such:MIGRATIONS"), "there is no module 'chats.no_such'"),
     (("--migrations", "chats:MIGRATION"), "the module chats has no 'MIGRATION'"),
-    (("--migrations", "chats:NUMBER"), "int 5 is no registry"),
-    (("--migrations", "chats:Chat"), "is no registry"),
+    (("--migrations", "chats:NUMBER"), "int 5 is not a registry"),
+    (("--migrations", "chats:Chat"), "is not a registry"),
     (("--migrations", "chats:EMPTY"), "no version to migrate to"),
     (("--migrations", "broken:X"), "ZeroDivisionError: division by zero (broken.py, line 3)"),
     (("--migrations", "unfinished:X"), "(unfinished.py, line 1)"),

@@ -66,7 +66,7 @@ def test_what_is_neither_a_path_nor_a_url_is_refused(here: Path, args: tuple[str
     """Before anything is opened, with both forms to copy from."""
     code, told = answer(here, *args)
     assert (code, told["error"]["code"]) == (2, "store.url")
-    assert "neither a URL nor a file" in told["error"]["message"]
+    assert "neither a URL nor an existing file" in told["error"]["message"]
     assert not (here / "new").exists()
 
 

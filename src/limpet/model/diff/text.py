@@ -18,7 +18,7 @@ _CELL_CHARS_MAX: Final = 120
 
 
 def lines(changes: Iterable[Change]) -> Iterator[str]:
-    """One line for each change: its sign, its place, and what became of what."""
+    """One line for each change: its sign, its path, the old and the new value."""
     for change in changes:
         values = " → ".join(filter(None, _values(change, _LINE_CHARS_MAX)))
         yield f"{_SIGNS[change.kind]} {place(change)}: {values}"
@@ -53,7 +53,7 @@ def place(change: Change) -> str:
 
 
 def _values(change: Change, chars_max: int) -> tuple[str, str]:
-    """Old and new as people see them; what there is not is empty."""
+    """Old and new value for display; a missing one is empty."""
     match change.kind:
         case Kind.ADD:
             return "", brief(_one(change, change.new), chars_max)
