@@ -48,7 +48,7 @@ def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
 
 
 def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
-    """Indexes that cover every difference of two lists of one length; without sweeps, others too."""
+    """Indexes that cover every difference of two lists of one length; without sweeps, more."""
     if sweeps:
         return places_apart(a, b)
     return [index for index, old in enumerate(a) if old is not b[index]]
