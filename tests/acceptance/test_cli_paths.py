@@ -57,7 +57,7 @@ def test_a_store_is_backed_up_restored_and_migrated_by_path(
     assert answer(here, "verify", "new.db")[1]["events"] == 2
     chats.write_modules(here)
     monkeypatch.syspath_prepend(here)
-    done = run(here, "migrate", "new.db", "--registry", "chats:MIGRATIONS", "--plan")
+    done = run(here, "migrate", "new.db", "--migrations", "chats:MIGRATIONS", "--plan")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -100,7 +100,7 @@ def test_the_table_fits_its_terminal(here: Path, columns: int) -> None:
     async def lease() -> None:
         async with limpet.open(f"sqlite:///{here}/support.db") as lp:
             session = await lp.create("support", "grace" * 12, id="x" * 60, actor="x")
-            await lp.acquire_lock(session.key, "worker-" * 8, lease_seconds=3_600)
+            await lp.acquire_lock(session.key, worker="worker-" * 8, lease_seconds=3_600)
 
     asyncio.run(lease())
     code, shown = run_terminal(here, "status", "support.db", columns=columns)

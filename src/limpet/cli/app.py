@@ -246,7 +246,7 @@ def migrate(
         typer.Option(
             "--migrations",
             metavar="MODULE:NAME",
-            help="The MigrationRegistry, imported from the working directory.",
+            help="The MigrationRegistry to apply.",
         ),
     ],
     state: Annotated[
