@@ -25,8 +25,8 @@ Path: TypeAlias = tuple[str | int, ...]
 Scope: TypeAlias = Literal["session", "app", "user", "temp"]
 
 
-# In every operation a lone name may be given as text: `check` makes a path of it before anything
-# else looks. A type checker is told by the __init__ of each, which msgspec makes by itself.
+# Every operation accepts a single name as text: `check` turns it into a path before anything else
+# reads it. The __init__ of each tells type checkers so; msgspec generates the real one.
 
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -297,7 +297,7 @@ def described(value: object) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:59] + '…'}"
 
 
-_reprs: Final = reprlib.Repr()  # never long, whatever the value
+_reprs: Final = reprlib.Repr()  # always short
 _reprs.maxother = _reprs.maxstring = 60
 _short: Final = _reprs.repr
 

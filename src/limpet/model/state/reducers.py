@@ -166,7 +166,7 @@ class BoundedAppend(Reducer, frozen=True):
 
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
         held, items = _list(old, field), _list(update, field)[-self.n :]
-        if len(items) == self.n:  # whatever was there goes
+        if len(items) == self.n:  # no old item remains
             return Compiled((Set((field,), items),))
         made: list[PlainOp] = [Add((field,), items)] if items or old is MISSING else []
         if (over := len(held) + len(items) - self.n) > 0:
