@@ -156,7 +156,7 @@ async def test_only_the_sessions_of_an_app_are_migrated(lp: limpet.Limpet) -> No
 
 async def test_a_wrong_registry_or_class_is_refused(lp: limpet.Limpet) -> None:
     """Before any session is looked at."""
-    with pytest.raises(errors.InvalidInput, match="is no registry"):
+    with pytest.raises(errors.InvalidInput, match="is not a registry"):
         await lp.migrate({})  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="is no State"):
         await lp.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose

@@ -13,7 +13,7 @@ _LINE_CHARS_MAX: Final = 60
 
 
 def lines(changes: Iterable[Change]) -> Iterator[str]:
-    """One line for each change: its sign, its place, and what became of what."""
+    """One line for each change: its sign, its path, the old and the new value."""
     for change in changes:
         values = " → ".join(filter(None, old_and_new(change, _LINE_CHARS_MAX)))
         yield f"{SIGNS[change.kind]} {place(change)}: {values}"
@@ -31,7 +31,7 @@ def place(change: Change) -> str:
 
 
 def old_and_new(change: Change, chars_max: int) -> tuple[str, str]:
-    """Old and new as people see them; what there is not is empty."""
+    """Old and new value for display; a missing one is empty."""
     match change.kind:
         case Kind.ADD:
             return "", brief(_one(change, change.new), chars_max)

@@ -1,9 +1,10 @@
-"""Envelopes: a state on its way to another system, in bytes that can be checked.
+"""Envelopes: one state for another system, as bytes with a checksum.
 
 An envelope is one state with its schema version, its session's version and the time of writing, in
 JSON, MessagePack or Protocol Buffers. Each format has one way to write a value, so equal envelopes
-are equal bytes; whatever is not the canonical encoding of what it says is refused. The checksum
-covers every other byte and is verified on every decode. docs/envelopes.md is the specification.
+are equal bytes; bytes that are not the canonical encoding of their contents are refused. The
+checksum covers every other byte and is verified on every decode. docs/envelopes.md is the
+specification.
 """
 
 from __future__ import annotations
@@ -86,10 +87,10 @@ def decode(
     *,
     bytes_max: int = ENVELOPE_BYTES_MAX,
 ) -> Envelope:
-    """The envelope in these bytes; the format is told from the first of them if not given.
+    """The envelope in these bytes; if no format is given, the first byte identifies it.
 
-    Bytes that are not one raise InvalidEnvelope, IntegrityViolation or EnvelopeNewer, whatever they
-    are. Reading takes at worst 170 times their memory, which `bytes_max` bounds.
+    Invalid bytes raise InvalidEnvelope, IntegrityViolation or EnvelopeNewer, nothing else. Decoding
+    takes at most 170 times the memory of the bytes, which `bytes_max` limits.
     """
     if not isinstance(raw, (bytes, bytearray, memoryview)):
         raise InvalidEnvelope(f"{type(raw).__name__} was given, not bytes")
@@ -102,7 +103,7 @@ def decode(
         envelope = _read(raw, name)
         return msgspec.structs.replace(envelope, fields=freeze(envelope.fields))
     except RecursionError as error:
-        raise InvalidEnvelope("values are nested too deep for the calls that are left") from error
+        raise InvalidEnvelope("values are nested too deep for the remaining call stack") from error
 
 
 # --- the frame: opening and checksum --------------------------------------------------------------
@@ -117,20 +118,20 @@ def _recognised(raw: bytes) -> Format:
         case first if b"\x80" <= first <= b"\x8f":
             return "msgpack"
         case _:
-            raise InvalidEnvelope("they begin as no envelope does")
+            raise InvalidEnvelope("they do not start like an envelope")
 
 
 def _known(format: Format) -> Format:
     if format not in get_args(Format):
-        raise InvalidInput(f"{format!r} is no format of envelopes. Use json, msgpack or protobuf.")
+        raise InvalidInput(f"{format!r} is not an envelope format. Use json, msgpack or protobuf.")
     return format
 
 
 def _verify(raw: bytes, format: Format) -> None:
-    """Refuse what is damaged before anything is parsed, and only then what is newer."""
+    """Refuse damaged bytes before anything is parsed, and only then a newer format."""
     opening = _OPENINGS[format].match(raw)
     if opening is None:
-        raise InvalidEnvelope(f"they do not begin as an envelope in {format} does")
+        raise InvalidEnvelope(f"they do not start like an envelope in {format}")
     found, number = opening.groups()
     expected = found.decode() if format == "json" else found.hex()
     computed = _checksum(raw, *opening.span(1))
@@ -168,10 +169,10 @@ def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any
         and _SEMVER.fullmatch(schema_version)
     ):
         shown = repr(schema_version[:80]) if isinstance(schema_version, str) else "given"
-        return f"the schema version {shown} is no semantic version, such as 1.4.0"
+        return f"the schema version {shown} is not a semantic version like 1.4.0"
     for name, number in (("state_version", state_version), ("serialized_at_us", serialized_at_us)):
         if type(number) is not int or not 0 <= number <= INT_MAX:
-            return f"{name} is no integer from 0 to {INT_MAX}"
+            return f"{name} is not an integer from 0 to {INT_MAX}"
     return None
 
 
@@ -186,7 +187,7 @@ def _plain(fields: Any, bytes_max: int) -> dict[str, Any]:
 
 
 def _read(raw: bytes, format: Format) -> Envelope:
-    """The contents of bytes whose checksum is right; refused unless they are canonical."""
+    """The contents of bytes whose checksum matches; refused unless they are canonical."""
     codec = _codec(format)
     try:
         envelope = codec.read(raw)
@@ -202,7 +203,7 @@ def _read(raw: bytes, format: Format) -> Envelope:
     if fault:
         raise InvalidEnvelope(fault)
     if fields is not envelope.fields or codec.write(envelope) != raw:
-        raise InvalidEnvelope("they are not the canonical encoding of what they say")
+        raise InvalidEnvelope("they are not the canonical encoding of their contents")
     return envelope
 
 

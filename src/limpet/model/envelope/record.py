@@ -18,7 +18,7 @@ NUMBER: Final = 1  # of the format, the same for all three
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that was decoded and found whole."""
+    """A decoded state whose checksum was verified."""
 
     schema_version: str | None  # SemVer; None for state without a schema
     state_version: int  # the version of the session
@@ -27,7 +27,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     checksum: str  # SHA-256 in hex, of the very bytes: another format, another checksum
 
     def state(self, state_type: type[S], *, migrations: MigrationRegistry | None = None) -> S:
-        """The fields as a State of this class; those of another MAJOR by way of `migrations`.
+        """The fields as an object of this State class; another MAJOR is migrated by `migrations`.
 
         Without a schema version they are read as they are. Raises MigrationError, SchemaViolation.
         """
@@ -37,7 +37,7 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
             raise ExtraMissing("pydantic", "state") from error
         if not (isinstance(state_type, type) and issubclass(state_type, State)):
             raise InvalidInput(
-                f"{described(state_type)} is no State. Pass a class made of limpet.State."
+                f"{described(state_type)} is not a State. Pass a subclass of limpet.State."
             )
         version = self.schema_version
         return decode_fields(state_type, self.fields, schema_version=version, migrations=migrations)

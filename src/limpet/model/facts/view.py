@@ -1,4 +1,4 @@
-"""What a fact's fold and bound may read of a head, without knowing the head."""
+"""What a fact may read of a head, without importing the head."""
 
 from __future__ import annotations
 
