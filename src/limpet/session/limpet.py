@@ -60,6 +60,14 @@ from limpet.session.watch import feed_of, watch
 from limpet.store import cursor as cursors
 from limpet.store.cursor import check_app, check_position
 from limpet.store.doctor import read_checks
+from limpet.store.leases import (
+    Leases,
+    check_claim,
+    check_lease,
+    check_lease_seconds,
+    check_retry_seconds,
+    check_worker,
+)
 from limpet.store.open import open_store, refuse_uncopied
 from limpet.store.protocol import (
     Backups,
@@ -77,14 +85,6 @@ from limpet.store.protocol import (
     Store,
 )
 from limpet.store.select import check_limit, check_tail
-from limpet.store.work import (
-    Work,
-    check_claim,
-    check_lease,
-    check_lease_seconds,
-    check_retry_seconds,
-    check_worker,
-)
 
 if TYPE_CHECKING:
     from limpet.model.envelope.envelope import Envelope
@@ -815,9 +815,9 @@ class Limpet:
             raise StoreForked
         return self._store
 
-    def _work_now(self) -> Work:
+    def _work_now(self) -> Leases:
         store = self._store_now()
-        if not isinstance(store, Work):
+        if not isinstance(store, Leases):
             raise InvalidQuery(f"{self.url} gives no leases: its store is without work")
         return store
 

@@ -13,10 +13,10 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed
 from limpet.model.limits import PRIORITY_MAX
+from limpet.store.leases import span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.writer import Writer
-from limpet.store.work import span_us
 
 
 class Desk:
