@@ -30,7 +30,6 @@ from limpet.errors import (
 from limpet.store.doctor import damage, finding_line
 from limpet.store.logs import SQLITE
 from limpet.store.protocol import Progress, Report, Restored
-from limpet.store.sqlite.audit import audit_copy
 from limpet.store.sqlite.connect import (
     DAMAGED_HEADER,
     SCHEMA,
@@ -44,6 +43,7 @@ from limpet.store.sqlite.connect import (
 from limpet.store.sqlite.files import first_bytes, locked, part_beside, refuse_open
 from limpet.store.sqlite.header import is_dump, kind_of
 from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.verify import verify_copy
 
 _PAGES_PER_STEP: Final = 1_000
 _EPOCH_BITS: Final = 20  # below the milliseconds of the clock: positions between two restores
@@ -374,7 +374,7 @@ def _copy(
                 if progress is not None:
                     progress(running.page_count - running.remaining, running.page_count)
         copy.pragma("journal_mode", "delete")  # one file, no -wal beside it
-        report = audit_copy(copy, checking) if verify else None
+        report = verify_copy(copy, checking) if verify else None
         copy.pragma("journal_mode", "wal")
         return report
     finally:

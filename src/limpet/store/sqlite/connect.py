@@ -35,8 +35,8 @@ from limpet.errors import (
 )
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import ledger
-from limpet.store.sqlite.disks import is_full
 from limpet.store.sqlite.files import being_restored
+from limpet.store.sqlite.filesystems import is_full
 from limpet.store.sqlite.header import APPLICATION_ID, kind_of
 
 SCHEMA: Final = 3

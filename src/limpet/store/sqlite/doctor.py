@@ -15,8 +15,8 @@ import apsw
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
 from limpet.store.sqlite.connect import SCHEMA
-from limpet.store.sqlite.disks import NETWORK, Room, file_system, room
 from limpet.store.sqlite.files import first_bytes
+from limpet.store.sqlite.filesystems import NETWORK, Room, file_system, room
 from limpet.store.sqlite.header import APPLICATION_ID
 from limpet.store.sqlite.wal import CHECKPOINT_PAGES
 

@@ -51,15 +51,15 @@ from limpet.store.protocol import (
 )
 from limpet.store.scopes import Scopes
 from limpet.store.select import newest_since
-from limpet.store.sqlite import doctor, heads, remove
+from limpet.store.sqlite import doctor, erasure, heads
 from limpet.store.sqlite import states as states_of
-from limpet.store.sqlite.audit import Audit
 from limpet.store.sqlite.backup import back_up
 from limpet.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close, translate
-from limpet.store.sqlite.disks import refuse_network
+from limpet.store.sqlite.filesystems import refuse_network
+from limpet.store.sqlite.leases import Leases
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.work import Desk
+from limpet.store.sqlite.verify import Verification
 from limpet.store.sqlite.writer import Job, Writer
 from limpet.store.threads import in_thread
 
@@ -117,27 +117,27 @@ class SQLiteStore:
         return self._write().submit(Job(commits, None))
 
     async def delete(self, key: Key) -> bool:
-        job = Job((), partial(self._remove, remove.delete, key), "change")
+        job = Job((), partial(self._remove, erasure.delete, key), "change")
         deleted: bool = await self._write().submit(job)
         return deleted
 
     async def erase(self, key: Key) -> Erasure | None:
-        job = Job((), partial(self._remove, remove.erase, key), "change")
-        erasure: Erasure | None = await self._write().submit(job)
+        job = Job((), partial(self._remove, erasure.erase, key), "change")
+        certificate: Erasure | None = await self._write().submit(job)
         # Also when it was erased before: that process may have died between there and here.
-        if erasure is not None and await self._write().submit(
-            Job((), remove.is_unfinished, "change")
+        if certificate is not None and await self._write().submit(
+            Job((), erasure.is_unfinished, "change")
         ):
             await self._overwrite()
-        return erasure
+        return certificate
 
     async def _overwrite(self) -> None:
         """Let nothing of what was erased be left in the files. Others write between the steps."""
         while await self._write().submit(Job((), Writer.purge_some, "change")):
             pass
-        await self._write().submit(Job((), remove.rewrite, "change"))
+        await self._write().submit(Job((), erasure.rewrite, "change"))
         deadline = time.monotonic() + self._database.busy_seconds
-        while not await self._write().submit(Job((), remove.finish, "change")):
+        while not await self._write().submit(Job((), erasure.finish, "change")):
             if time.monotonic() > deadline:
                 raise StoreBusy(f"{self._database.where} (erased, but its log is still read)")
             await asyncio.sleep(0.01)
@@ -150,21 +150,21 @@ class SQLiteStore:
     async def claim(
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
-        return await self._at_desk(
-            lambda desk: desk.claim(worker, limit, lease_seconds, app), "lease"
+        return await self._lease(
+            lambda leases: leases.claim(worker, limit, lease_seconds, app), "lease"
         )
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        return await self._at_desk(lambda desk: desk.renew(lease, lease_seconds), "change")
+        return await self._lease(lambda leases: leases.renew(lease, lease_seconds), "change")
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
-        return await self._at_desk(lambda desk: desk.release(lease, retry_seconds), "change")
+        return await self._lease(lambda leases: leases.release(lease, retry_seconds), "change")
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        return await self._at_desk(lambda desk: desk.acquire(key, worker, lease_seconds), "lease")
+        return await self._lease(lambda leases: leases.acquire(key, worker, lease_seconds), "lease")
 
-    async def _at_desk(self, ask: Callable[[Desk], T], asked: Asked) -> T:
-        job = Job((), lambda writer: ask(Desk(writer, self._clock)), asked)
+    async def _lease(self, ask: Callable[[Leases], T], asked: Asked) -> T:
+        job = Job((), lambda writer: ask(Leases(writer, self._clock)), asked)
         answer: T = await self._write().submit(job)
         return answer
 
@@ -236,7 +236,7 @@ class SQLiteStore:
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         self._check()
 
-        return await self._apart(lambda conn: Audit(conn, self._codec).run(key, progress))
+        return await self._apart(lambda conn: Verification(conn, self._codec).run(key, progress))
 
     async def examine(self) -> tuple[Check, ...]:
         self._check()

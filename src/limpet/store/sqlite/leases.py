@@ -1,4 +1,4 @@
-"""Claims and leases, on the writer's thread: each in one transaction, so never two at once."""
+"""Leases on the writer's thread: each change is one transaction, so no two claims run at once."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.writer import Writer
 
 
-class Desk:
-    """Where leases are given and taken back. The clock is read under the write lock."""
+class Leases:
+    """Grants, renews and ends leases. The clock is read under the write lock."""
 
     def __init__(self, writer: Writer, clock: Callable[[], int]) -> None:
         self._writer, self._clock = writer, clock

@@ -54,7 +54,7 @@ _ORPHANS: Final = (
 )
 
 
-class Audit:
+class Verification:
     """One reading of the database on a connection of its own. Changes nothing."""
 
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
@@ -239,7 +239,7 @@ class Audit:
             yield from names.add(stored[:3], row)
 
 
-def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
+def verify_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
     """Verify a copy that nobody else has open, whatever its schema, and leave it as it is.
 
     An older one is read as this release would: brought forward in a transaction that is undone.
@@ -248,7 +248,7 @@ def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
     try:
         for number in range(int(conn.pragma("user_version")) + 1, SCHEMA + 1):
             migrate(conn, number)
-        return Audit(conn, Codec(None)).read(None, progress)
+        return Verification(conn, Codec(None)).read(None, progress)
     except apsw.NoMemError:
         raise  # says nothing about what is stored
     except apsw.Error as error:
