@@ -218,7 +218,7 @@ async def test_housekeeping_that_fails_is_told(heard: Heard, store: SQLiteStore)
 
     def spoil(writer: Any) -> None:
         writer.conn.execute("ALTER TABLE purges RENAME TO elsewhere")
-        writer.note_purge()
+        writer.purging = True
 
     await on_writer(store, spoil)
     assert (await heard.until("housekeeping failed"))["error"] == "SQLError"

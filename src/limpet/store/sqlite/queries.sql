@@ -1,4 +1,4 @@
--- The statements of the store, by name.
+-- The statements of the store, by name. What stands in braces is put in by sql.py.
 
 -- name: head
 SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?
@@ -16,10 +16,10 @@ SELECT {event} FROM events WHERE id = ? AND sid = ?
 SELECT {event} FROM events WHERE sid = ? AND seq = ?
 
 -- name: events_after
-SELECT {event} FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
+SELECT {event} FROM events WHERE sid = ? AND seq > ? AND ({types}) ORDER BY seq LIMIT ?
 
 -- name: events_last
-SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+SELECT {event} FROM events WHERE sid = ? AND seq < ? AND ({types}) ORDER BY seq DESC LIMIT ?
 
 -- name: pending_since
 -- Where the oldest of so many pending inputs stands: goes back along the index, and no further.
@@ -40,7 +40,7 @@ WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
   AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
 ORDER BY e.pos LIMIT ?6
 
--- name: feed_places
+-- name: feed_positions
 SELECT e.pos, s.app, s.user, s.id, s.uid, e.seq
 FROM events e JOIN sessions s ON s.sid = e.sid
 WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
@@ -51,7 +51,7 @@ ORDER BY e.pos LIMIT ?6
 SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 
 -- name: feed_issued
--- The highest position that was ever given, also to events that are gone.
+-- The highest position that was ever handed out, also to events that are gone.
 SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'
 
 -- name: feed_forget
@@ -223,3 +223,89 @@ DELETE FROM purges WHERE sid = ?
 
 -- name: purge_some
 DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE sid = ? LIMIT ?)
+
+-- name: set_overwrite
+-- Something was erased, and its bytes may still be in the files.
+INSERT OR REPLACE INTO meta VALUES ('overwrite', 1)
+
+-- name: drop_overwrite
+DELETE FROM meta WHERE name = 'overwrite'
+
+-- name: erasure_unfinished
+SELECT 1 FROM meta WHERE name = 'overwrite' UNION ALL SELECT 1 FROM purges
+
+-- name: meta
+SELECT value FROM meta WHERE name = ?
+
+-- name: put_meta
+INSERT OR REPLACE INTO meta VALUES (?, ?)
+
+-- name: ledger_counts
+-- What the tables hold of ended sessions, for comparison with the ledger.
+SELECT (SELECT count(*) FROM sessions WHERE deleted_us IS NOT NULL),
+       (SELECT coalesce(sum(tomb_crc), 0) FROM sessions WHERE deleted_us IS NOT NULL),
+       (SELECT count(*) FROM erased), (SELECT coalesce(sum(crc), 0) FROM erased)
+
+-- name: count_definitions
+SELECT count(*) FROM sqlite_schema
+
+-- The statements of verification, which reads everything.
+
+-- name: definitions
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^'
+
+-- name: count_sessions
+SELECT count(*) FROM sessions WHERE deleted_us IS NULL
+
+-- name: next_session
+SELECT {head} FROM sessions WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1
+
+-- name: stored_events
+SELECT {event}, salt, digest, pos FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200
+
+-- name: snapshot_seq
+SELECT seq FROM snapshots WHERE sid = ?
+
+-- name: due_times
+SELECT runnable_us, deadline_us FROM sessions WHERE sid = ?
+
+-- name: labels_of
+SELECT app, name, value, created_us, sid, user FROM labels WHERE app = ? AND created_us = ? AND sid = ?
+
+-- name: all_scopes
+SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes
+ORDER BY app, user, name, version
+
+-- name: count_scope_rows
+-- Of living sessions: as many as their events have operations on shared names.
+SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL
+
+-- name: tombstones
+SELECT {head}, tomb_crc FROM sessions WHERE deleted_us IS NOT NULL
+
+-- name: all_erased
+SELECT key_hash, version, link, erased_us, crc FROM erased
+
+-- name: all_meta
+SELECT name, value FROM meta
+
+-- name: last_position
+SELECT coalesce(max(pos), 0) FROM events
+
+-- name: orphans
+SELECT 'event', count(*) FROM events
+WHERE sid NOT IN (SELECT sid FROM sessions) AND sid NOT IN (SELECT sid FROM purges)
+UNION ALL
+SELECT 'label', count(*) FROM labels WHERE sid NOT IN (SELECT sid FROM sessions)
+UNION ALL
+SELECT 'snapshot', count(*) FROM snapshots
+WHERE sid NOT IN (SELECT sid FROM sessions) AND sid NOT IN (SELECT sid FROM purges)
+
+-- The questions of the doctor.
+
+-- name: unfinished_removals
+-- Logs of ended sessions that still have rows, and how many of those sessions were erased.
+SELECT count(*), coalesce(sum(sid NOT IN (SELECT sid FROM sessions)), 0) FROM purges
+
+-- name: newest_update
+SELECT max(updated_us) FROM sessions

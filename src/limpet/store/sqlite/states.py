@@ -138,11 +138,10 @@ def _names_of(reader: Reader, owners: list[tuple[str, str]]) -> Names:
 def _next(
     reader: Reader, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]
 ) -> ScopeValue:
-    """The value after one more row of a name. One that cannot be read is told, not raised."""
-    version, base, form, flags, body, crc, uid, seq = row
+    """The value after one more row of a name. One that cannot be read has `damage` set."""
+    version, _, form = row[:3]
     try:
-        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
-        raw = reader.codec.unpack(flags, body, crc, lambda: place, bound=True)
+        raw = reader.scopes.raw(key, row)
         if form == bodies.DELETED:
             return ScopeValue(version, None, True)
         if form == bodies.WHOLE:
