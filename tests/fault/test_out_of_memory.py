@@ -22,7 +22,7 @@ from limpet.model.keys import Key
 from limpet.model.state.update import plan_update
 from limpet.store import codec
 from limpet.store.protocol import Place
-from limpet.store.sqlite import backup
+from limpet.store.sqlite.file import backup
 from limpet.store.sqlite.verify import Verification
 from tests.support import postgres
 from tests.support.seal import FixedKeySeal

@@ -21,9 +21,9 @@ from limpet.errors import (
 )
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Progress, Report, Restored, Seal, Store
-from limpet.store.sqlite.backup import back_up, restore
-from limpet.store.sqlite.connect import Database, close
-from limpet.store.sqlite.filesystems import refuse_network
+from limpet.store.sqlite.file.backup import back_up, restore
+from limpet.store.sqlite.file.connect import Database, close
+from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.threads import in_thread
 

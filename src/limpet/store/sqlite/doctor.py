@@ -14,12 +14,12 @@ import apsw
 
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
-from limpet.store.sqlite.files import first_bytes
-from limpet.store.sqlite.filesystems import NETWORK, Room, file_system, room
-from limpet.store.sqlite.header import APPLICATION_ID
-from limpet.store.sqlite.schema import SCHEMA
+from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
+from limpet.store.sqlite.file.header import APPLICATION_ID
+from limpet.store.sqlite.file.locks import first_bytes
+from limpet.store.sqlite.file.schema import SCHEMA
+from limpet.store.sqlite.file.wal import CHECKPOINT_PAGES
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.wal import CHECKPOINT_PAGES
 
 PAGE_BYTES: Final = 4_096
 SPACE_BYTES_MIN: Final = 64 * 2**20  # less, and less than 5 % of the disk: a problem

@@ -27,9 +27,9 @@ from limpet.errors import (
     StoreUnopened,
 )
 from limpet.store.codec import Damaged
-from limpet.store.sqlite.files import being_restored
-from limpet.store.sqlite.filesystems import is_full
-from limpet.store.sqlite.header import kind_of
+from limpet.store.sqlite.file.filesystems import is_full
+from limpet.store.sqlite.file.header import kind_of
+from limpet.store.sqlite.file.locks import being_restored
 
 DIRECTORY: Final = "it is a directory; name a file"
 DAMAGED_HEADER: Final = (

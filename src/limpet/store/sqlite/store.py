@@ -45,10 +45,10 @@ from limpet.store.protocol import (
     Seal,
 )
 from limpet.store.sqlite import doctor, erasure, feed
-from limpet.store.sqlite.backup import back_up
-from limpet.store.sqlite.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.failures import translate
-from limpet.store.sqlite.filesystems import refuse_network
+from limpet.store.sqlite.file.backup import back_up
+from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
+from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.jobs import Job
 from limpet.store.sqlite.leases import Leases
 from limpet.store.sqlite.reader import Reader

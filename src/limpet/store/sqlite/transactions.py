@@ -9,9 +9,9 @@ import apsw
 
 from limpet.store.cache import Cache
 from limpet.store.codec import Codec
-from limpet.store.sqlite.connect import Database, close
+from limpet.store.sqlite.file.connect import Database, close
+from limpet.store.sqlite.file.wal import RESTART_SECONDS_MAX, Wal
 from limpet.store.sqlite.reader import Reader
-from limpet.store.sqlite.wal import RESTART_SECONDS_MAX, Wal
 
 
 class WriteConnection:

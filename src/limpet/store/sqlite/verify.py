@@ -23,8 +23,8 @@ from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
 from limpet.store.sqlite import ledger, rows
 from limpet.store.sqlite.feed import last_position
+from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
-from limpet.store.sqlite.schema import SCHEMA, migrate
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Snapshot, Stored, verify_session
 

@@ -24,8 +24,8 @@ from limpet.store.codec import Codec
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import erasure
 from limpet.store.sqlite.batch import Batch
-from limpet.store.sqlite.connect import Database
 from limpet.store.sqlite.failures import write_failure
+from limpet.store.sqlite.file.connect import Database
 from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer
 from limpet.store.sqlite.snapshots import Snapshots
 from limpet.store.sqlite.transactions import WriteConnection

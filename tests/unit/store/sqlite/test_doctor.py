@@ -13,7 +13,7 @@ from limpet import Check, Diagnosis, Key
 from limpet.store.clock import Clock, wall_ns
 from limpet.store.doctor import size
 from limpet.store.sqlite import doctor, erasure
-from limpet.store.sqlite.filesystems import Room, room
+from limpet.store.sqlite.file.filesystems import Room, room
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seal import FixedKeySeal
 

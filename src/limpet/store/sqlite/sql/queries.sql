@@ -1,4 +1,4 @@
--- The statements of the store, by name. What stands in braces is put in by sql.py.
+-- Reading and writing sessions. What stands in braces is put in by __init__.py.
 
 -- name: head
 SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?
@@ -53,12 +53,6 @@ SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 -- name: feed_issued
 -- The highest position that was ever handed out, also to events that are gone.
 SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'
-
--- name: feed_forget
-DELETE FROM sqlite_sequence WHERE name = 'events'
-
--- name: feed_begin
-INSERT INTO sqlite_sequence VALUES ('events', ?)
 
 -- name: is_pending
 SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
@@ -170,23 +164,6 @@ UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, dea
     schema_version = ?
 WHERE sid = ?
 
--- name: due_priority
-SELECT priority FROM sessions WHERE runnable_us IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
-
--- name: due
-SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
-
--- name: due_priority_in_app
-SELECT priority FROM sessions WHERE app = ? AND runnable_us IS NOT NULL AND priority < ?
-ORDER BY priority DESC LIMIT 1
-
--- name: due_in_app
-SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
-ORDER BY runnable_us, sid LIMIT ?
-
--- name: set_lease
-UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, runnable_us = ? WHERE sid = ?
-
 -- name: add_label
 INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?, ?, ?)
 
@@ -195,117 +172,3 @@ DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? A
 
 -- name: put_snapshot
 INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc) VALUES (?, ?, ?, ?, ?)
-
--- name: drop_snapshot
-DELETE FROM snapshots WHERE sid = ?
-
--- name: bury
-UPDATE sessions SET deleted_us = ?, tomb_crc = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
-                    runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL WHERE sid = ?
-
--- name: tomb_crc
-SELECT tomb_crc FROM sessions WHERE sid = ?
-
--- name: drop_session
-DELETE FROM sessions WHERE sid = ?
-
--- name: add_erased
-INSERT INTO erased (key_hash, version, link, erased_us, crc) VALUES (?, ?, ?, ?, ?)
-
--- name: add_purge
-INSERT OR IGNORE INTO purges (sid) VALUES (?)
-
--- name: next_purge
-SELECT sid FROM purges WHERE sid NOT IN (SELECT sid FROM sessions WHERE deleted_us IS NULL) LIMIT 1
-
--- name: drop_purge
-DELETE FROM purges WHERE sid = ?
-
--- name: purge_some
-DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE sid = ? LIMIT ?)
-
--- name: set_overwrite
--- Something was erased, and its bytes may still be in the files.
-INSERT OR REPLACE INTO meta VALUES ('overwrite', 1)
-
--- name: drop_overwrite
-DELETE FROM meta WHERE name = 'overwrite'
-
--- name: erasure_unfinished
-SELECT 1 FROM meta WHERE name = 'overwrite' UNION ALL SELECT 1 FROM purges
-
--- name: meta
-SELECT value FROM meta WHERE name = ?
-
--- name: put_meta
-INSERT OR REPLACE INTO meta VALUES (?, ?)
-
--- name: ledger_counts
--- What the tables hold of ended sessions, for comparison with the ledger.
-SELECT (SELECT count(*) FROM sessions WHERE deleted_us IS NOT NULL),
-       (SELECT coalesce(sum(tomb_crc), 0) FROM sessions WHERE deleted_us IS NOT NULL),
-       (SELECT count(*) FROM erased), (SELECT coalesce(sum(crc), 0) FROM erased)
-
--- name: count_definitions
-SELECT count(*) FROM sqlite_schema
-
--- The statements of verification, which reads everything.
-
--- name: definitions
-SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^'
-
--- name: count_sessions
-SELECT count(*) FROM sessions WHERE deleted_us IS NULL
-
--- name: next_session
-SELECT {head} FROM sessions WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1
-
--- name: stored_events
-SELECT {event}, salt, digest, pos FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200
-
--- name: snapshot_seq
-SELECT seq FROM snapshots WHERE sid = ?
-
--- name: due_times
-SELECT runnable_us, deadline_us FROM sessions WHERE sid = ?
-
--- name: labels_of
-SELECT app, name, value, created_us, sid, user FROM labels WHERE app = ? AND created_us = ? AND sid = ?
-
--- name: all_scopes
-SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes
-ORDER BY app, user, name, version
-
--- name: count_scope_rows
--- Of living sessions: as many as their events have operations on shared names.
-SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL
-
--- name: tombstones
-SELECT {head}, tomb_crc FROM sessions WHERE deleted_us IS NOT NULL
-
--- name: all_erased
-SELECT key_hash, version, link, erased_us, crc FROM erased
-
--- name: all_meta
-SELECT name, value FROM meta
-
--- name: last_position
-SELECT coalesce(max(pos), 0) FROM events
-
--- name: orphans
-SELECT 'event', count(*) FROM events
-WHERE sid NOT IN (SELECT sid FROM sessions) AND sid NOT IN (SELECT sid FROM purges)
-UNION ALL
-SELECT 'label', count(*) FROM labels WHERE sid NOT IN (SELECT sid FROM sessions)
-UNION ALL
-SELECT 'snapshot', count(*) FROM snapshots
-WHERE sid NOT IN (SELECT sid FROM sessions) AND sid NOT IN (SELECT sid FROM purges)
-
--- The questions of the doctor.
-
--- name: unfinished_removals
--- Logs of ended sessions that still have rows, and how many of those sessions were erased.
-SELECT count(*), coalesce(sum(sid NOT IN (SELECT sid FROM sessions)), 0) FROM purges
-
--- name: newest_update
-SELECT max(updated_us) FROM sessions

@@ -1,7 +1,9 @@
-"""The named statements of queries.sql.
+"""The SQL of the SQLite store, in files beside this module.
 
-A statement may have parts in braces: lists of columns, and the condition on event types. `SQL` has
-every statement with its usual parts; `compose` puts others in their place.
+`queries.sql`, `leases.sql`, `erasure.sql`, `verify.sql`, `doctor.sql` and `schema.sql` hold named
+statements; the numbered files are migrations. A statement may have parts in braces: lists of
+columns, and the condition on event types. `SQL` has every statement with its usual parts; `compose`
+puts others in their place. Only pages of heads, whose filters vary, are built in `heads.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Final
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
 
+_FILES: Final = ("queries", "leases", "erasure", "verify", "doctor", "schema")
 ALL_TYPES: Final = "TRUE"
 _PARTS: Final = {
     "head": HEAD_COLUMNS,
@@ -24,10 +27,17 @@ _PARTS: Final = {
 }
 
 
+def script(name: str) -> str:
+    """The text of one file."""
+    return Path(__file__).with_name(f"{name}.sql").read_text()
+
+
 def _load() -> dict[str, str]:
-    text = Path(__file__).with_name("queries.sql").read_text()
-    blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    return {name: body.strip() for name, body in zip(blocks[::2], blocks[1::2], strict=True)}
+    found: dict[str, str] = {}
+    for name in _FILES:
+        blocks = re.split(r"^-- name: (\w+)\n", script(name), flags=re.MULTILINE)[1:]
+        found |= dict(zip(blocks[::2], map(str.strip, blocks[1::2]), strict=True))
+    return found
 
 
 _TEXTS: Final = _load()

@@ -1,22 +1,21 @@
 """The schema of a database file: which one it has, and the migrations to this release's.
 
-Each migration is a numbered .sql file. A file is migrated when it is opened to be written, in one
-transaction under the write lock; a file that is only read stays as it is.
+Each migration is a numbered file in `sql/`. A database is migrated when it is opened to be written,
+in one transaction under the write lock; one that is only read stays as it is.
 """
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 import apsw
 
 from limpet.store.sqlite import ledger
-from limpet.store.sqlite.header import APPLICATION_ID
-from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.file.header import APPLICATION_ID
+from limpet.store.sqlite.sql import SQL, script
 
 SCHEMA: Final = 3
 
@@ -34,8 +33,7 @@ def schema_of(conn: apsw.Connection) -> int:
 
 def migrate(conn: apsw.Connection, number: int) -> None:
     """One step, inside the caller's transaction."""
-    sql = Path(__file__).with_name(f"{number:04}.sql").read_text()
-    for _ in conn.execute(sql):
+    for _ in conn.execute(script(f"{number:04}")):
         pass
     if number == 1:
         secret = os.urandom(32)

@@ -35,8 +35,8 @@ from limpet.store.sqlite.failures import (
     unread,
     unrecognised,
 )
-from limpet.store.sqlite.filesystems import is_full
-from limpet.store.sqlite.schema import SCHEMA, begin_ledger, migrate_all, schema_of
+from limpet.store.sqlite.file.filesystems import is_full
+from limpet.store.sqlite.file.schema import SCHEMA, begin_ledger, migrate_all, schema_of
 
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
