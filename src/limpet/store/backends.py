@@ -7,6 +7,7 @@ record by the URL's scheme. PostgreSQL's driver is an extra, so it is imported w
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol
@@ -17,9 +18,7 @@ import msgspec
 from limpet.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Progress, Report, Restored, Seal, Store
-from limpet.store.sqlite.file.backup import back_up, restore
-from limpet.store.sqlite.file.connect import Database, close
-from limpet.store.sqlite.file.filesystems import refuse_network
+from limpet.store.sqlite.file.backup import back_up_file, restore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.threads import in_thread
 
@@ -163,17 +162,8 @@ async def _backup_sqlite(
     progress: Progress | None,
     checking: Progress | None,
 ) -> Report | None:
-    path = sqlite_path(url)
-    refuse_network(path)
-    database = Database(path, sync=_sync(url), vfs=None, looking=True)
-
-    def run() -> Report | None:
-        close(database.recognise(older=True))
-        report = back_up(database, target, progress, verify=verify, checking=checking)
-        database.refuse_written()
-        return report
-
-    return await in_thread(run)
+    copy = partial(back_up_file, sqlite_path(url), target, sync=_sync(url))
+    return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
 
 
 def _restore_sqlite(

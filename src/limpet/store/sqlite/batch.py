@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, ScopeKey, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
-from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store import bodies
-from limpet.store.cache import TAIL_BYTES_MAX, TAIL_MAX, Cache, Live, LiveScope
+from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.plan import Plan
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
@@ -55,14 +53,7 @@ class Batch:
         """After the database has committed: bring the cache up to date; the sessions touched."""
         lives, era = self._lives, self._cache.era
         for key, rec in self.plan.records:
-            live = lives[key]
-            live.delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
-            if len(rec.raw) > TAIL_BYTES_MAX:
-                live.tail = ()  # too large to keep: it is read when asked for
-            elif rec.event.type == PROCESSED:  # events in the tail have changed
-                live.tail = (rec.event,)
-            else:
-                live.tail = (*live.tail[1 - TAIL_MAX :], rec.event)
+            lives[key].add(rec)
         touched = []
         for key, fold in self.plan.folds.items():
             live = lives[key]
@@ -82,13 +73,10 @@ class Batch:
         form, raw, since_base = bodies.scope_body(
             write, -1 if before is None else before.since_base
         )
-        version = write.at.version
-        base = version if form != bodies.BY_OP or before is None else before.base
+        base = write.at.version if form != bodies.BY_OP or before is None else before.base
         self._scopes[write.key] = LiveScope(write.at, base, since_base, self._cache.era)
         uid = self.plan.folds[key].head.uid
-        place = bodies.scope_place(write.key, version, base, form, uid, write.seq)
-        packed = self._codec.pack(raw, place, bound=True)
-        return (*write.key, version, base, form, *packed, rows.pack_id(uid), write.seq)
+        return rows.scope_row(write, base, form, raw, uid, self._codec)
 
     def _add_session(self, key: Key, fold: Fold) -> None:
         head = fold.head
@@ -107,9 +95,8 @@ class Batch:
             ],
         )
         for key, rec in self.plan.records:
-            if rec.event.type == PROCESSED and rec.event.data is not None:
-                at_us, sid = rec.event.at_us, lives[key].sid
-                done = [(at_us, sid, seq) for seq in rec.event.data["seqs"]]
+            done = rows.processed_rows(lives[key].sid, rec)
+            if done:
                 self._conn.executemany(SQL["set_processed"], done)
 
     def _write_cold(self, before: Head, after: Head, sid: int) -> None:

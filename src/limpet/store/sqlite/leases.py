@@ -8,7 +8,6 @@ from typing import Any
 import apsw
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.due import runnable_us
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed
@@ -98,8 +97,7 @@ class Leases:
         return after, now_us
 
     def _write(self, sid: int, head: Head) -> None:
-        values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
-        self._writes.conn.execute(SQL["set_lease"], values)
+        self._writes.conn.execute(SQL["set_lease"], rows.lease_row(sid, head))
 
     def _settle(self, key: Key, fence: int, lease_us: int | None, worker: str | None) -> None:
         """After the commit: what the writer remembers of the session is leased so too."""

@@ -28,7 +28,7 @@ from limpet.store.pages import Room, bare, newest, within
 from limpet.store.protocol import Erasure, Place
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.scopes import ScopeReader
-from limpet.store.sqlite.sql import ALL_TYPES, SQL, compose
+from limpet.store.sqlite.sql import SQL, compose, select_types
 
 _PAGE = 500
 _BACK = 32
@@ -108,7 +108,7 @@ class Reader:
         damaged: list[int] = []
         size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
         seq = fold.head.version
-        while page := self._sized(sid, head.uid, "events_after", (seq, _PAGE), room := Room()):
+        while page := self._sized(sid, head.uid, "events_after", seq, _PAGE, room := Room()):
             if page[-1][0].seq <= seq:
                 break  # an index out of order would never end
             for event, _ in page:
@@ -156,34 +156,41 @@ class Reader:
         sid: int,
         uid: str,
         name: str,
-        *args: Any,
-        types: str = ALL_TYPES,
+        start: int,
+        limit: int,
+        *,
+        types: tuple[str, ...] | None = None,
         room: Room | None = None,
     ) -> tuple[Event, ...]:
-        """A page of a statement's events; rows that cannot be read at all are stood in for.
-
-        `types` is the statement's condition on event types, as `select_types` returns it.
-        """
-        return bare(self._sized(sid, uid, name, args, room or Room(), types))
+        """A page of a statement's events; rows that cannot be read at all are stood in for."""
+        return bare(self._sized(sid, uid, name, start, limit, room or Room(), types))
 
     def _sized(
         self,
         sid: int,
         uid: str,
         name: str,
-        args: tuple[Any, ...],
+        start: int,
+        limit: int,
         room: Room,
-        types: str = ALL_TYPES,
+        types: tuple[str, ...] | None = None,
     ) -> list[tuple[Event, int]]:
         codec, used = self.codec, room.used
+        chosen, chosen_args = select_types(types)
+        args = (sid, start, *chosen_args, limit)
         try:  # row by row: none is read that does not fit the page
-            with closing(self.conn.execute(compose(name, types=types), (sid, *args))) as found:
+            with closing(self.conn.execute(compose(name, types=chosen), args)) as found:
                 return within(room, (rows.sized_event(row, uid, codec) for row in found))
         except (apsw.CorruptError, UnicodeDecodeError):
             # Some row is broken: read each by itself, so that only that one is lost.
             room.used = used
-            seqs = self._rows(compose(name, event="seq", types=types), (sid, *args))
+            seqs = self._rows(compose(name, event="seq", types=chosen), args)
             return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
+
+    def oldest_pending(self, sid: int, count: int) -> int | None:
+        """The seq of the oldest of so many pending inputs; None if there are none."""
+        found: int | None = self.conn.execute(SQL["pending_since"], (sid, count)).get
+        return found
 
     def newest(
         self, sid: int, head: Head, limit: int, since_us: int | None, room: Room
@@ -193,8 +200,8 @@ class Reader:
         found: list[Event] = []
         past = head.version + 1
         while len(found) < limit and not room.full:
-            args = (past, min(size, limit - len(found)))
-            page = self.events(sid, head.uid, "events_last", *args, room=room)
+            most = min(size, limit - len(found))
+            page = self.events(sid, head.uid, "events_last", past, most, room=room)
             found += page
             if not page or page[-1].seq >= past:
                 break  # the beginning, or an index out of order that would never end
@@ -209,6 +216,10 @@ class Reader:
             return rows.sized_event(row, uid, self.codec)
         except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
             return rows.lost_event(seq, f"has a row that cannot be read ({error})"), 0
+
+    def event_from(self, row: tuple[Any, ...], uid: str) -> Event:
+        """The event in a row of EVENT_COLUMNS."""
+        return rows.event_from(row, uid, self.codec)
 
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()

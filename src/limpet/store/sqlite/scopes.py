@@ -75,7 +75,7 @@ class ScopeReader:
         version, base, form = steps[-1][:3]
         try:
             if form == bodies.DELETED:
-                self.raw(key, steps[-1])
+                self._raw(key, steps[-1])
                 return ScopeValue(version, None, True), version, -1
             value, size = self._folded(key, steps)
         except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
@@ -87,7 +87,7 @@ class ScopeReader:
         value: ScopeValue | None = None
         size = 0
         for step in steps:
-            raw = self.raw(key, step)
+            raw = self._raw(key, step)
             if step[2] == bodies.WHOLE:
                 value = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
             else:
@@ -96,7 +96,20 @@ class ScopeReader:
         assert value is not None
         return value, size
 
-    def raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
+    def after(self, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]) -> ScopeValue:
+        """The value after one more row of a name. One that cannot be read has `damage` set."""
+        version, _, form = row[:3]
+        try:
+            raw = self._raw(key, row)
+            if form == bodies.DELETED:
+                return ScopeValue(version, None, True)
+            if form == bodies.WHOLE:
+                return ScopeValue(version, freeze(msgspec.json.decode(raw)))
+            return scope_next(key, before, bodies.scope_op_from(raw))
+        except (Damaged, msgspec.MsgspecError, LimpetError, UnicodeDecodeError) as error:
+            return ScopeValue(version, None, False, str(error))
+
+    def _raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
         """The body of a row, unpacked. Raises Damaged."""
         version, base, form, flags, body, crc, uid, seq = row
         place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)

@@ -20,7 +20,6 @@ from limpet.store.scopes import Scopes
 from limpet.store.select import newest_since
 from limpet.store.sqlite import heads, states
 from limpet.store.sqlite.reader import Reader
-from limpet.store.sqlite.sql import ALL_TYPES, SQL, select_types
 
 TAILS_MAX: Final = 256
 
@@ -53,8 +52,7 @@ class Sessions:
             sid, head = self._reader.living(key)
             if reverse and types is None and not 0 < after <= head.version:
                 return self._newest(sid, key, head, limit)[::-1]
-            chosen, args = (ALL_TYPES, []) if types is None else select_types(types)
-            return self._reader.events(sid, head.uid, name, start, *args, limit, types=chosen)
+            return self._reader.events(sid, head.uid, name, start, limit, types=types)
 
     def pending_inputs(self, key: Key, limit: int) -> tuple[Event, ...]:
         """The head knows how many there are, so no row before the oldest is looked at."""
@@ -62,7 +60,7 @@ class Sessions:
             sid, head = self._reader.living(key)
             if not head.pending:
                 return ()
-            since = self._reader.conn.execute(SQL["pending_since"], (sid, head.pending)).get
+            since = self._reader.oldest_pending(sid, head.pending)
             if since is None:  # the head counts inputs that are lost
                 return ()
             return self._reader.events(sid, head.uid, "pending_inputs", since, limit)

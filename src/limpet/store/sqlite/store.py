@@ -256,7 +256,7 @@ class SQLiteStore:
         if self._writer is None or self._writer.failed:
             if self._writer is not None:
                 SQLITE.info("writer restarted: store=%s", self._database.path)
-            self._writer = Writer(self._database, self._codec, self._clock)
+            self._writer = Writer(WriteConnection(self._database, self._codec), self._clock)
             self._writer.start()
         return self._writer
 

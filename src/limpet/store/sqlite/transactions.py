@@ -5,8 +5,12 @@ There is one in a store, and only the writer's thread uses it.
 
 from __future__ import annotations
 
+import os
+
 import apsw
 
+from limpet.model.chain import SALT_BYTES
+from limpet.model.ids import Entropy
 from limpet.store.cache import Cache
 from limpet.store.codec import Codec
 from limpet.store.sqlite.file.connect import Database, close
@@ -24,8 +28,10 @@ class WriteConnection:
         self.reader: Reader
         self.wal: Wal
         self.purging = True  # there may be purges that an earlier process left unfinished
+        self.path, self.where = database.path, database.where
         self._database = database
         self._connected = False
+        self._entropy = Entropy(os.urandom)
 
     def open(self) -> None:
         """Connect, or connect again."""
@@ -50,6 +56,10 @@ class WriteConnection:
         close(self.conn)
         self.open()
         return True
+
+    def salt(self) -> bytes:
+        """A new salt for the digest of an event."""
+        return self._entropy.take(SALT_BYTES)
 
     def transaction(self) -> Transaction:
         """The write lock, from BEGIN IMMEDIATE to a durable COMMIT or a ROLLBACK."""

@@ -206,9 +206,9 @@ class Verification:
     def _scopes(self) -> Iterator[Finding]:
         names = Names(self._codec)
         for stored in self._conn.execute(SQL["all_scopes"]):
-            row = ScopeRow(*stored[3:])
-            row = row._replace(uid=rows.unpack_id(stored[-2]))  # as packed as it is stored
-            yield from names.add(stored[:3], row)
+            app, user, name, version, base, form, flags, body, crc, uid, seq = stored
+            row = ScopeRow(version, base, form, flags, body, crc, rows.unpack_id(uid), seq)
+            yield from names.add((app, user, name), row)
 
 
 def verify_copy(conn: apsw.Connection, progress: Progress | None) -> Report:

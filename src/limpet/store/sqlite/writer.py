@@ -7,7 +7,6 @@ they must.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,16 +15,12 @@ from typing import Any, Final
 import apsw
 
 from limpet.errors import Asked, LimpetError, SessionError
-from limpet.model.chain import SALT_BYTES
-from limpet.model.ids import Entropy
 from limpet.store import logs
 from limpet.store.clock import Clock
-from limpet.store.codec import Codec
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure
-from limpet.store.sqlite.file.connect import Database
 from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer
 from limpet.store.sqlite.snapshots import Snapshots
 from limpet.store.sqlite.transactions import WriteConnection
@@ -40,15 +35,13 @@ GATHER_SECONDS: Final = 0.0001
 class Writer(threading.Thread):
     """The only one who writes through this store."""
 
-    def __init__(self, database: Database, codec: Codec, clock: Clock) -> None:
+    def __init__(self, writes: WriteConnection, clock: Clock) -> None:
         super().__init__(name="limpet-writer", daemon=True)
-        self._database, self._clock = database, clock
-        self._writes = WriteConnection(database, codec)
-        self.cache = self._writes.cache  # readers borrow folds from it
+        self._writes, self._clock = writes, clock
+        self.cache = writes.cache  # readers borrow folds from it
         self._snapshots = Snapshots(self._writes)
         self._jobs = JobQueue()
         self._taken: list[Job] = []  # out of the queue, and perhaps not answered yet
-        self._entropy = Entropy(os.urandom)
         self._crowd = 1  # how many the last batch served
 
     # --- for callers, on their event loop ------------------------------------------------------
@@ -136,7 +129,7 @@ class Writer(threading.Thread):
         else:
             self._settle(batch)  # first: who is answered reads next, and finds it remembered
             answer(answers)
-            logs.slow_commit(SQLITE, self._database.path, time.monotonic() - began, jobs)
+            logs.slow_commit(SQLITE, self._writes.path, time.monotonic() - began, jobs)
         self._check_connection()
 
     def _refuse(self, jobs: list[Job], error: BaseException) -> None:
@@ -156,7 +149,7 @@ class Writer(threading.Thread):
         """One transaction for all of them. If it raises, nothing was written."""
         answers: list[Answer] = []
         with self._writes.transaction():
-            batch = Batch(self._writes.reader, self.cache, self._clock(), self._salt)
+            batch = Batch(self._writes.reader, self.cache, self._clock(), self._writes.salt)
             for job in jobs:
                 try:
                     answers.append((job, batch.plan.add(job.commits), None))
@@ -173,12 +166,9 @@ class Writer(threading.Thread):
         except Exception:
             self._forget()
 
-    def _salt(self) -> bytes:
-        return self._entropy.take(SALT_BYTES)
-
     def _check_connection(self) -> None:
         if self._writes.replace_stuck():
-            SQLITE.warning("connection replaced: store=%s", self._database.path)
+            SQLITE.warning("connection replaced: store=%s", self._writes.path)
 
     def _run_alone(self, job: Job) -> None:
         if not job.claim():
@@ -245,7 +235,7 @@ class Writer(threading.Thread):
         self._log(SQLITE.warning, "housekeeping failed: store=%s error=%s", error)
 
     def _log(self, log: Callable[..., None], text: str, error: BaseException, *more: int) -> None:
-        log(text, self._database.path, logs.error_name(error), *more)
+        log(text, self._writes.path, logs.error_name(error), *more)
 
     def _forget(self) -> None:
         """What is remembered may not be what is stored: everything is read again."""
@@ -253,4 +243,4 @@ class Writer(threading.Thread):
         self._snapshots.forget()
 
     def _failure(self, error: BaseException, asked: Asked = "write") -> LimpetError:
-        return write_failure(error, self._database.where, asked)
+        return write_failure(error, self._writes.where, asked)

@@ -33,6 +33,7 @@ from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.failures import DAMAGED_HEADER, translate
 from limpet.store.sqlite.feed import last_position
 from limpet.store.sqlite.file.connect import Database, close, followed, may_write
+from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.file.header import is_dump, kind_of
 from limpet.store.sqlite.file.locks import first_bytes, locked, part_beside, refuse_open
 from limpet.store.sqlite.file.schema import SCHEMA, schema_of
@@ -101,6 +102,24 @@ def back_up(
         part.unlink(missing_ok=True)
         close(source)
     _tell_copied(_BACKED_UP, database.path, target, began, report)
+    return report
+
+
+def back_up_file(
+    path: Path,
+    target: Path,
+    *,
+    sync: str,
+    verify: bool,
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Report | None:
+    """Copy a database that is not open here, as it is: of an older schema it stays one."""
+    refuse_network(path)
+    database = Database(path, sync=sync, vfs=None, looking=True)
+    close(database.recognise(older=True))
+    report = back_up(database, target, progress, verify=verify, checking=checking)
+    database.refuse_written()
     return report
 
 

@@ -17,13 +17,13 @@ from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
 
 _FILES: Final = ("queries", "leases", "erasure", "verify", "doctor", "schema")
-ALL_TYPES: Final = "TRUE"
+_ALL_TYPES: Final = "TRUE"
 _PARTS: Final = {
     "head": HEAD_COLUMNS,
     "event": EVENT_COLUMNS,
     "feed": ", ".join(f"e.{column}" for column in EVENT_COLUMNS.split(", ")),
     "overhead": str(EVENT_OVERHEAD_BYTES),
-    "types": ALL_TYPES,
+    "types": _ALL_TYPES,
 }
 
 
@@ -44,14 +44,16 @@ _TEXTS: Final = _load()
 
 
 @lru_cache(maxsize=256)
-def compose(name: str, *, event: str = EVENT_COLUMNS, types: str = ALL_TYPES) -> str:
+def compose(name: str, *, event: str = EVENT_COLUMNS, types: str = _ALL_TYPES) -> str:
     """A statement with other columns of an event, or with a condition on event types."""
     return _TEXTS[name].format_map({**_PARTS, "event": event, "types": types})
 
 
-def select_types(types: tuple[str, ...]) -> tuple[str, list[str]]:
+def select_types(types: tuple[str, ...] | None) -> tuple[str, list[str]]:
     """The condition on event types, and its arguments. A family is the range from its dot to the
     character after the dot."""
+    if types is None:
+        return _ALL_TYPES, []
     if not types:
         return "FALSE", []
     conditions, args = [], []
