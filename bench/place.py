@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from limpet.store.sqlite.disks import file_system
+from limpet.store.sqlite.file.filesystems import file_system
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 _MEMORY: Final = ("tmpfs", "ramfs")

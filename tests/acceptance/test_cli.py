@@ -18,7 +18,7 @@ import pytest
 import limpet
 from limpet.cli import app as cli
 from limpet.store.postgres import doctor as postgres_doctor
-from limpet.store.sqlite import backup as backups
+from limpet.store.sqlite.file import backup as backups
 from tests.support import chats
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import Server

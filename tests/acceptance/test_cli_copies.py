@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.store.open import refuse_server
+from limpet.store.open import refuse_uncopied
 from tests.support.command import PAGE, answer, run, run_terminal
 from tests.support.postgres import Server, binaries, unprivileged
 
@@ -251,7 +251,7 @@ def server() -> Iterator[Server]:
 def test_the_lines_for_postgres_work_as_they_are_printed(here: Path, server: Server) -> None:
     """What the error recommends copies a database and puts it back, whole."""
     with pytest.raises(limpet.BackupRefused) as refused:
-        refuse_server(server.url)
+        refuse_uncopied(server.url)
     lines = re.findall(r"(pg_(?:dump|restore) -.*?FILE(?: URL)?)\b", str(refused.value))
     assert [line.split()[0] for line in lines] == ["pg_dump", "pg_restore"]
     example = {"FILE": "agents.dump", "URL": "postgresql://db.example/agents"}

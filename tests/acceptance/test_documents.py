@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from limpet.model import limits, ops
-from limpet.store.sqlite import connect
+from limpet.store.sqlite.file import header
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(
@@ -138,7 +138,7 @@ def test_the_bounds_are_the_real_ones() -> None:
 def test_every_column_is_described() -> None:
     """The tables and columns of the schema are all in the chapter on the stored format."""
     page = text_of(ARCHITECTURE).partition("## The stored format")[2].partition("## Concurrency")[0]
-    steps = sorted((ROOT / "src/limpet/store/sqlite").glob("0*.sql"))
+    steps = sorted((ROOT / "src/limpet/store/sqlite/sql").glob("0*.sql"))
     schema = "".join(step.read_text() for step in steps)
     added = re.findall(r"ADD COLUMN (\w+)", schema)
     assert [c for c in added if f"`{c}`" not in page] == []
@@ -165,7 +165,7 @@ def test_ops_are_stored_in_the_form_shown() -> None:
 
 def test_the_file_is_marked_as_described() -> None:
     """The application id on the page is the one in the code."""
-    assert f"`{connect.APPLICATION_ID:#x}`" in text_of(ARCHITECTURE)
+    assert f"`{header.APPLICATION_ID:#x}`" in text_of(ARCHITECTURE)
 
 
 # --- the decisions ------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from limpet.store.memory import MemoryStore
 from limpet.store.postgres import connect, feed
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place
-from limpet.store.sqlite import wal
+from limpet.store.sqlite.file import wal
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load
@@ -218,7 +218,7 @@ async def test_housekeeping_that_fails_is_told(heard: Heard, store: SQLiteStore)
 
     def spoil(writer: Any) -> None:
         writer.conn.execute("ALTER TABLE purges RENAME TO elsewhere")
-        writer.note_purge()
+        writer.purging = True
 
     await on_writer(store, spoil)
     assert (await heard.until("housekeeping failed"))["error"] == "SQLError"

@@ -21,7 +21,7 @@ from limpet import (
     Session,
     StoreClosed,
 )
-from limpet.store.sqlite import reader
+from limpet.store.sqlite import feed
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 PAGE = 200  # changes that are read at a time
@@ -152,7 +152,7 @@ async def test_a_watcher_that_stops_anywhere_misses_nothing(lp: Limpet) -> None:
 
 async def test_few_among_many_are_all_met(lp: Limpet, monkeypatch: pytest.MonkeyPatch) -> None:
     """However far apart they lie: a quiet store is watched to its end."""
-    monkeypatch.setattr(reader, "_STRETCH", 7)
+    monkeypatch.setattr(feed, "STRETCH", 7)
     rare = await lp.create("rare", "u", id="rare", actor="x")
     crowd = await lp.create("crowd", "u", id="crowd", actor="x")
     for _ in range(5):

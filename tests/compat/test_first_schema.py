@@ -22,7 +22,7 @@ from limpet.model.events import Fact, prepare
 from limpet.model.fold import Fold, Recorded, record
 from limpet.model.head import blank
 from limpet.store.postgres import connect as postgres
-from limpet.store.sqlite import connect as sqlite
+from limpet.store.sqlite.file import schema as sqlite
 
 FIRST = Path(__file__).with_name("schema1")
 ACTOR = "test:first"

@@ -8,7 +8,7 @@ import pytest
 
 import limpet
 from limpet import Limpet, LimpetError
-from limpet.store.sqlite import backup
+from limpet.store.sqlite.file import backup
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.processes import Child
 from tests.support.vfs import Faults, faulty

@@ -16,7 +16,7 @@ import pytest
 
 import limpet
 from limpet import Event, Key, Limpet, LimpetError, Timer
-from limpet.store.sqlite.connect import SCHEMA
+from limpet.store.sqlite.file.schema import SCHEMA
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support import sample
 from tests.support.inside import on_writer

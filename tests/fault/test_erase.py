@@ -14,7 +14,7 @@ import limpet
 from limpet import Key, Limpet, LimpetError, Session, StoreBusy
 from limpet.model import limits
 from limpet.store import codec
-from limpet.store.sqlite import writer
+from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seeds import seed
 from tests.support.vfs import Faults, faulty
@@ -24,7 +24,7 @@ from tests.support.vfs import Faults, faulty
 def _visible(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without compression a mark can be looked for; with a low floor snapshots are rewritten."""
     monkeypatch.setattr(codec, "COMPRESS_BYTES_MIN", 2**31)
-    for module in (writer, limits):
+    for module in (snapshots, limits):
         monkeypatch.setattr(module, "SNAPSHOT_FLOOR_BYTES", 2_000)
 
 

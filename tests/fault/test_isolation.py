@@ -132,5 +132,5 @@ async def test_no_failing_statement_leaves_a_transaction_open(
 
 
 def spoilt(writer: object) -> None:
-    with writer.transaction():  # type: ignore[attr-defined]  # a Writer
+    with writer.transaction():  # type: ignore[attr-defined]  # a WriteConnection
         raise ValueError("spoilt")

@@ -8,7 +8,7 @@ import apsw
 import pytest
 
 from limpet import Limpet, LimpetError, SessionNotFound, StoreUnopened
-from limpet.store.sqlite import wal
+from limpet.store.sqlite.file import wal
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.vfs import ALL, WRITES, Faults, faulty
 from tests.support.workload import Ledger, Run, check, check_open, script

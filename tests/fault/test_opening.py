@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import limpet
-from limpet.store.sqlite.connect import Database, close
+from limpet.store.sqlite.file.connect import Database, close
 from limpet.store.sqlite.store import SQLiteStore
 
 

@@ -22,8 +22,8 @@ from limpet.model.keys import Key
 from limpet.model.state.update import plan_update
 from limpet.store import codec
 from limpet.store.protocol import Place
-from limpet.store.sqlite import backup
-from limpet.store.sqlite.audit import Audit
+from limpet.store.sqlite.file import backup
+from limpet.store.sqlite.verify import Verification
 from tests.support import postgres
 from tests.support.seal import FixedKeySeal
 
@@ -220,7 +220,7 @@ async def test_sqlite_that_runs_out_of_memory_is_not_damage(
         def strained(*_: object) -> None:
             raise apsw.NoMemError("out of memory")
 
-        monkeypatch.setattr(Audit, "_columns", strained)
+        monkeypatch.setattr(Verification, "_columns", strained)
         for key in (None, KEY):
             with pytest.raises(StoreFailed) as caught:
                 await lp.verify(key)

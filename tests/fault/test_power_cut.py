@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from limpet import Limpet, LimpetError
-from limpet.store.sqlite import wal
+from limpet.store.sqlite.file import wal
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.power import Power, powered
 from tests.support.seeds import seed

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import BackupRefused, Draft, StoreCorrupt, StoreError, StoreForeign, StoreNewer
-from limpet.store.sqlite import backup as backups
+from limpet.store.sqlite.file import backup as backups
 from tests.support.processes import Child
 from tests.support.worker import KEY
 

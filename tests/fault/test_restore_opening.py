@@ -11,8 +11,8 @@ import pytest
 
 import limpet
 from limpet import StoreBusy
-from limpet.store.sqlite import backup as backups
-from limpet.store.sqlite.connect import Database, close
+from limpet.store.sqlite.file import backup as backups
+from limpet.store.sqlite.file.connect import Database, close
 from limpet.store.sqlite.store import SQLiteStore
 from tests.fault.test_restore import copy, target, url, version
 

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 
 from limpet import envelope
-from limpet.store.sqlite.connect import SCHEMA
+from limpet.store.sqlite.file.schema import SCHEMA
 from tests.golden import stores
 from tests.golden.test_golden import FIELDS, FILES, HEADER, HERE
 

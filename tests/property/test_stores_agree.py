@@ -39,9 +39,10 @@ from limpet import (
     Session,
 )
 from limpet.model.events import to_time
+from limpet.store import cache
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Loaded
-from limpet.store.sqlite import batch, writer
+from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.property.strategies import GIVEN_IDS, TYPES, drafts, values
@@ -574,8 +575,8 @@ LONG = settings(QUICK, max_examples=1_200, stateful_step_count=60)
 @pytest.fixture(autouse=True)
 def _small_tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept in memory ends soon, so that short runs meet its end too."""
-    monkeypatch.setattr(batch, "TAIL_MAX", 5, raising=False)
-    monkeypatch.setattr(writer, "SNAPSHOT_FLOOR_BYTES", 16_000)
+    monkeypatch.setattr(cache, "TAIL_MAX", 5)
+    monkeypatch.setattr(snapshots, "SNAPSHOT_FLOOR_BYTES", 16_000)
 
 
 def test_sqlite_does_what_memory_does() -> None:

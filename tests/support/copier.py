@@ -6,7 +6,7 @@ import asyncio
 import sys
 
 import limpet
-from limpet.store.sqlite import backup
+from limpet.store.sqlite.file import backup
 
 
 def wait(done: int, total: int) -> None:

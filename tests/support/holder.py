@@ -19,7 +19,7 @@ from typing import Final
 import limpet
 from limpet import Limpet, LimpetError, Session
 from limpet.store.open import look_at
-from limpet.store.sqlite import connect
+from limpet.store.sqlite.file import connect
 from tests.support.command import run
 from tests.support.worker import KEY
 

@@ -19,7 +19,7 @@ from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
 from limpet.session.logs import SESSION
-from limpet.store.logs import named
+from limpet.store.logs import error_name
 from limpet.store.protocol import Hints, Store
 from limpet.store.select import wanted
 
@@ -179,7 +179,7 @@ class Hub:
             except (StoreError, MemoryError) as error:
                 now = None  # let each reader find out by itself, and go on asking
                 if not lost:
-                    SESSION.warning("feed reader lost: error=%s", named(error))
+                    SESSION.warning("feed reader lost: error=%s", error_name(error))
             if lost and now is not None:
                 SESSION.info("feed reader regained")
             lost = now is None

@@ -8,8 +8,8 @@ from limpet.session.arguments import AnyKey, key_of
 from limpet.session.door import Door
 from limpet.session.logs import SESSION, lease_lost
 from limpet.store.cursor import check_app
-from limpet.store.work import (
-    Work,
+from limpet.store.leases import (
+    Leases,
     check_claim,
     check_lease,
     check_lease_seconds,
@@ -82,8 +82,8 @@ class Leasing(Door):
         seconds = check_lease_seconds(lease_seconds)
         return await work.acquire(key_of(key, user, id), check_worker(worker), seconds)
 
-    def _leases(self) -> Work:
+    def _leases(self) -> Leases:
         store = self._journal.store
-        if not isinstance(store, Work):
+        if not isinstance(store, Leases):
             raise InvalidQuery("this store does not support leases")
         return store

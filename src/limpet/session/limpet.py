@@ -40,8 +40,8 @@ from limpet.session.leasing import Leasing
 from limpet.session.session import Session
 from limpet.session.watch import Watching
 from limpet.store import cursor as cursors
+from limpet.store.leases import check_lease
 from limpet.store.protocol import Order, Page, Query
-from limpet.store.work import check_lease
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope

@@ -12,10 +12,12 @@ from typing import Final
 import msgspec
 
 from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue
+from limpet.model.facts.inputs import PROCESSED
+from limpet.model.fold import Fold, Recorded, ScopeKey, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import with_lease
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.room import Owner, Sizes
 
 SESSIONS_MAX: Final = 4_096
@@ -41,6 +43,16 @@ class Live(msgspec.Struct):
     def damaged(self) -> bool:
         """Whether the fold is without something that could not be read."""
         return bool(self.fold.damaged)
+
+    def add(self, rec: Recorded) -> None:
+        """Note an event that was committed. The fold is replaced by the caller."""
+        self.delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
+        if len(rec.raw) > TAIL_BYTES_MAX:
+            self.tail = ()  # too large to keep: it is read when asked for
+        elif rec.event.type == PROCESSED:  # events in the tail have changed
+            self.tail = (rec.event,)
+        else:
+            self.tail = (*self.tail[1 - TAIL_MAX :], rec.event)
 
     def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
         """Take over a lease, which no event tells of; the head under it."""

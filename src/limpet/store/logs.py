@@ -1,4 +1,4 @@
-"""What the stores log: their loggers, what counts as a slow commit, how an error is named.
+"""What the stores log: their loggers, what counts as a slow commit, the name of an error.
 
 A message begins with words that stay, followed by fields: `slow commit: store=… seconds=…`. It
 never holds a body, state or a password. An error is logged by its type only, since its words may
@@ -40,7 +40,7 @@ def slow_commit(log: logging.Logger, store: object, seconds: float, asked: Seque
     )
 
 
-def named(error: BaseException) -> str:
+def error_name(error: BaseException) -> str:
     """The type of an error, and the code that a server gave it."""
     code = getattr(error, "sqlstate", None)
     return type(error).__name__ if code is None else f"{type(error).__name__}({code})"

@@ -33,7 +33,8 @@ from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, r
 from limpet.model.values import FrozenDict, encode
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
-from limpet.store.pages import Room, bare, newest, page
+from limpet.store.leases import span_us
+from limpet.store.pages import Room, bare, newest, page, walk
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
     Check,
@@ -52,8 +53,6 @@ from limpet.store.room import DELETED, Sizes
 from limpet.store.scopes import Scopes
 from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
-from limpet.store.walk import walk
-from limpet.store.work import span_us
 
 _Place: TypeAlias = tuple[int, int, Head]  # time and row by which it is ordered
 

@@ -1,17 +1,21 @@
-"""Pages of events, bounded by bytes as well as by count.
+"""Pages: of events, bounded by bytes as well as by count; and of what passes a filter.
 
 A page of a thousand events of 8 MiB would be 8 GiB. So a page ends early, once the encoded bodies
 in it reach READ_PAGE_BYTES_MAX, before the next body is read; its first event always fits. A page
 that is shorter than asked for therefore says nothing: only an empty one is the end.
 
 What is put into pages comes as pairs: an event, or an entry of the feed, and the bytes of its body.
+
+`walk` is for stores that read heads row by row: a page of what passes a filter, from a range that
+is read in order and with a bound. PostgreSQL does the same in SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from limpet.model import limits
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 
 T = TypeVar("T")
@@ -55,3 +59,21 @@ def bare(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
 def page(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
     """One page of what comes."""
     return bare(within(Room(), sized))
+
+
+def walk(rows: Iterable[T], passes: Callable[[T], bool], limit: int) -> tuple[list[T], T | None]:
+    """The first `limit` rows that pass, and the row to go on from; None if the end was reached.
+
+    No more than WALK_MAX rows are looked at: then fewer, or none, may have been met.
+    """
+    met: list[T] = []
+    last: T | None = None
+    for number, row in enumerate(rows, 1):
+        if passes(row):
+            if len(met) == limit:
+                return met, last
+            met.append(row)
+        last = row
+        if number == limits.WALK_MAX:
+            return met, last
+    return met, None

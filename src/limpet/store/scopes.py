@@ -58,6 +58,10 @@ class Scopes(Mapping[str, ScopeValue]):
         kept = self._kept.get(name)
         return kept.damage if isinstance(kept, ScopeValue) else None
 
+    def unread(self) -> Mapping[str, Kept]:
+        """Every name, its value as it is known: reading none."""
+        return self._kept
+
     def copy(self) -> Scopes:
         return Scopes(self._kept)
 
@@ -66,7 +70,7 @@ class Scopes(Mapping[str, ScopeValue]):
 
         What could not be read is taken over again: perhaps it can be read now.
         """
-        kept = newer._kept if isinstance(newer, Scopes) else newer
+        kept = newer.unread() if isinstance(newer, Scopes) else newer
         found = {
             name: value
             for name, value in kept.items()

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from limpet.model.events import Prepared
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.store.work import WorkStore
+from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, create, draft, key
 from limpet.testing.laws.facts import timer
 
@@ -21,19 +21,19 @@ def prioritized(priority: int) -> Prepared:
     return draft("session.prioritized", {"priority": priority})
 
 
-async def due(store: WorkStore, of: Key, at_us: int = 1_000, *more: Prepared) -> None:
+async def due(store: LeaseStore, of: Key, at_us: int = 1_000, *more: Prepared) -> None:
     """A session that is due since this time."""
     await create(store, of)
     await add(store, of, timer("t", at_us), *more)
 
 
 async def claim(
-    store: WorkStore, limit: int = 100, *, worker: str = "w", app: str | None = None
+    store: LeaseStore, limit: int = 100, *, worker: str = "w", app: str | None = None
 ) -> tuple[Lease, ...]:
     return await store.claim(worker, limit=limit, lease_seconds=60, app=app)
 
 
-async def claimed(store: WorkStore, of: Key = _ONE) -> Lease:
+async def claimed(store: LeaseStore, of: Key = _ONE) -> Lease:
     """The lease on the only session that is due."""
     await due(store, of)
     (lease,) = await claim(store)

@@ -305,7 +305,7 @@ class Lane:
 
     def _tell_failed(self, error: BaseException, commits: int) -> None:
         text = "write failed: store=%s error=%s commits=%d"
-        POSTGRES.warning(text, self._line.place, logs.named(error), commits)
+        POSTGRES.warning(text, self._line.place, logs.error_name(error), commits)
 
     def _keep(self, key: Key, live: Live) -> None:
         self._cache.keep(key, live)

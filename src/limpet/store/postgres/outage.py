@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from limpet.store.logs import POSTGRES, named
+from limpet.store.logs import POSTGRES, error_name
 
 
 class Outage:
@@ -22,10 +22,10 @@ class Outage:
         if self._tries == 1:
             self._since = time.monotonic()
             text = "connection lost: store=%s line=%s error=%s"
-            POSTGRES.warning(text, self._place, self._line, named(error))
+            POSTGRES.warning(text, self._place, self._line, error_name(error))
         else:
             text = "connection retried: store=%s line=%s error=%s tries=%d"
-            POSTGRES.debug(text, self._place, self._line, named(error), self._tries)
+            POSTGRES.debug(text, self._place, self._line, error_name(error), self._tries)
 
     def over(self) -> None:
         """A call succeeded. Costs one comparison if nothing was lost."""

@@ -8,10 +8,10 @@ from limpet.errors import SessionFenced, StoreBusy
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import LEFT_US, Lease, lasting, locked
+from limpet.store.leases import span_us
 from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL, reasons_from
-from limpet.store.work import span_us
 
 _CLAIM = (
     "SELECT app, owner, id, fence, until_us, claimed_us, timers, pending, pending_us "

@@ -14,11 +14,12 @@ import apsw
 
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
-from limpet.store.sqlite.connect import SCHEMA
-from limpet.store.sqlite.disks import NETWORK, Room, file_system, room
-from limpet.store.sqlite.files import first_bytes
-from limpet.store.sqlite.header import APPLICATION_ID
-from limpet.store.sqlite.wal import CHECKPOINT_PAGES
+from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
+from limpet.store.sqlite.file.header import APPLICATION_ID
+from limpet.store.sqlite.file.locks import first_bytes
+from limpet.store.sqlite.file.schema import SCHEMA
+from limpet.store.sqlite.file.wal import CHECKPOINT_PAGES
+from limpet.store.sqlite.sql import SQL
 
 PAGE_BYTES: Final = 4_096
 SPACE_BYTES_MIN: Final = 64 * 2**20  # less, and less than 5 % of the disk: a problem
@@ -26,10 +27,10 @@ SPACE_BYTES_WARN: Final = 2**30  # less, and less than 10 % of the disk: a warni
 WAL_PAGES_MAX: Final = 4 * CHECKPOINT_PAGES
 FREE_PAGES_MIN: Final = 1_000
 CLOCK_US_MAX: Final = 60 * 1_000_000
-# A log that is begun anew during a checkpoint may be lost before these two releases, which mend
-# it in their lines (sqlite.org/wal.html#walresetbug).
-_MENDED: Final = (3, 51, 3)
-_MENDED_BEFORE: Final = (3, 50, 7)
+# A log that restarts during a checkpoint may be lost before these two releases, each of which fixes
+# it in its line (sqlite.org/wal.html#walresetbug).
+_FIXED: Final = (3, 51, 3)
+_FIXED_BEFORE: Final = (3, 50, 7)
 _WAL_HEADER: Final = b"\x02\x02"  # the versions by which a file is written and read
 _SYNC: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _FLEETING: Final = {"tmpfs", "ramfs", "overlay"}
@@ -71,7 +72,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
 
 def version(found: str) -> Check:
     number = tuple(int(part) for part in found.split("."))
-    if number >= _MENDED or _MENDED_BEFORE <= number < (3, 51):
+    if number >= _FIXED or _FIXED_BEFORE <= number < (3, 51):
         return Check("sqlite", found)
     advice = (
         "Upgrade apsw to 3.51.3 or later: before it, a checkpoint that meets a commit of another "
@@ -206,11 +207,9 @@ def free(unused: int, pages: int) -> Check:
 
 
 def _removals(conn: apsw.Connection) -> Check:
-    rows = conn.execute(
-        "SELECT count(*), coalesce(sum(sid NOT IN (SELECT sid FROM sessions)), 0) FROM purges"
-    ).fetchone()
-    assert rows is not None
-    return removals(*rows)
+    counts = conn.execute(SQL["unfinished_removals"]).fetchone()
+    assert counts is not None
+    return removals(*counts)
 
 
 def removals(waiting: int, erased: int) -> Check:
@@ -234,7 +233,7 @@ def removals(waiting: int, erased: int) -> Check:
 
 
 def _newest_us(conn: apsw.Connection) -> int | None:
-    newest: Any = conn.execute("SELECT max(updated_us) FROM sessions").get
+    newest: Any = conn.execute(SQL["newest_update"]).get
     return None if newest is None else int(newest)
 
 

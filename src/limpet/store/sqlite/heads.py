@@ -10,9 +10,9 @@ import apsw
 from limpet.model import limits
 from limpet.model.head import Head, buried
 from limpet.store import cursor as cursors
+from limpet.store.pages import walk
 from limpet.store.protocol import Page, Query
 from limpet.store.sqlite import rows
-from limpet.store.walk import walk
 
 Row: TypeAlias = tuple[Any, ...]  # of HEAD_COLUMNS
 _COLUMNS = ", ".join(f"s.{column}" for column in rows.HEAD_COLUMNS.split(", "))

@@ -9,26 +9,22 @@ import apsw
 import msgspec
 
 from limpet.store.ledger import Ledger
+from limpet.store.sqlite.sql import SQL
 
 NAME: Final = "ledger"
 UNREADABLE: Final = (msgspec.MsgspecError, TypeError, ValueError)  # what `read` raises on damage
-_COUNT: Final = (
-    "SELECT (SELECT count(*) FROM sessions WHERE deleted_us IS NOT NULL), "
-    "(SELECT coalesce(sum(tomb_crc), 0) FROM sessions WHERE deleted_us IS NOT NULL), "
-    "(SELECT count(*) FROM erased), (SELECT coalesce(sum(crc), 0) FROM erased)"
-)
 _decode: Final = msgspec.json.Decoder(Ledger).decode
 
 
 def read(conn: apsw.Connection) -> Ledger | None:
     """What is kept; None in a file from before there was a ledger. Raises UNREADABLE."""
-    row = conn.execute("SELECT value FROM meta WHERE name = ?", (NAME,)).fetchone()
+    row = conn.execute(SQL["meta"], (NAME,)).fetchone()
     return None if row is None else _decode(row[0])
 
 
 def counted(conn: apsw.Connection) -> Ledger:
     """What the tables hold."""
-    counts: tuple[Any, ...] = conn.execute(_COUNT).fetchall()[0]
+    counts: tuple[Any, ...] = conn.execute(SQL["ledger_counts"]).fetchall()[0]
     return Ledger(*counts)
 
 
@@ -50,4 +46,4 @@ def enter(conn: apsw.Connection, change: Ledger) -> None:
 
 def _write(conn: apsw.Connection, ledger: Ledger) -> None:
     value = msgspec.json.encode(ledger).decode()
-    conn.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (NAME, value))
+    conn.execute(SQL["put_meta"], (NAME, value))

@@ -1,7 +1,7 @@
-"""Reading: bounded queries on one connection, each within one instant of the database.
+"""Reading sessions: bounded queries on one connection, each within one instant of the database.
 
-Used inline on the event loop (a page takes well under a millisecond and no cursor outlives a
-call), by the writer inside its transaction, and by verification in a thread of its own.
+Used inline on the event loop (a page takes well under a millisecond and no cursor outlives the
+query), by the writer inside its transaction, and by verification in a thread of its own.
 """
 
 from __future__ import annotations
@@ -15,33 +15,22 @@ from typing import Any
 import apsw
 import msgspec
 
-from limpet.errors import (
-    LimpetError,
-    PositionUnknown,
-    SessionDeleted,
-    SessionErased,
-    SessionNotFound,
-)
+from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model.canonical import canonical
 from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
+from limpet.model.fold import Fold, replay_any
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
-from limpet.model.values import freeze
 from limpet.store import bodies
 from limpet.store.codec import Codec, Damaged
-from limpet.store.cursor import write_position
 from limpet.store.pages import Room, bare, newest, within
-from limpet.store.protocol import Erasure, FeedEntry, Place
-from limpet.store.room import DELETED
-from limpet.store.scopes import Scopes, Unread
+from limpet.store.protocol import Erasure, Place
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.scopes import ScopeReader
+from limpet.store.sqlite.sql import SQL, compose, select_types
 
 _PAGE = 500
-_MALFORMED = (AssertionError, AttributeError, TypeError, ValueError)  # a value of another kind
-_STRETCH = 2_000
 _BACK = 32
 
 
@@ -56,10 +45,11 @@ class Found(msgspec.Struct):
 
 
 class Reader:
-    """Everything that is asked of a database."""
+    """Heads, folds and events of sessions; `scopes` reads the shared names."""
 
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
         self.conn, self.codec = conn, codec
+        self.scopes = ScopeReader(conn, codec)
         self._secret: bytes | None = None
 
     @contextmanager
@@ -118,9 +108,9 @@ class Reader:
         damaged: list[int] = []
         size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
         seq = fold.head.version
-        while page := self._sized(sid, head.uid, SQL["events_after"], (seq, _PAGE), room := Room()):
+        while page := self._sized(sid, head.uid, "events_after", seq, _PAGE, room := Room()):
             if page[-1][0].seq <= seq:
-                break  # an index out of order would go round for ever
+                break  # an index out of order would never end
             for event, _ in page:
                 damaged += range(seq + 1, event.seq)  # rows that are not there at all
                 fold, whole = replay_any(fold, event)
@@ -162,24 +152,45 @@ class Reader:
     # --- events --------------------------------------------------------------------------------
 
     def events(
-        self, sid: int, uid: str, sql: str, *args: Any, room: Room | None = None
+        self,
+        sid: int,
+        uid: str,
+        name: str,
+        start: int,
+        limit: int,
+        *,
+        types: tuple[str, ...] | None = None,
+        room: Room | None = None,
     ) -> tuple[Event, ...]:
-        """A page of a query's events; rows that cannot be read at all are stood in for."""
-        return bare(self._sized(sid, uid, sql, args, room or Room()))
+        """A page of a statement's events; rows that cannot be read at all are stood in for."""
+        return bare(self._sized(sid, uid, name, start, limit, room or Room(), types))
 
     def _sized(
-        self, sid: int, uid: str, sql: str, args: tuple[Any, ...], room: Room
+        self,
+        sid: int,
+        uid: str,
+        name: str,
+        start: int,
+        limit: int,
+        room: Room,
+        types: tuple[str, ...] | None = None,
     ) -> list[tuple[Event, int]]:
         codec, used = self.codec, room.used
+        chosen, chosen_args = select_types(types)
+        args = (sid, start, *chosen_args, limit)
         try:  # row by row: none is read that does not fit the page
-            with closing(self.conn.execute(sql, (sid, *args))) as found:
+            with closing(self.conn.execute(compose(name, types=chosen), args)) as found:
                 return within(room, (rows.sized_event(row, uid, codec) for row in found))
         except (apsw.CorruptError, UnicodeDecodeError):
-            # Some row is broken: fetch each by itself, so that only that one is lost.
+            # Some row is broken: read each by itself, so that only that one is lost.
             room.used = used
-            sql = sql.replace(f"SELECT {rows.EVENT_COLUMNS}", "SELECT seq")
-            seqs = self._rows(sql, (sid, *args))
+            seqs = self._rows(compose(name, event="seq", types=chosen), args)
             return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
+
+    def oldest_pending(self, sid: int, count: int) -> int | None:
+        """The seq of the oldest of so many pending inputs; None if there are none."""
+        found: int | None = self.conn.execute(SQL["pending_since"], (sid, count)).get
+        return found
 
     def newest(
         self, sid: int, head: Head, limit: int, since_us: int | None, room: Room
@@ -189,8 +200,8 @@ class Reader:
         found: list[Event] = []
         past = head.version + 1
         while len(found) < limit and not room.full:
-            args = (past, min(size, limit - len(found)))
-            page = self.events(sid, head.uid, SQL["events_last"], *args, room=room)
+            most = min(size, limit - len(found))
+            page = self.events(sid, head.uid, "events_last", past, most, room=room)
             found += page
             if not page or page[-1].seq >= past:
                 break  # the beginning, or an index out of order that would never end
@@ -206,124 +217,10 @@ class Reader:
         except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
             return rows.lost_event(seq, f"has a row that cannot be read ({error})"), 0
 
+    def event_from(self, row: tuple[Any, ...], uid: str) -> Event:
+        """The event in a row of EVENT_COLUMNS."""
+        return rows.event_from(row, uid, self.codec)
+
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
         return None if row is None else rows.event_from(row, uid, self.codec)
-
-    def changes(
-        self, after: int, app: str | None, key: Key | None, limit: int, room: Room
-    ) -> tuple[tuple[FeedEntry, ...], int]:
-        """Events beyond a position. Looks at no more than a stretch of the log at a time."""
-        start, end = self._rows(SQL["feed_next"], (after,))[0]
-        if start is None:
-            if after > self.feed_end():
-                raise PositionUnknown(write_position(after))
-            return (), after
-        stretch = min(end, start + _STRETCH - 1)  # from where there is something: there are gaps
-        user, id = (None, None) if key is None else (key.user, key.id)
-        app = app if key is None else key.app
-        asked = (after, stretch, app, user, id, limit)
-        found = bare(self._entries(asked, room))
-        if len(found) == limit or room.full:
-            return found, int(found[-1].position)
-        return found, stretch
-
-    def _entries(self, asked: tuple[Any, ...], room: Room) -> list[tuple[FeedEntry, int]]:
-        used = room.used
-        try:
-            with closing(self.conn.execute(SQL["feed"], asked)) as found:
-                return within(room, map(self._entry, found))
-        except (apsw.CorruptError, UnicodeDecodeError):
-            room.used = used
-            return within(room, map(self._entry_at, self._rows(SQL["feed_places"], asked)))
-
-    def _entry(self, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
-        event, size = rows.sized_event(row[5:], rows.unpack_id(row[4]), self.codec)
-        return FeedEntry(write_position(row[0]), Key(*row[1:4]), event), size
-
-    def _entry_at(self, place: tuple[Any, ...]) -> tuple[FeedEntry, int]:
-        """An entry by itself: if its row cannot be read, an event stands for it that says so."""
-        pos, app, user, id, _, seq = place
-        try:
-            return self._entry(self._rows(SQL["feed"], (pos - 1, pos, app, user, id, 1))[0])
-        except (apsw.CorruptError, UnicodeDecodeError) as error:
-            lost = rows.lost_event(seq, f"has a row that cannot be read ({error})")
-            return FeedEntry(write_position(pos), Key(app, user, id), lost), 0
-
-    def feed_end(self) -> int:
-        """The last position that was handed out, be it of an event that is gone."""
-        return int(self.conn.execute(SQL["feed_issued"]).get)
-
-    # --- scopes --------------------------------------------------------------------------------
-
-    def scopes(self, app: str, user: str) -> Scopes:
-        """The newest version of every name that the user's sessions see, values unread."""
-        if self.conn.execute(SQL["scope_any"], (app, user)).fetchone() is None:
-            return Scopes()  # as most often, and much cheaper to see
-        try:
-            read = self._rows(SQL["scopes"], (app, user))
-        except (
-            UnicodeDecodeError
-        ):  # some row is broken: each name by itself, so that only it is lost
-            owned = ((app, owner, name) for owner in ("", user) for name in self.names(app, owner))
-            apart = {key[2]: found[0] for key in owned if (found := self.scope(key)) is not None}
-            return Scopes(apart)
-        steps: dict[ScopeKey, list[tuple[Any, ...]]] = {}
-        for owner, name, *step in read:
-            steps.setdefault((app, owner, name), []).append(tuple(step))
-        return Scopes({key[2]: self._unread(key, rows_) for key, rows_ in steps.items()})
-
-    def names(self, app: str, user: str) -> dict[str, int]:
-        """The names of one owner and the bytes that each takes, for `Room`."""
-        found = self._rows(SQL["scope_names"], (app, user))
-        return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
-
-    def scope_version(self, key: ScopeKey) -> int:
-        return int(self.conn.execute(SQL["scope_version"], key).get)
-
-    def _unread(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> Unread:
-        version = max([int(step[0]) for step in steps])
-        return Unread(version, lambda: self._newest(key, sorted(steps))[0])
-
-    def scope(self, key: ScopeKey) -> tuple[ScopeValue, int, int] | None:
-        """The newest version of a name, the version of its base, and the bytes of ops since (-1:
-        the next version must be written whole). A value that cannot be read is told, not raised."""
-        row = self.conn.execute(SQL["scope_newest"], key).fetchone()
-        if row is None:
-            return None
-        try:
-            steps = self._rows(SQL["scope_since"], (*key, row[1]))
-        except UnicodeDecodeError as error:
-            return ScopeValue(row[0], None, False, str(error)), row[0], -1
-        return self._newest(key, steps)
-
-    def _newest(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int, int]:
-        """What the rows of a name from its base on, in order, amount to. Told as `scope` tells."""
-        version, base, form = steps[-1][:3]
-        try:
-            if form == bodies.DELETED:
-                self._scope_raw(key, steps[-1])
-                return ScopeValue(version, None, True), version, -1
-            value, size = self._folded(key, steps)
-        except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
-            return ScopeValue(version, None, False, str(error) or repr(error)), version, -1
-        return value, base, size
-
-    def _folded(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int]:
-        """The value that rows amount to, and the bytes of ops among them."""
-        value: ScopeValue | None = None
-        size = 0
-        for step in steps:
-            raw = self._scope_raw(key, step)
-            if step[2] == bodies.WHOLE:
-                value = ScopeValue(step[0], freeze(msgspec.json.decode(raw)))
-            else:
-                value = scope_next(key, value, bodies.scope_op_from(raw))
-                size += len(raw)
-        assert value is not None
-        return value, size
-
-    def _scope_raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
-        version, base, form, flags, body, crc, uid, seq = row
-        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
-        return self.codec.unpack(flags, body, crc, lambda: place, bound=True)

@@ -11,8 +11,9 @@ from limpet.errors import LimpetError
 from limpet.model.chain import SALT_BYTES
 from limpet.model.due import deadline_us, runnable_us
 from limpet.model.events import Event, decode_body
+from limpet.model.facts.inputs import PROCESSED
 from limpet.model.facts.timers import Timer
-from limpet.model.fold import Recorded
+from limpet.model.fold import Recorded, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.reasons import NONE, Reasons, due_for
@@ -125,9 +126,30 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
     return event, size
 
 
+def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:
+    """The values of UPDATEs to the inputs that an event marks as processed; mostly none."""
+    event = rec.event
+    if event.type != PROCESSED or event.data is None:
+        return []
+    return [(event.at_us, sid, seq) for seq in event.data["seqs"]]
+
+
 def lost_event(seq: int, reason: str) -> Event:
     """What stands for a row that cannot be read at all."""
     return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, damage=reason)
+
+
+# --- shared names --------------------------------------------------------------------------------
+
+
+def scope_row(
+    write: ScopeWrite, base: int, form: int, raw: bytes, uid: str, codec: Codec
+) -> tuple[Any, ...]:
+    """The values of an INSERT into scopes."""
+    version = write.at.version
+    place = bodies.scope_place(write.key, version, base, form, uid, write.seq)
+    packed = codec.pack(raw, place, bound=True)
+    return (*write.key, version, base, form, *packed, pack_id(uid), write.seq)
 
 
 # --- heads ---------------------------------------------------------------------------------------
@@ -232,6 +254,11 @@ def head_cold(head: Head) -> tuple[Any, ...]:
     timers = msgspec.json.encode(head.timers).decode() if head.timers else None
     due = (runnable_us(head), deadline_us(head))
     return (labels, timers, head.pending_us, *due, head.priority, head.schema_version)
+
+
+def lease_row(sid: int, head: Head) -> tuple[Any, ...]:
+    """What a lease changes."""
+    return (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:

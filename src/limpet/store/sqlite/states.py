@@ -13,23 +13,19 @@ from typing import Any, TypeAlias
 import apsw
 import msgspec
 
-from limpet.errors import LimpetError
 from limpet.model import limits
-from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
+from limpet.model.fold import Fold, ScopeValue, replay_any
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.values import FrozenDict, freeze
-from limpet.store import bodies
-from limpet.store.codec import Damaged
+from limpet.model.values import FrozenDict
 from limpet.store.protocol import Page, Query, scope_fields
-from limpet.store.sqlite import heads, rows
+from limpet.store.sqlite import heads
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
 Known: TypeAlias = Callable[[Head], Fold | None]  # what is in memory of a session at this head
 Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and user
 _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
-_MALFORMED = (AssertionError, AttributeError, TypeError, ValueError)  # a value of another kind
 
 
 def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limit: int) -> Page:
@@ -110,7 +106,7 @@ def _in_bulk(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold |
     whole = dict.fromkeys(by_sid, True)
     since = _listed([[sid, fold.head.version] for sid, fold in folds.items()])
     for sid, *row in reader.conn.execute(SQL["events_of"], (since,)):
-        event = rows.event_from(tuple(row), by_sid[sid].uid, reader.codec)
+        event = reader.event_from(tuple(row), by_sid[sid].uid)
         dense = event.seq == folds[sid].head.version + 1
         folds[sid], readable = replay_any(folds[sid], event)
         whole[sid] = whole[sid] and dense and readable
@@ -155,25 +151,8 @@ def _names_of(reader: Reader, owners: list[tuple[str, str]]) -> Names:
     found: Names = {owner: {} for owner in owners}
     for app, user, name, *row in reader.conn.execute(SQL["scopes_of"], (_listed(owners),)):
         of = found[app, user]
-        of[name] = _next(reader, (app, user, name), of.get(name), tuple(row))
+        of[name] = reader.scopes.after((app, user, name), of.get(name), tuple(row))
     return found
-
-
-def _next(
-    reader: Reader, key: ScopeKey, before: ScopeValue | None, row: tuple[Any, ...]
-) -> ScopeValue:
-    """The value after one more row of a name. One that cannot be read is told, not raised."""
-    version, base, form, flags, body, crc, uid, seq = row
-    try:
-        place = bodies.scope_place(key, version, base, form, rows.unpack_id(uid), seq)
-        raw = reader.codec.unpack(flags, body, crc, lambda: place, bound=True)
-        if form == bodies.DELETED:
-            return ScopeValue(version, None, True)
-        if form == bodies.WHOLE:
-            return ScopeValue(version, freeze(msgspec.json.decode(raw)))
-        return scope_next(key, before, bodies.scope_op_from(raw))
-    except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
-        return ScopeValue(version, None, False, str(error) or repr(error))
 
 
 def _shared(names: Names, key: Key) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from limpet.errors import (
 )
 from limpet.model.due import runnable_us
 from limpet.model.lease import Lease
-from limpet.store.work import WorkStore
+from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, create, key, load, refused
 from limpet.testing.leases import Age, claim, claimed, due
 
@@ -26,7 +26,7 @@ A, B, C = key("a"), key("b"), key("c")
 class LockLaws:
     """For stores that give leases."""
 
-    async def test_a_lock_is_a_lease_on_any_session(self, store: WorkStore) -> None:
+    async def test_a_lock_is_a_lease_on_any_session(self, store: LeaseStore) -> None:
         """Due or not; no claim returns it until it is released, and then it is as before."""
         await create(store, A)
         await due(store, B)
@@ -40,7 +40,7 @@ class LockLaws:
         assert await store.release(await store.renew(Lease(A, "me", 1, 0), 60))
         assert runnable_us((await load(store, A)).head) is None
 
-    async def test_a_lock_keeps_others_out_until_it_ends(self, store: WorkStore, age: Age) -> None:
+    async def test_a_lock_keeps_others_out_until_it_ends(self, store: LeaseStore, age: Age) -> None:
         """They learn who holds it and until when; a claim's lease counts as a lock too."""
         held = await claimed(store)
         async with refused(store, SessionLocked) as info:
@@ -50,7 +50,7 @@ class LockLaws:
         await age(60)
         assert (await store.acquire(A, "you", 60)).fence == held.fence + 1
 
-    async def test_the_holder_may_take_its_lock_anew(self, store: WorkStore) -> None:
+    async def test_the_holder_may_take_its_lock_anew(self, store: LeaseStore) -> None:
         """It gets a new fence, and its old lease can no longer write."""
         await create(store, A)
         old = await store.acquire(A, "me", 60)
@@ -59,7 +59,7 @@ class LockLaws:
         async with refused(store, SessionFenced):
             await add(store, A, fence=old.fence)
 
-    async def test_of_racing_lockers_one_wins(self, store: WorkStore) -> None:
+    async def test_of_racing_lockers_one_wins(self, store: LeaseStore) -> None:
         """The others get SessionLocked."""
         await create(store, A)
         answers = await asyncio.gather(
@@ -70,7 +70,7 @@ class LockLaws:
         assert sum(type(answer) is SessionLocked for answer in answers) == 9
         assert (await load(store, A)).head.worker == won[0].worker
 
-    async def test_what_is_not_there_cannot_be_locked(self, store: WorkStore) -> None:
+    async def test_what_is_not_there_cannot_be_locked(self, store: LeaseStore) -> None:
         """Missing, deleted and erased sessions raise the usual errors."""
         for of in (A, B):
             await create(store, of)

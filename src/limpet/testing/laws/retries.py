@@ -6,7 +6,7 @@ from limpet.errors import (
     SessionFenced,
 )
 from limpet.model.due import runnable_us
-from limpet.store.work import WorkStore
+from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, draft, key, load, picture, refused
 from limpet.testing.laws.facts import timer
 from limpet.testing.leases import Age, claim, claimed, due, ids, prioritized
@@ -17,7 +17,7 @@ A, B, C = key("a"), key("b"), key("c")
 class RetryLaws:
     """For stores that give leases."""
 
-    async def test_what_failed_lets_the_others_go_first(self, store: WorkStore, age: Age) -> None:
+    async def test_what_failed_lets_the_others_go_first(self, store: LeaseStore, age: Age) -> None:
         """A session released for a retry is claimed at that time and not before."""
         await due(store, A, 1_000)
         await due(store, B, 2_000)
@@ -39,7 +39,7 @@ class RetryLaws:
         assert await store.release(again)
         assert runnable_us((await load(store, A)).head) == 1_000
 
-    async def test_retried_at_once_it_stands_at_the_end(self, store: WorkStore, age: Age) -> None:
+    async def test_retried_at_once_it_stands_at_the_end(self, store: LeaseStore, age: Age) -> None:
         """It is due at once, but after all sessions that were already due."""
         await due(store, A, 1_000)
         await due(store, B, 2_000)
@@ -47,7 +47,7 @@ class RetryLaws:
         assert await store.release(lease, 0)
         assert (lease.key, ids(await claim(store))) == (A, "ba")
 
-    async def test_what_is_held_back_is_held_by_nobody(self, store: WorkStore) -> None:
+    async def test_what_is_held_back_is_held_by_nobody(self, store: LeaseStore) -> None:
         """The lease is over: it cannot write, renew or release again."""
         lease = await claimed(store)
         await add(store, A, fence=lease.fence)
@@ -62,7 +62,7 @@ class RetryLaws:
         assert await store.release(lease, 5) is False
         assert await picture(store) == before
 
-    async def test_input_does_not_end_the_holding_back(self, store: WorkStore, age: Age) -> None:
+    async def test_input_does_not_end_the_holding_back(self, store: LeaseStore, age: Age) -> None:
         """Input is recorded, and is due when the retry time comes."""
         lease = await claimed(store)
         await store.release(lease, 60)
@@ -77,7 +77,7 @@ class RetryLaws:
         (lease,) = await claim(store)
         assert lease.reasons.pending_us == made.events[0].at_us
 
-    async def test_a_lock_takes_what_is_held_back(self, store: WorkStore) -> None:
+    async def test_a_lock_takes_what_is_held_back(self, store: LeaseStore) -> None:
         """A lock on this session succeeds at once, and afterwards it is due as usual."""
         lease = await claimed(store)
         await store.release(lease, 60)
@@ -87,7 +87,7 @@ class RetryLaws:
         assert await store.release(lock)
         assert ids(await claim(store)) == "a"
 
-    async def test_only_a_held_lease_holds_back(self, store: WorkStore, age: Age) -> None:
+    async def test_only_a_held_lease_holds_back(self, store: LeaseStore, age: Age) -> None:
         """A late worker cannot make its successor's session wait."""
         old = await claimed(store)
         await age(61)

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 import pytest
 
 from limpet.model.due import runnable_us
-from limpet.store.work import WorkStore
+from limpet.store.leases import LeaseStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load, log
 from limpet.testing.laws.facts import processed
@@ -34,7 +34,7 @@ class SetBackLaws:
         return leap
 
     async def test_new_input_is_due_now_though_the_log_is_ahead(
-        self, store: WorkStore, leap: Leap
+        self, store: LeaseStore, leap: Leap
     ) -> None:
         """Its event has the log's time, and a claim returns the session at once, and again."""
         await leap(HOUR)
@@ -50,7 +50,7 @@ class SetBackLaws:
         assert await store.release(lease, 0)
         assert ids(await claim(store)) == "a"
 
-    async def test_what_is_left_pending_is_due_now_too(self, store: WorkStore, leap: Leap) -> None:
+    async def test_what_is_left_pending_is_due_now_too(self, store: LeaseStore, leap: Leap) -> None:
         """Input from before the clock was set back, once anything is recorded, and what remains
         when some of it was processed."""
         await leap(HOUR)
@@ -70,7 +70,7 @@ class SetBackLaws:
         assert times == sorted(times)
 
     async def test_a_lease_and_a_retry_last_as_long_as_they_say(
-        self, store: WorkStore, leap: Leap
+        self, store: LeaseStore, leap: Leap
     ) -> None:
         """They count from the clock, not from the session's log."""
         await leap(HOUR)

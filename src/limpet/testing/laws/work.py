@@ -17,8 +17,8 @@ from limpet.errors import (
 )
 from limpet.model.due import runnable_us
 from limpet.model.lease import Lease
+from limpet.store.leases import LeaseStore
 from limpet.store.protocol import Query
-from limpet.store.work import WorkStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load, picture, refused
 from limpet.testing.laws.facts import processed, timer
@@ -44,7 +44,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
 
     # --- what is claimed -----------------------------------------------------------------------
 
-    async def test_what_is_due_is_claimed_and_nothing_else(self, store: WorkStore) -> None:
+    async def test_what_is_due_is_claimed_and_nothing_else(self, store: LeaseStore) -> None:
         """Pending input and past timers are due; future timers and idle sessions are not."""
         await create(store, A)
         await add(store, A, draft("user.said"))
@@ -56,7 +56,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert sorted(ids(await claim(store))) == ["a", "b"]
         assert await claim(store) == ()
 
-    async def test_a_lease_tells_whose_it_is_and_until_when(self, store: WorkStore) -> None:
+    async def test_a_lease_tells_whose_it_is_and_until_when(self, store: LeaseStore) -> None:
         """The answer and the head agree, and the runnable time is the lease's end."""
         await due(store, A)
         before = (await load(store, A)).head
@@ -70,13 +70,13 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         (listed,) = (await store.heads(Query(), cursor=None, limit=9)).items
         assert listed == head
 
-    async def test_the_longest_due_come_first(self, store: WorkStore) -> None:
+    async def test_the_longest_due_come_first(self, store: LeaseStore) -> None:
         """Independent of the order of creation."""
         for id, at_us in zip("abcde", (700, 300, 900, 100, 500), strict=True):
             await due(store, key(id), at_us)
         assert ids(await claim(store)) == "dbeac"
 
-    async def test_priority_goes_before_time(self, store: WorkStore) -> None:
+    async def test_priority_goes_before_time(self, store: LeaseStore) -> None:
         """From the highest to the lowest, and by time within one."""
         for id, at_us, priority in (
             ("a", 100, -5),
@@ -90,7 +90,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
             await due(store, key(id), at_us, prioritized(priority))
         assert ids(await claim(store)) == "bedcgaf"
 
-    async def test_a_priority_may_change(self, store: WorkStore) -> None:
+    async def test_a_priority_may_change(self, store: LeaseStore) -> None:
         """The latest one counts, in the head and in the order."""
         await due(store, A, 100, prioritized(9))
         await due(store, B, 200)
@@ -99,14 +99,16 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(await claim(store)) == "ba"
         assert (await store.verify(None)).ok
 
-    async def test_an_urgent_session_that_is_not_due_hides_no_other(self, store: WorkStore) -> None:
+    async def test_an_urgent_session_that_is_not_due_hides_no_other(
+        self, store: LeaseStore
+    ) -> None:
         """Each priority is searched for due sessions."""
         await due(store, A, FAR_US, prioritized(5))
         await due(store, B, 100, prioritized(-5))
         assert ids(await claim(store)) == "b"
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 6])
-    async def test_a_claim_takes_no_more_than_asked(self, store: WorkStore, limit: int) -> None:
+    async def test_a_claim_takes_no_more_than_asked(self, store: LeaseStore, limit: int) -> None:
         """Also across priorities, and the next claim continues from there."""
         for place, id in enumerate("abcdef"):
             await due(store, key(id), 100 + place, prioritized(-(place // 2)))
@@ -114,7 +116,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(first) == "abcdef"[:limit]
         assert ids(await claim(store)) == "abcdef"[limit:]
 
-    async def test_a_claim_may_be_of_one_app(self, store: WorkStore) -> None:
+    async def test_a_claim_may_be_of_one_app(self, store: LeaseStore) -> None:
         """Sessions of other apps are left alone; the order is the same."""
         for app, id, at_us in (("x", "1", 3), ("y", "2", 2), ("x", "3", 1)):
             await due(store, key(id, app=app), at_us)
@@ -122,7 +124,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(await claim(store, app="x")) == "31"
         assert ids(await claim(store)) == "2"
 
-    async def test_what_was_deleted_or_erased_is_never_claimed(self, store: WorkStore) -> None:
+    async def test_what_was_deleted_or_erased_is_never_claimed(self, store: LeaseStore) -> None:
         """Neither while it was due nor while it was leased."""
         for id in "abcd":
             await due(store, key(id))
@@ -135,7 +137,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
             with pytest.raises(SessionDeleted if of.id in "ac" else SessionErased):
                 await store.renew(lease, 60)
 
-    async def test_a_claim_is_no_event(self, store: WorkStore) -> None:
+    async def test_a_claim_is_no_event(self, store: LeaseStore) -> None:
         """Leases come and go; versions, logs and state stay the same."""
         await due(store, A)
         before = await load(store, A)
@@ -151,7 +153,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
 
     # --- one holder at a time ------------------------------------------------------------------
 
-    async def test_no_session_is_given_twice(self, store: WorkStore) -> None:
+    async def test_no_session_is_given_twice(self, store: LeaseStore) -> None:
         """Many claim at once: every due session is leased exactly once."""
         for n in range(30):
             await due(store, key(f"s{n}"), 100 + n % 7, prioritized(n % 3))
@@ -168,7 +170,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert sorted(lease.key.id for lease in found) == sorted(f"s{n}" for n in range(30))
         assert {lease.fence for lease in found} == {1}
 
-    async def test_an_expired_lease_is_due_again(self, store: WorkStore, age: Age) -> None:
+    async def test_an_expired_lease_is_due_again(self, store: LeaseStore, age: Age) -> None:
         """Not before its end; then with the next fence, for any worker."""
         first = await claimed(store)
         await age(40)
@@ -178,7 +180,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert (second.fence, second.worker) == (first.fence + 1, "other")
 
     async def test_an_expired_lease_is_as_due_as_its_end_is_past(
-        self, store: WorkStore, age: Age
+        self, store: LeaseStore, age: Age
     ) -> None:
         """Sessions that have waited longer come before it."""
         lease = await claimed(store)
@@ -187,7 +189,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert lease.key == A
         assert ids(await claim(store)) == "ba"
 
-    async def test_a_fence_only_grows(self, store: WorkStore, age: Age) -> None:
+    async def test_a_fence_only_grows(self, store: LeaseStore, age: Age) -> None:
         """Across claims, releases, locks, renewals and expiry, with commits in between."""
         lease = await claimed(store)
         fences = [lease.fence]
@@ -205,7 +207,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     # --- commits under a lease -----------------------------------------------------------------
 
     async def test_the_holder_writes_and_the_zombie_does_not(
-        self, store: WorkStore, age: Age
+        self, store: LeaseStore, age: Age
     ) -> None:
         """A commit with the fence of an old lease is refused; the current one is recorded."""
         old = await claimed(store)
@@ -218,7 +220,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         made = await add(store, A, draft(set={"by": "new"}), fence=new.fence)
         assert made.fields == {"by": "new"}
 
-    async def test_an_expired_holder_does_not_write(self, store: WorkStore, age: Age) -> None:
+    async def test_an_expired_holder_does_not_write(self, store: LeaseStore, age: Age) -> None:
         """Even if nobody else has claimed the session, and even if it was cached."""
         lease = await claimed(store)
         await add(store, A, fence=lease.fence)
@@ -227,21 +229,21 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
             await add(store, A, fence=lease.fence)
         assert (await add(store, A)).head.version == 4
 
-    async def test_a_released_lease_does_not_write(self, store: WorkStore) -> None:
+    async def test_a_released_lease_does_not_write(self, store: LeaseStore) -> None:
         """After its release a lease can no longer write."""
         lease = await claimed(store)
         await store.release(lease)
         async with refused(store, SessionFenced):
             await add(store, A, fence=lease.fence)
 
-    async def test_a_fence_that_was_never_given_is_refused(self, store: WorkStore) -> None:
+    async def test_a_fence_that_was_never_given_is_refused(self, store: LeaseStore) -> None:
         """Neither the next number nor 0 belongs to a lease."""
         lease = await claimed(store)
         for fence in (lease.fence + 1, 0):
             async with refused(store, SessionFenced):
                 await add(store, A, fence=fence)
 
-    async def test_a_repeat_needs_no_lease(self, store: WorkStore, age: Age) -> None:
+    async def test_a_repeat_needs_no_lease(self, store: LeaseStore, age: Age) -> None:
         """A retry of a recorded write is answered even after the lease has ended."""
         lease = await claimed(store)
         made = await add(store, A, draft(id="once"), fence=lease.fence)
@@ -249,7 +251,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         again = await add(store, A, draft(id="once"), fence=lease.fence)
         assert again.events == made.events
 
-    async def test_others_may_write_to_a_leased_session(self, store: WorkStore) -> None:
+    async def test_others_may_write_to_a_leased_session(self, store: LeaseStore) -> None:
         """Input arrives while it runs; the runnable time stays the lease's end until it is given
         back, and then is the input's."""
         lease = await claimed(store)
@@ -262,7 +264,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert runnable_us((await load(store, A)).head) == made.events[0].at_us
         assert ids(await claim(store)) == "a"
 
-    async def test_work_done_and_released_is_not_due(self, store: WorkStore) -> None:
+    async def test_work_done_and_released_is_not_due(self, store: LeaseStore) -> None:
         """The round of a worker: claim, process, release, and nothing is left to claim."""
         await create(store, A)
         await add(store, A, draft("user.said"))
@@ -275,7 +277,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
 
     # --- renewing and releasing ----------------------------------------------------------------
 
-    async def test_a_renewed_lease_lasts_from_now(self, store: WorkStore, age: Age) -> None:
+    async def test_a_renewed_lease_lasts_from_now(self, store: LeaseStore, age: Age) -> None:
         """Same fence and worker; nobody else gets the session for that long."""
         first = await claimed(store)
         await age(50)
@@ -289,7 +291,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         await age(10)
         assert ids(await claim(store)) == "a"
 
-    async def test_only_a_held_lease_is_renewed(self, store: WorkStore, age: Age) -> None:
+    async def test_only_a_held_lease_is_renewed(self, store: LeaseStore, age: Age) -> None:
         """Not one that ended, was released or replaced, and not one of a missing session."""
         lease = await claimed(store)
         await age(60)
@@ -304,7 +306,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         with pytest.raises(SessionNotFound):
             await store.renew(Lease(B, "w", 1, 1), 60)
 
-    async def test_only_a_held_lease_is_released(self, store: WorkStore, age: Age) -> None:
+    async def test_only_a_held_lease_is_released(self, store: LeaseStore, age: Age) -> None:
         """A late release does not affect the next holder."""
         old = await claimed(store)
         await age(61)
@@ -317,7 +319,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert await store.release(new) is False
         assert await store.release(Lease(B, "w", 1, 1)) is False
 
-    async def test_a_closed_store_gives_no_leases(self, store: WorkStore) -> None:
+    async def test_a_closed_store_gives_no_leases(self, store: LeaseStore) -> None:
         """Every call after close raises StoreClosed."""
         lease = await claimed(store)
         await store.close()
@@ -334,13 +336,13 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
 class SharedWorkLaws:
     """For stores that several processes may open, beside WorkLaws."""
 
-    async def test_two_instances_share_the_work(self, store: WorkStore, other: WorkStore) -> None:
+    async def test_two_instances_share_the_work(self, store: LeaseStore, other: LeaseStore) -> None:
         """A session leased by one is not leased by the other, however they race."""
         for n in range(20):
             await due(store, key(f"s{n}"))
         found: list[Lease] = []
 
-        async def work(at: WorkStore, name: str) -> None:
+        async def work(at: LeaseStore, name: str) -> None:
             while got := await at.claim(name, limit=2, lease_seconds=60):
                 found.extend(got)
 
@@ -349,7 +351,7 @@ class SharedWorkLaws:
             found.extend(got)
         assert sorted(lease.key.id for lease in found) == sorted(f"s{n}" for n in range(20))
 
-    async def test_a_lease_of_the_other_is_seen(self, store: WorkStore, other: WorkStore) -> None:
+    async def test_a_lease_of_the_other_is_seen(self, store: LeaseStore, other: LeaseStore) -> None:
         """By commits with a fence, by commits without one, and by locks."""
         await due(store, A)
         await add(store, A, draft(set={"n": 1}))
@@ -369,7 +371,7 @@ class SharedWorkLaws:
         assert (await store.verify(None)).ok
 
     async def test_the_other_sees_what_is_held_back(
-        self, store: WorkStore, other: WorkStore
+        self, store: LeaseStore, other: LeaseStore
     ) -> None:
         """An instance that knew the lease learns that nobody holds it any more."""
         await due(store, A)
@@ -384,7 +386,7 @@ class SharedWorkLaws:
         assert (await store.acquire(A, "me", 60)).fence == lease.fence + 1
 
     async def test_a_zombie_elsewhere_is_refused(
-        self, store: WorkStore, other: WorkStore, age: Age
+        self, store: LeaseStore, other: LeaseStore, age: Age
     ) -> None:
         """The instance that granted the old lease learns of the new one in time."""
         await due(store, A)

@@ -12,10 +12,9 @@ import limpet
 from limpet import Check, Diagnosis, Key
 from limpet.store.clock import Clock, wall_ns
 from limpet.store.doctor import size
-from limpet.store.sqlite import doctor
-from limpet.store.sqlite.disks import Room, room
+from limpet.store.sqlite import doctor, erasure
+from limpet.store.sqlite.file.filesystems import Room, room
 from limpet.store.sqlite.store import SQLiteStore
-from limpet.store.sqlite.writer import Writer
 from tests.support.seal import FixedKeySeal
 
 KEY = Key("shop", "ada", "1")
@@ -158,7 +157,7 @@ async def test_an_erasure_that_was_cut_short_is_a_problem_that_erasing_again_end
 ) -> None:
     """Following the advice leaves the store well, with the same certificate."""
     with monkeypatch.context() as patch:
-        patch.setattr(Writer, "purge_some", lambda _: False)
+        patch.setattr(erasure, "purge_some", lambda _: False)
         async with limpet.open(f"sqlite:///{path}") as lp:
             first = await lp.erase(KEY)
             diagnosis = await lp.doctor()
@@ -173,7 +172,7 @@ async def test_a_removal_that_is_not_done_is_a_warning(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A deleted log that still has rows: the next writer goes on with it."""
-    monkeypatch.setattr(Writer, "purge_some", lambda _: False)
+    monkeypatch.setattr(erasure, "purge_some", lambda _: False)
     async with limpet.open(f"sqlite:///{path}") as lp:
         await lp.delete(KEY)
         diagnosis = await lp.doctor()

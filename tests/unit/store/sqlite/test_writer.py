@@ -12,7 +12,7 @@ import pytest
 
 from limpet.errors import StoreClosed, StoreError
 from limpet.store.protocol import Committed
-from limpet.store.sqlite import writer
+from limpet.store.sqlite import jobs, writer
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.inside import on_writer
@@ -31,7 +31,7 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStore]:
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that holds two jobs and batches of two."""
-    monkeypatch.setattr(writer, "WAITING_MAX", 2)
+    monkeypatch.setattr(jobs, "WAITING_MAX", 2)
     monkeypatch.setattr(writer, "BATCH_MAX", 2)
 
 
@@ -89,13 +89,14 @@ async def test_whoever_was_taken_is_told_when_the_writer_cannot_go_on(store: SQL
     held, running = threading.Event(), store._write()
 
     def fail(_: object) -> None:
-        running.conn.execute("BEGIN IMMEDIATE")
+        running._writes.conn.execute("BEGIN IMMEDIATE")
         raise apsw.IOError("the disk is gone")
 
     def refuse() -> None:
         raise apsw.CantOpenError("no file can be opened")
 
-    running._commit, running._begin = fail, refuse  # type: ignore[assignment,method-assign]
+    running._commit = fail  # type: ignore[assignment,method-assign]
+    running._writes.open = refuse  # type: ignore[method-assign]
     waiting = [asyncio.create_task(on_writer(store, lambda _: held.wait()))]
     waiting += [asyncio.create_task(add(store, A)) for _ in range(3)]
     waiting += [asyncio.create_task(store.claim("w", limit=1, lease_seconds=1))]  # type: ignore[arg-type]

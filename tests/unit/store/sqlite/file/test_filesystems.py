@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from limpet.errors import StoreOnNetwork
-from limpet.store.sqlite.disks import file_system, refuse_network
+from limpet.store.sqlite.file.filesystems import file_system, refuse_network
 
 TABLE = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/root rw

@@ -1,4 +1,4 @@
--- The statements of the store, by name.
+-- Reading and writing sessions. What stands in braces is put in by __init__.py.
 
 -- name: head
 SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?
@@ -16,10 +16,10 @@ SELECT {event} FROM events WHERE id = ? AND sid = ?
 SELECT {event} FROM events WHERE sid = ? AND seq = ?
 
 -- name: events_after
-SELECT {event} FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT ?
+SELECT {event} FROM events WHERE sid = ? AND seq > ? AND ({types}) ORDER BY seq LIMIT ?
 
 -- name: events_last
-SELECT {event} FROM events WHERE sid = ? AND seq < ? ORDER BY seq DESC LIMIT ?
+SELECT {event} FROM events WHERE sid = ? AND seq < ? AND ({types}) ORDER BY seq DESC LIMIT ?
 
 -- name: pending_since
 -- Where the oldest of so many pending inputs stands: goes back along the index, and no further.
@@ -40,7 +40,7 @@ WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
   AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
 ORDER BY e.pos LIMIT ?6
 
--- name: feed_places
+-- name: feed_positions
 SELECT e.pos, s.app, s.user, s.id, s.uid, e.seq
 FROM events e JOIN sessions s ON s.sid = e.sid
 WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
@@ -51,14 +51,8 @@ ORDER BY e.pos LIMIT ?6
 SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 
 -- name: feed_issued
--- The highest position that was ever given, also to events that are gone.
+-- The highest position that was ever handed out, also to events that are gone.
 SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'
-
--- name: feed_forget
-DELETE FROM sqlite_sequence WHERE name = 'events'
-
--- name: feed_begin
-INSERT INTO sqlite_sequence VALUES ('events', ?)
 
 -- name: is_pending
 SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
@@ -190,23 +184,6 @@ UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, dea
     schema_version = ?
 WHERE sid = ?
 
--- name: due_priority
-SELECT priority FROM sessions WHERE runnable_us IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
-
--- name: due
-SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
-
--- name: due_priority_in_app
-SELECT priority FROM sessions WHERE app = ? AND runnable_us IS NOT NULL AND priority < ?
-ORDER BY priority DESC LIMIT 1
-
--- name: due_in_app
-SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
-ORDER BY runnable_us, sid LIMIT ?
-
--- name: set_lease
-UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, runnable_us = ? WHERE sid = ?
-
 -- name: add_label
 INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?, ?, ?)
 
@@ -215,31 +192,3 @@ DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? A
 
 -- name: put_snapshot
 INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc) VALUES (?, ?, ?, ?, ?)
-
--- name: drop_snapshot
-DELETE FROM snapshots WHERE sid = ?
-
--- name: bury
-UPDATE sessions SET deleted_us = ?, tomb_crc = ?, labels = NULL, timers = NULL, pending = 0, pending_us = NULL,
-                    runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL WHERE sid = ?
-
--- name: tomb_crc
-SELECT tomb_crc FROM sessions WHERE sid = ?
-
--- name: drop_session
-DELETE FROM sessions WHERE sid = ?
-
--- name: add_erased
-INSERT INTO erased (key_hash, version, link, erased_us, crc) VALUES (?, ?, ?, ?, ?)
-
--- name: add_purge
-INSERT OR IGNORE INTO purges (sid) VALUES (?)
-
--- name: next_purge
-SELECT sid FROM purges WHERE sid NOT IN (SELECT sid FROM sessions WHERE deleted_us IS NULL) LIMIT 1
-
--- name: drop_purge
-DELETE FROM purges WHERE sid = ?
-
--- name: purge_some
-DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE sid = ? LIMIT ?)

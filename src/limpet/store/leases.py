@@ -1,7 +1,8 @@
-"""What a store promises to workers: leases on sessions that want to run, and on any one session.
+"""Leases: what a store promises to workers, and the checks of a lease's arguments.
 
-The second protocol beside `Store`. Who may run a session is not part of its log: no call here
-changes a version or records an event.
+`Leases` is the second protocol beside `Store`. It leases sessions that are due, or any one session.
+Who may run a session is not part of its log, so no method here records an event or changes a
+version.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from limpet.store.protocol import Store
 
 
 @runtime_checkable
-class Work(Protocol):
+class Leases(Protocol):
     """Leases with fences.
 
-    At any moment a session is leased to one worker at most, whatever the number of callers,
-    processes and machines; time is the store's. Each new lease has the session's last fence plus
+    At any moment a session is leased to one worker at most, across all callers, processes and
+    machines; time is the store's. Each new lease has the session's last fence plus
     one; renewing keeps it; releasing and expiring never lower it. A lease is over at `until_us`,
     and from then on the session is due again: a worker that died needs no one to notice. A commit
     that carries a fence is refused with SessionFenced unless that lease is held at the commit.
@@ -73,8 +74,8 @@ class Work(Protocol):
         ...
 
 
-class WorkStore(Store, Work, Protocol):
-    """A store that gives leases, as all of ours do."""
+class LeaseStore(Store, Leases, Protocol):
+    """A store that also supports leases, as all of ours do."""
 
 
 def check_worker(worker: str) -> str:
@@ -96,15 +97,15 @@ def check_claim(limit: object) -> int:
 
 
 def check_lease(lease: Lease) -> Lease:
-    """A lease as a store gave it: whether it is still held is the store's to say."""
-    fits = (
+    """A lease in the form that a store returns. Only the store knows whether it is still held."""
+    valid = (
         isinstance(lease, Lease)
         and isinstance(lease.key, Key)
         and type(lease.fence) is int
         and 0 <= lease.fence <= INT_MAX
         and isinstance(lease.reasons, Reasons)
     )
-    if not fits:
+    if not valid:
         raise InvalidInput(
             f"{described(lease)} is no lease. Pass what lp.claim or lp.acquire_lock returned."
         )
@@ -112,8 +113,7 @@ def check_lease(lease: Lease) -> Lease:
 
 
 def check_lease_seconds(seconds: float) -> float:
-    fits = type(seconds) in (int, float) and 0.000_001 <= seconds <= LEASE_SECONDS_MAX
-    if not fits:
+    if type(seconds) not in (int, float) or not 0.000_001 <= seconds <= LEASE_SECONDS_MAX:
         raise InvalidInput(
             f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX:,} seconds, not "
             f"{described(seconds)}. Renew it in time for more."
@@ -133,4 +133,5 @@ def check_retry_seconds(seconds: float | None) -> float | None:
 
 
 def span_us(seconds: float) -> int:
+    """A duration in microseconds."""
     return round(seconds * 1_000_000)

@@ -8,8 +8,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from limpet.store.sqlite import wal
-from limpet.store.sqlite.wal import Wal
+from limpet.store.sqlite.file import wal
+from limpet.store.sqlite.file.wal import Wal
 
 FRAME = 4_096 + 24
 

@@ -1,4 +1,4 @@
-"""Claims and leases, on the writer's thread: each in one transaction, so never two at once."""
+"""Leases on the writer's thread: each change is one transaction, so no two claims run at once."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from typing import Any
 import apsw
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.due import runnable_us
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed
 from limpet.model.limits import PRIORITY_MAX
+from limpet.store.leases import span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
-from limpet.store.sqlite.writer import Writer
-from limpet.store.work import span_us
+from limpet.store.sqlite.transactions import WriteConnection
 
 
-class Desk:
-    """Where leases are given and taken back. The clock is read under the write lock."""
+class Leases:
+    """Grants, renews and ends leases. The clock is read under the write lock."""
 
-    def __init__(self, writer: Writer, clock: Callable[[], int]) -> None:
-        self._writer, self._clock = writer, clock
+    def __init__(self, writes: WriteConnection, clock: Callable[[], int]) -> None:
+        self._writes, self._clock = writes, clock
 
     def claim(
         self, worker: str, limit: int, lease_seconds: float, app: str | None
     ) -> tuple[Lease, ...]:
-        with self._writer.transaction():
+        with self._writes.transaction():
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
-            found = due(self._writer.conn, now_us, limit, app)
+            found = due(self._writes.conn, now_us, limit, app)
             leases = [
                 Lease(
                     Key(app, user, id),
@@ -48,7 +47,7 @@ class Desk:
                 (lease.fence, until_us, worker, until_us, row[0])
                 for lease, row in zip(leases, found, strict=True)
             ]
-            self._writer.conn.executemany(SQL["set_lease"], values)
+            self._writes.conn.executemany(SQL["set_lease"], values)
         for lease in leases:
             self._settle(lease.key, lease.fence, until_us, worker)
         return tuple(leases)
@@ -71,9 +70,9 @@ class Desk:
         return lease_of(after, lease_seconds, now_us, lock=True)
 
     def release(self, lease: Lease, retry_seconds: float | None) -> bool:
-        with self._writer.transaction():
+        with self._writes.transaction():
             try:
-                sid, head = self._writer.reader.living(lease.key)
+                sid, head = self._writes.reader.living(lease.key)
             except (SessionNotFound, SessionDeleted, SessionErased):
                 return False
             now_us = self._clock()
@@ -89,8 +88,8 @@ class Desk:
         self, key: Key, lease_seconds: float, change: Callable[[Head, int, int], Head]
     ) -> tuple[Head, int]:
         """The head under the changed lease, and the time it was judged by."""
-        with self._writer.transaction():
-            sid, head = self._writer.reader.living(key)
+        with self._writes.transaction():
+            sid, head = self._writes.reader.living(key)
             now_us = self._clock()
             after = change(head, now_us, now_us + span_us(lease_seconds))
             self._write(sid, after)
@@ -98,12 +97,11 @@ class Desk:
         return after, now_us
 
     def _write(self, sid: int, head: Head) -> None:
-        values = (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
-        self._writer.conn.execute(SQL["set_lease"], values)
+        self._writes.conn.execute(SQL["set_lease"], rows.lease_row(sid, head))
 
     def _settle(self, key: Key, fence: int, lease_us: int | None, worker: str | None) -> None:
         """After the commit: what the writer remembers of the session is leased so too."""
-        live = self._writer.cache.peek(key)
+        live = self._writes.cache.peek(key)
         if live is not None:
             live.lease(fence, lease_us, worker)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from limpet.store.sqlite.files import first_bytes
+from limpet.store.sqlite.file.locks import first_bytes
 
 APPLICATION_ID: Final = 0x4C4D5054  # "LMPT"
 Kind: TypeAlias = Literal["ours", "damaged", "foreign"]

@@ -29,17 +29,17 @@ _STEP_BYTES: Final = 2 * 2**20
 
 
 class Wal:
-    """Belongs to the writer's connection and thread."""
+    """Belongs to the writer's connection and thread. `usual` and `brief` are busy handlers."""
 
     def __init__(
         self,
         conn: apsw.Connection,
-        patience: Callable[[int], bool],
+        usual: Callable[[int], bool],
         brief: Callable[[int], bool],
         *,
         grow: bool,
     ) -> None:
-        self._conn, self._patience, self._brief, self._grow = conn, patience, brief, grow
+        self._conn, self._usual, self._brief, self._grow = conn, usual, brief, grow
         self._pages = 0  # in the log, since it was last begun
         self._idle = 0  # do not try again before this many pages: the next commit may begin it
         self._truncate = False
@@ -69,7 +69,7 @@ class Wal:
         else:
             self._truncate, self._pages, self._length = False, 0, 0
         finally:
-            self._conn.set_busy_handler(self._patience)
+            self._conn.set_busy_handler(self._usual)
         return not self._truncate
 
     def _committed(self, _: apsw.Connection, __: str, pages: int) -> int:
@@ -107,7 +107,7 @@ class Wal:
         else:
             self._pages = self._idle = 0
         finally:
-            self._conn.set_busy_handler(self._patience)
+            self._conn.set_busy_handler(self._usual)
 
     def _lengthen(self) -> None:
         used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES

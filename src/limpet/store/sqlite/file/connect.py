@@ -1,4 +1,4 @@
-"""Connections: how a database file is opened, recognised, and how its errors are told.
+"""Connections: how a database file is opened, created and recognised.
 
 WAL, and a fsync of it on every commit (synchronous=FULL) unless the URL asks for less. Several
 processes may write one file: SQLite's own busy handler backs off to 100 ms and starves writers
@@ -15,51 +15,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
-from zlib import crc32
 
 import apsw
 
 from limpet.errors import (
-    Asked,
     StoreBusy,
-    StoreCorrupt,
-    StoreError,
-    StoreFailed,
-    StoreForeign,
     StoreForked,
-    StoreFull,
     StoreNewer,
     StoreOlder,
-    StoreReadOnly,
     StoreUnopened,
 )
 from limpet.store.logs import SQLITE
-from limpet.store.sqlite import ledger
-from limpet.store.sqlite.disks import is_full
-from limpet.store.sqlite.files import being_restored
-from limpet.store.sqlite.header import APPLICATION_ID, kind_of
+from limpet.store.sqlite.failures import (
+    DIRECTORY,
+    is_replaced,
+    not_ours,
+    translate,
+    unopened,
+    unread,
+    unrecognised,
+)
+from limpet.store.sqlite.file.filesystems import is_full
+from limpet.store.sqlite.file.schema import SCHEMA, begin_ledger, migrate_all, schema_of
 
-SCHEMA: Final = 3
 BUSY_SECONDS_MAX: Final = 10.0
 _WAIT_SECONDS: Final = (0.0002, 0.002)
 _EFFECTIVE: Final = os.access in os.supports_effective_ids
 _LOGS: Final = ("-wal", "-journal")
-_DIRECTORY: Final = "it is a directory; name a file"
 _NOTHING_MADE: Final = "the file is empty, and nothing is made of it here; restore a backup"
-_LOG_UNREAD: Final = (
-    "its log (the -wal file) holds commits and can only be read where files may be written. Copy "
-    "the file and its -wal to a directory of your own and look at the copy"
-)
-_UNREADABLE: Final = (
-    "It cannot be opened any more. Keep a copy of it with its -wal, and restore a backup in its "
-    "place (limpet restore FILE STORE --replace sets it aside)"
-)
-DAMAGED_HEADER: Final = (
-    "its header is damaged: the first bytes, which say what the file is, are not what a Limpet "
-    "database begins with, and the rest is"
-)
-_RESTORED: Final = "a restore is putting a backup in its place"
-_RESTORE_ENDS: Final = "the restored store can be opened as soon as that has ended"
 _WRITTEN: Final = (
     "it was written while it was read, and where nothing may be written it cannot be held. Copy "
     "the file and its -wal to a directory of your own and look at the copy"
@@ -106,13 +89,13 @@ class Database:
             raise translate(error, self.where, "read") from error
 
     def recognise(self, *, older: bool = False) -> apsw.Connection:
-        """Connect to a file that is ours and stays as it is: nothing is made or brought forward.
+        """Connect to a file that is ours and stays as it is: nothing is made or migrated.
 
         With `older` also to one of an earlier schema. Raises StoreError.
         """
         self._refuse_inherited()
         if self.path.is_dir():
-            raise StoreUnopened(self.where, _DIRECTORY)
+            raise StoreUnopened(self.where, DIRECTORY)
         try:
             conn = self._opened()
             try:
@@ -121,55 +104,55 @@ class Database:
                 close(conn)
                 raise
         except apsw.Error as error:
-            raise self._cannot_look(error) from error
+            raise unread(error, self.path, self.where, writable=self._may_write()) from error
         if found == SCHEMA or (older and 0 < found < SCHEMA):
             return conn
         close(conn)
         if found == 0:
             raise StoreUnopened(self.where, _NOTHING_MADE)
         if found < 0:
-            raise self._not_ours()
+            raise not_ours(self.path, self.where)
         known = StoreOlder if found < SCHEMA else StoreNewer
         raise known(self.where, found, SCHEMA)
 
-    def prepare(self, *, patient: bool = True) -> apsw.Connection:
-        """Create the file or recognise it as ours, bring its schema forward, and stay connected.
+    def prepare(self, *, wait: bool = True) -> apsw.Connection:
+        """Create the file or recognise it as ours, migrate its schema, and stay connected.
 
-        Waits for other processes; raises StoreBusy at once if not `patient`.
+        Waits for other processes; raises StoreBusy at once if `wait` is False.
         """
-        wait, tries = self.patience(), 0
+        pause, tries = self.busy_handler(), 0
         while True:
             self._refuse_inherited()
             try:
-                return self._prepared(patient=patient)
+                return self._prepared(wait=wait)
             except StoreBusy as error:
                 # A restore has put another file in this place since: that one is to be opened.
-                if not (patient and _is_replaced(error.__cause__) and wait(tries)):
+                if not (wait and is_replaced(error.__cause__) and pause(tries)):
                     raise
                 tries += 1
 
-    def _prepared(self, *, patient: bool) -> apsw.Connection:
+    def _prepared(self, *, wait: bool) -> apsw.Connection:
         try:
             conn = apsw.Connection(str(self.path), vfs=self._vfs)
         except apsw.Error as error:
-            raise self._cannot_open(error) from error
+            raise unopened(error, self.path, self.where) from error
         try:
             self._tuned(conn)
-            if not patient:
+            if not wait:
                 conn.set_busy_handler(None)
-            self._bring_forward(conn, patient=patient)
-            conn.set_busy_handler(self.patience())
+            self._migrate(conn, wait=wait)
+            conn.set_busy_handler(self.busy_handler())
             self.remember()
         except BaseException as error:
             close(conn)
             if isinstance(error, apsw.Error):
-                raise self._unknowable(error) from error
+                raise unrecognised(error, self.path, self.where) from error
             raise
         return conn
 
-    def patience(self, seconds_max: float | None = None) -> Callable[[int], bool]:
+    def busy_handler(self, seconds_max: float | None = None) -> Callable[[int], bool]:
         """A busy handler of our own for one connection."""
-        return _patience(self.busy_seconds if seconds_max is None else seconds_max)
+        return _busy_handler(self.busy_seconds if seconds_max is None else seconds_max)
 
     def _refuse_inherited(self) -> None:
         """Before SQLite is asked: its tables are the parent's."""
@@ -238,88 +221,42 @@ class Database:
         return (found.st_dev, found.st_ino)
 
     def _tuned(self, conn: apsw.Connection) -> apsw.Connection:
-        conn.set_busy_handler(self.patience())
+        conn.set_busy_handler(self.busy_handler())
         conn.pragma("synchronous", self._sync)
         conn.pragma("wal_autocheckpoint", 0)  # the writer checkpoints, off the critical path
         return conn
 
-    def _bring_forward(self, conn: apsw.Connection, *, patient: bool) -> None:
+    def _migrate(self, conn: apsw.Connection, *, wait: bool) -> None:
         found = schema_of(conn)
         if found == SCHEMA:
             if conn.pragma("journal_mode") != "wal":  # a copy made by other means
-                self._enter_wal(conn, patient=patient)
-            _begin_ledger(conn)
+                self._enter_wal(conn, wait=wait)
+            begin_ledger(conn)
             return
         if found > SCHEMA:
             raise StoreNewer(self.where, found, SCHEMA)
         if found < 0:
-            raise self._not_ours()
-        self._enter_wal(conn, patient=patient)
-        # Under the write lock, and looked at again: two processes may open a new file at once.
-        conn.execute("BEGIN IMMEDIATE")
-        try:
-            found = max(schema_of(conn), 0)
-            for number in range(found + 1, SCHEMA + 1):
-                migrate(conn, number)
-            ledger.begin(conn)
-            conn.execute("COMMIT")
-        except BaseException:
-            if conn.in_transaction:
-                conn.execute("ROLLBACK")
-            raise
-        self._tell_forward(found)
+            raise not_ours(self.path, self.where)
+        self._enter_wal(conn, wait=wait)
+        self._log_migration(migrate_all(conn))
 
-    def _tell_forward(self, found: int) -> None:
+    def _log_migration(self, found: int) -> None:
         if found == 0:
             SQLITE.info("store created: store=%s schema=%d", self.path, SCHEMA)
         elif found < SCHEMA:
             SQLITE.info("schema migrated: store=%s from=%d to=%d", self.path, found, SCHEMA)
 
-    def _enter_wal(self, conn: apsw.Connection, *, patient: bool) -> None:
-        """SQLite does not ask the busy handler here, so we wait by ourselves."""
-        wait, tries = self.patience(), 0
+    def _enter_wal(self, conn: apsw.Connection, *, wait: bool) -> None:
+        """SQLite does not call the busy handler here, so we wait by ourselves."""
+        pause, tries = self.busy_handler(), 0
         while True:
             try:
                 conn.pragma("journal_mode", "wal")
                 return
             except apsw.BusyError:
-                if not patient or not wait(tries):
+                if not wait or not pause(tries):
                     raise
                 tries += 1
-
-    def _cannot_open(self, error: apsw.Error) -> StoreError:
-        if not self.path.parent.is_dir():
-            return StoreUnopened(self.where, "its directory does not exist; create it first")
-        if self.path.is_dir():
-            return StoreUnopened(self.where, _DIRECTORY)
-        return translate(error, self.where, "change")
-
-    def _cannot_look(self, error: apsw.Error) -> StoreError:
-        unwritable = isinstance(error, (apsw.CantOpenError, apsw.ReadOnlyError))
-        if not os.access(self.path, os.R_OK, effective_ids=_EFFECTIVE):
-            return StoreUnopened(self.where, "this user may not read it; ask for that right")
-        if unwritable and not self._may_write():
-            return StoreReadOnly(self.where, _LOG_UNREAD)
-        return self._unknowable(error)
-
-    def _unknowable(self, error: apsw.Error) -> StoreError:
-        """Why it cannot be told what the file is."""
-        if isinstance(error, apsw.NotADBError):
-            return self._not_ours()
-        if isinstance(error, apsw.CorruptError):
-            return StoreCorrupt(self.where, str(error), _UNREADABLE)
-        if isinstance(error, apsw.BusyError) and being_restored(self.path):
-            return StoreBusy(self.where, _RESTORED, _RESTORE_ENDS)
-        if isinstance(error, apsw.IOError) and is_full(self.path):
-            return StoreFull(self.where)
-        return translate(error, self.where, "read")
-
-    def _not_ours(self) -> StoreError:
-        """Another program's file, or one of ours whose header does not say so any more."""
-        with suppress(OSError):
-            if kind_of(self.path) != "foreign":
-                return StoreCorrupt(self.where, DAMAGED_HEADER, _UNREADABLE)
-        return StoreForeign(self.where)
 
 
 def followed(path: Path) -> Path:
@@ -335,53 +272,12 @@ def may_write(path: Path) -> bool:
     return os.access(path, os.W_OK, effective_ids=_EFFECTIVE)
 
 
-def schema_of(conn: apsw.Connection) -> int:
-    """The schema number of our database, 0 for an empty one, below 0 for one that is not ours, or
-    whose header does not say so."""
-    with conn:  # one instant: another process may be making the file just now
-        empty = conn.execute("SELECT count(*) FROM sqlite_schema").get == 0
-        application, version = conn.pragma("application_id"), conn.pragma("user_version")
-    if application == APPLICATION_ID:
-        return -1 if version == 0 and not empty else int(version)
-    return 0 if empty and application == 0 else -1
-
-
-def migrate(conn: apsw.Connection, number: int) -> None:
-    """One step forward, inside the caller's transaction."""
-    sql = Path(__file__).with_name(f"{number:04}.sql").read_text()
-    for _ in conn.execute(sql):
-        pass
-    if number == 1:
-        secret = os.urandom(32)
-        conn.execute("INSERT INTO meta VALUES ('secret', ?)", (secret,))
-        conn.execute("INSERT INTO meta VALUES ('secret_crc', ?)", (crc32(secret),))
-        conn.pragma("application_id", APPLICATION_ID)
-    conn.pragma("user_version", number)
-
-
-def _begin_ledger(conn: apsw.Connection) -> None:
-    """Give a file from before there was a ledger one, if that can be done now.
-
-    If not, the next who opens it or deletes a session does it.
-    """
-    with suppress(apsw.Error, *ledger.UNREADABLE):
-        if ledger.read(conn) is not None:
-            return
-        try:
-            conn.execute("BEGIN IMMEDIATE")
-            ledger.begin(conn)
-            conn.execute("COMMIT")
-        finally:
-            if conn.in_transaction:
-                conn.execute("ROLLBACK")
-
-
-def _patience(seconds_max: float) -> Callable[[int], bool]:
+def _busy_handler(seconds_max: float) -> Callable[[int], bool]:
     """Wait a little at random, again and again until the deadline: short enough that no writer
     starves, random enough that two do not meet again."""
     began = 0.0
 
-    def wait(tries: int) -> bool:
+    def pause(tries: int) -> bool:
         nonlocal began
         now = time.monotonic()
         if tries == 0:
@@ -391,31 +287,7 @@ def _patience(seconds_max: float) -> Callable[[int], bool]:
         time.sleep(random.uniform(*_WAIT_SECONDS))
         return True
 
-    return wait
-
-
-def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
-    """The one place where SQLite's errors become ours, told by what was asked."""
-    if _is_replaced(error):
-        return StoreBusy(where, _RESTORED, _RESTORE_ENDS)
-    match error:
-        case apsw.BusyError() | apsw.LockedError():
-            return StoreBusy(where)
-        case apsw.FullError():
-            return StoreFull(where)
-        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-            return StoreReadOnly(where)
-        case apsw.CorruptError() | apsw.NotADBError():
-            return StoreCorrupt(where, str(error))
-        case apsw.CantOpenError():
-            return StoreUnopened(where, "check that the file may be read and written here")
-        case _:
-            return StoreFailed(where, f"{type(error).__name__}: {error}", asked)
-
-
-def _is_replaced(error: BaseException | None) -> bool:
-    """Whether SQLite found that its file has lost its name: another one has it by now."""
-    return getattr(error, "extendedresult", 0) == apsw.SQLITE_READONLY_DBMOVED
+    return pause
 
 
 def close(conn: apsw.Connection) -> None:

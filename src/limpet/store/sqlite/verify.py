@@ -22,39 +22,16 @@ from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
 from limpet.store.sqlite import ledger, rows
-from limpet.store.sqlite.connect import SCHEMA, migrate
+from limpet.store.sqlite.feed import last_position
+from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Snapshot, Stored, verify_session
 
-_HEADS: Final = (
-    f"SELECT {rows.HEAD_COLUMNS} FROM sessions "
-    "WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1"
-)
-_STORED: Final = (
-    f"SELECT {rows.EVENT_COLUMNS}, salt, digest, pos FROM events "
-    "WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200"
-)
-_SCOPES: Final = (
-    "SELECT app, user, name, version, base, form, flags, body, crc, uid, seq FROM scopes "
-    "ORDER BY app, user, name, version"
-)
-_DEFINITIONS: Final = (
-    "SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^'"
-)
-_SCOPED: Final = (
-    "SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL"
-)
 _META: Final = {"secret", "secret_crc", "overwrite", ledger.NAME}
-_ORPHANS: Final = (
-    "SELECT 'event', count(*) FROM events WHERE sid NOT IN (SELECT sid FROM sessions) "
-    "AND sid NOT IN (SELECT sid FROM purges) UNION ALL "
-    "SELECT 'label', count(*) FROM labels WHERE sid NOT IN (SELECT sid FROM sessions) UNION ALL "
-    "SELECT 'snapshot', count(*) FROM snapshots WHERE sid NOT IN (SELECT sid FROM sessions) "
-    "AND sid NOT IN (SELECT sid FROM purges)"
-)
 
 
-class Audit:
+class Verification:
     """One reading of the database on a connection of its own. Changes nothing."""
 
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
@@ -93,7 +70,7 @@ class Audit:
 
     def _row(self, key: Key) -> tuple[Any, ...]:
         row = self._conn.execute(
-            f"SELECT {rows.HEAD_COLUMNS} FROM sessions WHERE app = ? AND user = ? AND id = ?",
+            SQL["head"],
             (key.app, key.user, key.id),
         ).fetchone()
         if row is None or row[-1] is not None:
@@ -103,9 +80,9 @@ class Audit:
 
     def _everything(self, progress: Progress | None) -> Iterator[Finding]:
         yield from self._guarded(self._structure(), "file")
-        total = self._all("SELECT count(*) FROM sessions WHERE deleted_us IS NULL")[0][0]
+        total = self._all(SQL["count_sessions"])[0][0]
         sid = 0
-        while (row := self._conn.execute(_HEADS, (sid,)).fetchone()) is not None:
+        while (row := self._conn.execute(SQL["next_session"], (sid,)).fetchone()) is not None:
             if row[0] <= sid:
                 yield Finding("file", "has its sessions out of order")
                 break
@@ -115,7 +92,7 @@ class Audit:
                 progress(self._sessions, total)
         yield from self._guarded(self._scopes(), "scope")
         yield from self._guarded(self._ends(), "tombstone")
-        for what, count in self._all(_ORPHANS):
+        for what, count in self._all(SQL["orphans"]):
             if count:
                 yield Finding(what, f"rows without a session: {count}")
 
@@ -123,7 +100,7 @@ class Audit:
         for (line,) in self._all("PRAGMA integrity_check(100)"):
             if line != "ok":
                 yield Finding("file", line)
-        found, expected = set(self._all(_DEFINITIONS)), _definitions()
+        found, expected = set(self._all(SQL["definitions"])), _definitions()
         for _, name, *_ in sorted(found ^ expected):
             yield Finding("file", f"has another definition of {name} than this release makes")
 
@@ -155,7 +132,7 @@ class Audit:
 
     def _page(self, sid: int, after: int) -> list[tuple[Any, ...]]:
         """The next rows of a log, as many as fit a page."""
-        with closing(self._conn.execute(_STORED, (sid, after))) as found:
+        with closing(self._conn.execute(SQL["stored_events"], (sid, after))) as found:
             return list(bare(within(Room(), ((row, _stored_bytes(row)) for row in found))))
 
     def _all(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -176,21 +153,18 @@ class Audit:
         return event, raw, salt, digest
 
     def _snapshot(self, sid: int, head: Head) -> Snapshot | None:
-        row = self._conn.execute("SELECT seq FROM snapshots WHERE sid = ?", (sid,)).fetchone()
+        row = self._conn.execute(SQL["snapshot_seq"], (sid,)).fetchone()
         if row is None:
             return None
         fold, size = self._reader.snapshot(sid, head)
         return (row[0], fold) if size else (row[0], None)
 
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
-        due = self._conn.execute(
-            "SELECT runnable_us, deadline_us FROM sessions WHERE sid = ?", (sid,)
-        ).fetchone()
+        due = self._conn.execute(SQL["due_times"], (sid,)).fetchone()
         if due != (runnable_us(head), deadline_us(head)):
             yield Finding("head", "has other due times than its log amounts to", head.key)
         listed = self._conn.execute(
-            "SELECT app, name, value, created_us, sid, user FROM labels "
-            "WHERE app = ? AND created_us = ? AND sid = ?",
+            SQL["labels_of"],
             (head.key.app, head.created_us, sid),
         ).fetchall()
         if sorted(listed) != sorted(rows.label_rows(head, sid)):
@@ -198,24 +172,22 @@ class Audit:
 
     def _ends(self) -> Iterator[Finding]:
         """What deleted and erased sessions left, and the secret by which erased keys are known."""
-        columns = f"{rows.HEAD_COLUMNS}, tomb_crc"
-        dead = f"SELECT {columns} FROM sessions WHERE deleted_us IS NOT NULL"
-        for dead_row in self._all(dead):
+        for dead_row in self._all(SQL["tombstones"]):
             head, crc = dead_row[:-1], dead_row[-1]
             kept = bodies.tomb_crc(rows.head_from(head), head[-1]) == crc
             if not kept or head[9:13] != (None, 0, None, None):  # labels, pending, timers: gone
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
-        for row in self._all("SELECT key_hash, version, link, erased_us, crc FROM erased"):
+        for row in self._all(SQL["all_erased"]):
             if rows.erased_row(Erasure(*row[:-1])) != row:
                 yield Finding("erasure", "does not match its checksum")
-        secret = dict(self._all("SELECT name, value FROM meta"))
+        secret = dict(self._all(SQL["all_meta"]))
         if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
             yield Finding("meta", "has another secret than it was made with")
         for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()
         # What an event that cannot be read did to shared names is not known.
-        if not self._unread and self._all(_SCOPED)[0][0] != self._scoped:
+        if not self._unread and self._all(SQL["count_scope_rows"])[0][0] != self._scoped:
             yield Finding("scope", "rows are missing or too many: the logs speak of another number")
 
     def _ledger(self) -> Iterator[Finding]:
@@ -227,19 +199,19 @@ class Audit:
             return
         if kept is not None:  # none: a file from before, opened by nobody since
             yield from compare(kept, ledger.counted(self._conn))
-        last = self._all("SELECT coalesce(max(pos), 0) FROM events")[0][0]
-        if last > self._reader.feed_end():
+        last = self._all(SQL["last_position"])[0][0]
+        if last > last_position(self._conn):
             yield Finding("event", f"stands in the feed at {last:,}, which was never given")
 
     def _scopes(self) -> Iterator[Finding]:
         names = Names(self._codec)
-        for stored in self._conn.execute(_SCOPES):
-            row = ScopeRow(*stored[3:])
-            row = row._replace(uid=rows.unpack_id(stored[-2]))  # as packed as it is stored
-            yield from names.add(stored[:3], row)
+        for stored in self._conn.execute(SQL["all_scopes"]):
+            app, user, name, version, base, form, flags, body, crc, uid, seq = stored
+            row = ScopeRow(version, base, form, flags, body, crc, rows.unpack_id(uid), seq)
+            yield from names.add((app, user, name), row)
 
 
-def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
+def verify_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
     """Verify a copy that nobody else has open, whatever its schema, and leave it as it is.
 
     An older one is read as this release would: brought forward in a transaction that is undone.
@@ -248,7 +220,7 @@ def audit_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
     try:
         for number in range(int(conn.pragma("user_version")) + 1, SCHEMA + 1):
             migrate(conn, number)
-        return Audit(conn, Codec(None)).read(None, progress)
+        return Verification(conn, Codec(None)).read(None, progress)
     except apsw.NoMemError:
         raise  # says nothing about what is stored
     except apsw.Error as error:
@@ -264,7 +236,7 @@ def _definitions() -> frozenset[tuple[Any, ...]]:
     conn = apsw.Connection(":memory:")
     for number in range(1, SCHEMA + 1):
         migrate(conn, number)
-    return frozenset(conn.execute(_DEFINITIONS).fetchall())
+    return frozenset(conn.execute(SQL["definitions"]).fetchall())
 
 
 def _stored_bytes(row: tuple[Any, ...]) -> int:

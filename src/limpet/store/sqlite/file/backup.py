@@ -1,8 +1,8 @@
 """Online backup and restore of a database file.
 
 A backup is a consistent copy taken while others write, of the schema that it was taken from. Both
-write beside the target, verify what they wrote, and rename: a target is complete or as it was,
-whatever happens in between.
+write beside the target, verify what they wrote, and rename: after a failure at any point the target
+is complete or as it was.
 """
 
 from __future__ import annotations
@@ -30,20 +30,15 @@ from limpet.errors import (
 from limpet.store.doctor import damage, finding_line
 from limpet.store.logs import SQLITE
 from limpet.store.protocol import Progress, Report, Restored
-from limpet.store.sqlite.audit import audit_copy
-from limpet.store.sqlite.connect import (
-    DAMAGED_HEADER,
-    SCHEMA,
-    Database,
-    close,
-    followed,
-    may_write,
-    schema_of,
-    translate,
-)
-from limpet.store.sqlite.files import first_bytes, locked, part_beside, refuse_open
-from limpet.store.sqlite.header import is_dump, kind_of
+from limpet.store.sqlite.failures import DAMAGED_HEADER, translate
+from limpet.store.sqlite.feed import last_position
+from limpet.store.sqlite.file.connect import Database, close, followed, may_write
+from limpet.store.sqlite.file.filesystems import refuse_network
+from limpet.store.sqlite.file.header import is_dump, kind_of
+from limpet.store.sqlite.file.locks import first_bytes, locked, part_beside, refuse_open
+from limpet.store.sqlite.file.schema import SCHEMA, schema_of
 from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.verify import verify_copy
 
 _PAGES_PER_STEP: Final = 1_000
 _EPOCH_BITS: Final = 20  # below the milliseconds of the clock: positions between two restores
@@ -82,7 +77,8 @@ def back_up(
 ) -> Report | None:
     """Copy the database as it is at this moment to a file that must not exist yet.
 
-    With `verify` the copy is read back, before it gets its name, and told of; damage is copied.
+    With `verify` the copy is read back before it gets its name, and a report returned; damage is
+    copied.
     """
     target = followed(target)
     _refuse_place(target)
@@ -106,6 +102,24 @@ def back_up(
         part.unlink(missing_ok=True)
         close(source)
     _tell_copied(_BACKED_UP, database.path, target, began, report)
+    return report
+
+
+def back_up_file(
+    path: Path,
+    target: Path,
+    *,
+    sync: str,
+    verify: bool,
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Report | None:
+    """Copy a database that is not open here, as it is: of an older schema it stays one."""
+    refuse_network(path)
+    database = Database(path, sync=sync, vfs=None, looking=True)
+    close(database.recognise(older=True))
+    report = back_up(database, target, progress, verify=verify, checking=checking)
+    database.refuse_written()
     return report
 
 
@@ -296,7 +310,7 @@ def _hold(target: Path) -> tuple[apsw.Connection | None, int]:
             refuse_open(target)  # before the log goes, which that process may be writing
             conn.pragma("journal_mode", "delete")
             conn.execute("BEGIN EXCLUSIVE")
-            issued = _issued(conn)
+            issued = last_position(conn)
             if kind_of(target) == "ours":
                 return conn, issued
     except apsw.NoMemError:
@@ -374,7 +388,7 @@ def _copy(
                 if progress is not None:
                     progress(running.page_count - running.remaining, running.page_count)
         copy.pragma("journal_mode", "delete")  # one file, no -wal beside it
-        report = audit_copy(copy, checking) if verify else None
+        report = verify_copy(copy, checking) if verify else None
         copy.pragma("journal_mode", "wal")
         return report
     finally:
@@ -389,7 +403,7 @@ def _lift(part: Path, issued: int) -> None:
     """
     copy = apsw.Connection(str(part))
     try:
-        epochs = [(each >> _EPOCH_BITS) + 1 for each in (issued, _issued(copy))]
+        epochs = [(each >> _EPOCH_BITS) + 1 for each in (issued, last_position(copy))]
         with copy:
             copy.execute(SQL["feed_forget"])
             copy.execute(
@@ -397,11 +411,6 @@ def _lift(part: Path, issued: int) -> None:
             )
     finally:
         close(copy)
-
-
-def _issued(conn: apsw.Connection) -> int:
-    """The last position that a database has handed out."""
-    return int(conn.execute(SQL["feed_issued"]).get)
 
 
 def _put(part: Path, target: Path) -> None:

@@ -1,0 +1,288 @@
+"""Backends: what each kind of store can do with a URL of its own, in one record each.
+
+Opening, looking, finding out whether there is a store, copying and restoring. `open.py` picks the
+record by the URL's scheme. PostgreSQL's driver is an extra, so it is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+from limpet.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Progress, Report, Restored, Seal, Store
+from limpet.store.sqlite.file.backup import back_up_file, restore
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.threads import in_thread
+
+_POSTGRES_TOOLS: Final = (
+    "has tools of its own. Copy one database with pg_dump -Fc --schema=limpet -f FILE URL and "
+    "put it back with pg_restore --clean --if-exists --single-transaction -d URL FILE; copy the "
+    "whole server, to any point in time, with pg_basebackup and archived WAL"
+)
+_NOT_TO_POSTGRES: Final = (
+    "is restored with its own tools. Put back what pg_dump wrote with pg_restore --clean "
+    "--if-exists --single-transaction -d URL FILE. A file of limpet backup is restored to a SQLite "
+    "store (limpet restore FILE sqlite:///store.db); to carry the state of its sessions over to "
+    "PostgreSQL, open both stores in a program (docs/cli.md, carry_over, has the lines)"
+)
+_IN_MEMORY: Final = "is kept in the memory of one process and in no file; name a sqlite:/// store"
+_FILES: Final = "Use sqlite:///relative.db or sqlite:////absolute.db"
+
+
+class Backup(Protocol):
+    """Copies the store that a URL names to a file."""
+
+    async def __call__(
+        self,
+        url: str,
+        target: Path,
+        *,
+        verify: bool,
+        progress: Progress | None,
+        checking: Progress | None,
+    ) -> Report | None: ...
+
+
+class Restore(Protocol):
+    """Puts a backup file in the place of the store that a URL names."""
+
+    def __call__(
+        self,
+        backup: Path,
+        url: str,
+        *,
+        replace: bool,
+        damaged: bool,
+        progress: Progress | None,
+        checking: Progress | None,
+    ) -> Restored: ...
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be done with the URLs of one kind of store."""
+
+    open: Callable[[str, Seal | None, int | None], Awaitable[Store]]  # creates what is missing
+    look: Callable[[str], Awaitable[Store]]  # reads what is there and changes nothing
+    refuse_missing: Callable[[str], Awaitable[None]]  # raises StoreUnopened
+    refuse_backup: Callable[[str], None]  # raises BackupRefused where there is no file to copy
+    backup: Backup
+    restore: Restore
+    has_connections: bool = False  # whether it takes a number of connections
+
+
+# --- URLs ----------------------------------------------------------------------------------------
+
+
+def scheme_of(url: str) -> str:
+    """The part that names the kind of store. Raises InvalidURL."""
+    if not isinstance(url, str) or "://" not in url:
+        raise InvalidURL(str(url), "it is not a URL")
+    try:
+        return urlsplit(url).scheme
+    except ValueError:  # its words may hold a piece of a password
+        reason = "it is not a URL; [ and ] belong around an IPv6 address only"
+        raise InvalidURL(url, reason) from None
+
+
+def not_a_file(url: str) -> InvalidURL:
+    """Why nothing can be restored to a URL."""
+    if "://" not in url:
+        return InvalidURL(url, "it is not a URL", f"Write sqlite:///{url} for that file")
+    return InvalidURL(url, "a backup is restored to a file", _FILES)
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+async def _open_memory(url: str, seal: Seal | None = None, _: int | None = None) -> Store:
+    if url != "memory://":
+        raise InvalidURL(url, "a memory store has no name and no options")
+    return MemoryStore()
+
+
+async def _always_there(url: str) -> None:
+    """A memory store begins with its process."""
+
+
+def _refuse_memory_backup(url: str) -> None:
+    raise BackupRefused(url, _IN_MEMORY)
+
+
+async def _backup_memory(url: str, target: Path, **_: object) -> Report | None:
+    raise BackupRefused(url, _IN_MEMORY)
+
+
+def _restore_memory(backup: Path, url: str, **_: object) -> Restored:
+    raise not_a_file(url)
+
+
+# --- SQLite --------------------------------------------------------------------------------------
+
+
+async def _open_sqlite(url: str, seal: Seal | None, _: int | None) -> Store:
+    return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal)
+
+
+async def _look_sqlite(url: str) -> Store:
+    return await SQLiteStore.look(sqlite_path(url), sync=_sync(url))
+
+
+async def _refuse_no_file(url: str) -> None:
+    path = sqlite_path(url)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError as error:
+        raise StoreUnopened(str(path), "there is no such file; check its path") from error
+    except OSError as error:
+        reason = f"{error.strerror}; check the path, and the permissions on the way to it"
+        raise StoreUnopened(str(path), reason) from error
+    if not size and path.is_file():
+        reason = "the file is empty, and nothing is made of it here; restore a backup"
+        raise StoreUnopened(str(path), reason)
+
+
+def _refuse_no_backup(url: str) -> None:
+    """A file can always be copied."""
+    scheme_of(url)
+
+
+async def _backup_sqlite(
+    url: str,
+    target: Path,
+    *,
+    verify: bool,
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Report | None:
+    copy = partial(back_up_file, sqlite_path(url), target, sync=_sync(url))
+    return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
+
+
+def _restore_sqlite(
+    backup: Path,
+    url: str,
+    *,
+    replace: bool,
+    damaged: bool,
+    progress: Progress | None,
+    checking: Progress | None,
+) -> Restored:
+    scheme_of(url)  # refuses what is malformed
+    return restore(
+        backup,
+        sqlite_path(url),
+        replace=replace,
+        damaged=damaged,
+        progress=progress,
+        checking=checking,
+    )
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that a sqlite: URL names."""
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.scheme != "sqlite" or parts.netloc or parts.fragment or len(path) < 2:
+        raise InvalidURL(url, "it names no file")
+    if path.endswith("/") or "\x00" in path:
+        raise InvalidURL(url, "it names no file")
+    return Path(path[1:])
+
+
+def _sync(url: str) -> str:
+    try:
+        options = dict(parse_qsl(urlsplit(url).query, strict_parsing=True, keep_blank_values=True))
+    except ValueError:
+        options = {} if not urlsplit(url).query else {"?": ""}
+    sync = options.pop("sync", "full")
+    if options:
+        raise InvalidURL(url, f"it has the unknown option {next(iter(options))!r}")
+    if sync not in ("full", "normal"):
+        raise InvalidURL(url, f"sync is full or normal, not {sync!r}")
+    return sync
+
+
+# --- PostgreSQL, whose driver is an extra --------------------------------------------------------
+
+
+async def _open_postgres(
+    url: str, seal: Seal | None, connections: int | None, *, looking: bool = False
+) -> Store:
+    connect = _postgres_connect()
+    from limpet.store.postgres.store import PostgresStore
+
+    most = connect.CONNECTIONS if connections is None else connections
+    return await PostgresStore.open(url, seal=seal, connections=most, looking=looking)
+
+
+async def _look_postgres(url: str) -> Store:
+    await _postgres_connect().refuse_empty(url, ready=True)
+    return await _open_postgres(url, None, None, looking=True)
+
+
+async def _refuse_no_schema(url: str) -> None:
+    await _postgres_connect().refuse_empty(url)
+
+
+def _postgres_connect() -> ModuleType:
+    try:
+        from limpet.store.postgres import connect
+    except ImportError as error:
+        raise ExtraMissing("asyncpg", "postgres") from error
+    return connect
+
+
+def _refuse_server(_: str) -> None:
+    """A server has better tools than a copy of ours."""
+    raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
+
+
+async def _backup_postgres(url: str, target: Path, **_: object) -> Report | None:
+    raise BackupRefused("PostgreSQL", _POSTGRES_TOOLS)
+
+
+def _restore_postgres(backup: Path, url: str, **_: object) -> Restored:
+    raise BackupRefused("PostgreSQL", _NOT_TO_POSTGRES)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+MEMORY: Final = Backend(
+    open=_open_memory,
+    look=_open_memory,
+    refuse_missing=_always_there,
+    refuse_backup=_refuse_memory_backup,
+    backup=_backup_memory,
+    restore=_restore_memory,
+)
+SQLITE: Final = Backend(
+    open=_open_sqlite,
+    look=_look_sqlite,
+    refuse_missing=_refuse_no_file,
+    refuse_backup=_refuse_no_backup,
+    backup=_backup_sqlite,
+    restore=_restore_sqlite,
+)
+POSTGRESQL: Final = Backend(
+    open=_open_postgres,
+    look=_look_postgres,
+    refuse_missing=_refuse_no_schema,
+    refuse_backup=_refuse_server,
+    backup=_backup_postgres,
+    restore=_restore_postgres,
+    has_connections=True,
+)
+BACKENDS: Final = {
+    "memory": MEMORY,
+    "sqlite": SQLITE,
+    "postgresql": POSTGRESQL,
+    "postgres": POSTGRESQL,
+}

@@ -1,0 +1,1 @@
+"""The database file: how it is opened, recognised, migrated, locked and copied, and its log."""

@@ -1,0 +1,68 @@
+"""Snapshots: folds written beside the log, so that a session is loaded without its whole log.
+
+One is due when the log since the last has grown as large as the snapshot. It is written from the
+writer's cache, inside a transaction. Losing one costs time and never data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from limpet.model.keys import Key
+from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
+from limpet.store import bodies
+from limpet.store.cache import Live
+from limpet.store.protocol import Place
+from limpet.store.sqlite.sql import SQL
+from limpet.store.sqlite.transactions import WriteConnection
+
+SNAPSHOTS_PER_BATCH: Final = 4
+CLOSE_SNAPSHOT_BYTES_MIN: Final = 8 * 2**10
+
+
+class Snapshots:
+    """The sessions whose snapshots are due."""
+
+    def __init__(self, writes: WriteConnection) -> None:
+        self._writes = writes
+        self._due: dict[Key, Live] = {}
+
+    @property
+    def due(self) -> bool:
+        return bool(self._due)
+
+    def note(self, touched: Iterable[tuple[Key, Live]]) -> None:
+        """Sessions that a batch wrote to."""
+        for key, live in touched:
+            if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
+                self._due[key] = live
+
+    def note_all(self) -> None:
+        """Before a clean end: every session in memory that the next process would load slowly."""
+        for key, live in self._writes.cache.sessions():
+            if live.delta_bytes >= CLOSE_SNAPSHOT_BYTES_MIN:
+                self._due[key] = live
+
+    def forget(self) -> None:
+        self._due.clear()
+
+    def write(self, most: int = SNAPSHOTS_PER_BATCH) -> None:
+        """Inside a transaction, from the cache's folds, as far as they are still the newest."""
+        cache = self._writes.cache
+        for key in list(self._due)[:most]:
+            live = self._due.pop(key)
+            current = cache.peek(key) is live and live.era == cache.era
+            if current and not live.damaged:  # a snapshot must not hide that the log is damaged
+                with suppress(RecursionError, ValueError, TypeError):  # it only costs time
+                    self._write(live)
+
+    def _write(self, live: Live) -> None:
+        fold = live.fold
+        seq = fold.head.version
+        raw = bodies.snapshot_body(fold.fields, fold.versions)
+        place = Place("snapshot", fold.head.uid, str(seq))
+        packed = self._writes.codec.pack(raw, place, bound=True)
+        self._writes.conn.execute(SQL["put_snapshot"], (live.sid, seq, *packed))
+        live.snapshot_bytes, live.delta_bytes = len(raw), 0

@@ -1,0 +1,70 @@
+"""The SQL of the SQLite store, in files beside this module.
+
+`queries.sql`, `leases.sql`, `erasure.sql`, `verify.sql`, `doctor.sql` and `schema.sql` hold named
+statements; the numbered files are migrations. A statement may have parts in braces: lists of
+columns, and the condition on event types. `SQL` has every statement with its usual parts; `compose`
+puts others in their place. Only pages of heads, whose filters vary, are built in `heads.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+from limpet.model.limits import EVENT_OVERHEAD_BYTES
+from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
+
+_FILES: Final = ("queries", "leases", "erasure", "verify", "doctor", "schema")
+_ALL_TYPES: Final = "TRUE"
+_PARTS: Final = {
+    "head": HEAD_COLUMNS,
+    "event": EVENT_COLUMNS,
+    "feed": ", ".join(f"e.{column}" for column in EVENT_COLUMNS.split(", ")),
+    "overhead": str(EVENT_OVERHEAD_BYTES),
+    "types": _ALL_TYPES,
+}
+
+
+def script(name: str) -> str:
+    """The text of one file."""
+    return Path(__file__).with_name(f"{name}.sql").read_text()
+
+
+def _load() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in _FILES:
+        blocks = re.split(r"^-- name: (\w+)\n", script(name), flags=re.MULTILINE)[1:]
+        found |= dict(zip(blocks[::2], map(str.strip, blocks[1::2]), strict=True))
+    return found
+
+
+_TEXTS: Final = _load()
+
+
+@lru_cache(maxsize=256)
+def compose(name: str, *, event: str = EVENT_COLUMNS, types: str = _ALL_TYPES) -> str:
+    """A statement with other columns of an event, or with a condition on event types."""
+    return _TEXTS[name].format_map({**_PARTS, "event": event, "types": types})
+
+
+def select_types(types: tuple[str, ...] | None) -> tuple[str, list[str]]:
+    """The condition on event types, and its arguments. A family is the range from its dot to the
+    character after the dot."""
+    if types is None:
+        return _ALL_TYPES, []
+    if not types:
+        return "FALSE", []
+    conditions, args = [], []
+    for each in types:
+        if each.endswith(".*"):
+            conditions.append("(type >= ? AND type < ?)")
+            args += [each[:-1], each[:-2] + "/"]
+        else:
+            conditions.append("(type = ?)")
+            args.append(each)
+    return " OR ".join(conditions), args
+
+
+SQL: Final = {name: text.format_map(_PARTS) for name, text in _TEXTS.items()}

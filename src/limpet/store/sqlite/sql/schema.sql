@@ -1,0 +1,16 @@
+-- What belongs to the file: its definitions, its meta values, where the feed begins.
+
+-- name: count_definitions
+SELECT count(*) FROM sqlite_schema
+
+-- name: meta
+SELECT value FROM meta WHERE name = ?
+
+-- name: put_meta
+INSERT OR REPLACE INTO meta VALUES (?, ?)
+
+-- name: feed_forget
+DELETE FROM sqlite_sequence WHERE name = 'events'
+
+-- name: feed_begin
+INSERT INTO sqlite_sequence VALUES ('events', ?)

@@ -1,0 +1,98 @@
+"""The connection that writes: its transactions, and what is remembered between them.
+
+There is one in a store, and only the writer's thread uses it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import apsw
+
+from limpet.model.chain import SALT_BYTES
+from limpet.model.ids import Entropy
+from limpet.store.cache import Cache
+from limpet.store.codec import Codec
+from limpet.store.sqlite.file.connect import Database, close
+from limpet.store.sqlite.file.wal import RESTART_SECONDS_MAX, Wal
+from limpet.store.sqlite.reader import Reader
+
+
+class WriteConnection:
+    """Opened by the thread that uses it. The cache outlives a connection that is replaced."""
+
+    def __init__(self, database: Database, codec: Codec) -> None:
+        self.cache = Cache()
+        self.codec = codec
+        self.conn: apsw.Connection
+        self.reader: Reader
+        self.wal: Wal
+        self.purging = True  # there may be purges that an earlier process left unfinished
+        self.path, self.where = database.path, database.where
+        self._database = database
+        self._connected = False
+        self._entropy = Entropy(os.urandom)
+
+    def open(self) -> None:
+        """Connect, or connect again."""
+        self.conn, self._connected = self._database.connect(), True
+        # What is deleted is overwritten: an erased session must not linger in free pages.
+        self.conn.pragma("secure_delete", True)
+        self.reader = Reader(self.conn, self.codec)
+        usual = self._database.busy_handler()
+        brief = self._database.busy_handler(RESTART_SECONDS_MAX)
+        self.wal = Wal(self.conn, usual, brief, grow=self._database.plain)
+
+    def close(self) -> None:
+        """Let go of the file and its locks, if it was ever opened."""
+        if self._connected:
+            close(self.conn)
+
+    def replace_stuck(self) -> bool:
+        """Connect again if a transaction could not be ended, which would keep everybody else out.
+        Whether that was so."""
+        if not self.conn.in_transaction:
+            return False
+        close(self.conn)
+        self.open()
+        return True
+
+    def salt(self) -> bytes:
+        """A new salt for the digest of an event."""
+        return self._entropy.take(SALT_BYTES)
+
+    def transaction(self) -> Transaction:
+        """The write lock, from BEGIN IMMEDIATE to a durable COMMIT or a ROLLBACK."""
+        return Transaction(self.conn, self.cache)
+
+
+class Transaction:
+    """BEGIN IMMEDIATE … COMMIT, and the question whether another process has committed since."""
+
+    __slots__ = ("_cache", "_conn")
+
+    def __init__(self, conn: apsw.Connection, cache: Cache) -> None:
+        self._conn, self._cache = conn, cache
+
+    def __enter__(self) -> None:
+        # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
+        self._conn.execute("BEGIN IMMEDIATE")
+        try:
+            self._cache.tell(self._conn.execute("PRAGMA data_version").get)
+        except BaseException:
+            self._roll_back()
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            try:
+                self._conn.execute("COMMIT")  # durable here: the WAL is synced
+                return
+            except BaseException:
+                self._roll_back()
+                raise
+        self._roll_back()
+
+    def _roll_back(self) -> None:
+        if self._conn.in_transaction:
+            self._conn.execute("ROLLBACK")
