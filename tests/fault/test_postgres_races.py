@@ -12,10 +12,10 @@ import pytest
 import limpet
 from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
 from limpet.store.postgres.call import Call, Reply
+from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.lane import LOCK_AFTER_TRIES
 from limpet.store.postgres.rows import SQL
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.unit import Unit
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
@@ -164,7 +164,7 @@ async def test_cancelled_callers_harm_nobody(open_stores: Open, turns: int) -> N
 async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     open_stores: Open, postgres_url: str
 ) -> None:
-    """A unit that waits under its locks is passed by a younger one, and is written after it."""
+    """A job that waits under its locks is passed by a younger one, and is written after it."""
     one, two = await open_stores(2)
     keys = [key("a"), key("b"), key("c")]
     for of in keys:
@@ -174,9 +174,9 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     held = foreign.transaction()
     await held.start()
     await foreign.execute("SELECT 1 FROM limpet.sessions WHERE id = 'b' FOR UPDATE")
-    unit = Unit([addition(of, draft(type="slow.write")) for of in keys])
-    unit.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
-    serving = asyncio.create_task(one._committer._lanes[0].serve([unit]))
+    job = Job([addition(of, draft(type="slow.write")) for of in keys])
+    job.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
+    serving = asyncio.create_task(one._committer._lanes[0].serve([job]))
     await waiting_backend(foreign)
     await add(two, keys[2], draft(type="quick.write"))
     await held.rollback()
@@ -224,21 +224,21 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
     """What is found recorded is locked once more: that waits for whatever a commit waits for."""
     (one,) = await open_stores(1)
     await create(one, A)
-    unit = Unit([addition(A, draft(id="x"))])
+    job = Job([addition(A, draft(id="x"))])
     await add(one, A, draft(id="x"))
-    unit.know_ids()
+    job.know_ids()
     lane = one._committer._lanes[0]
-    locked: list[list[Unit]] = []
+    locked: list[list[Job]] = []
     lock_rows = lane._lock_rows
 
-    async def noted(conn: object, units: list[Unit]) -> None:
-        locked.append(units)
-        await lock_rows(conn, units)
+    async def noted(conn: object, jobs: list[Job]) -> None:
+        locked.append(jobs)
+        await lock_rows(conn, jobs)
 
     lane._lock_rows = noted  # type: ignore[method-assign]
-    await lane.serve([unit])
-    assert (await unit.wait())[0].events[0].seq == 2
-    assert locked == [[unit]]
+    await lane.serve([job])
+    assert (await job.wait())[0].events[0].seq == 2
+    assert locked == [[job]]
 
 
 async def test_a_snapshot_of_a_deleted_session_is_not_kept(
@@ -289,12 +289,12 @@ async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) 
 
 async def test_a_caller_cancelled_as_its_answer_comes_does_not_hang() -> None:
     """The outcome is known before the caller wakes: there is nothing left to wait for."""
-    unit = Unit([])
-    unit.taken = True
-    waiting = asyncio.create_task(unit.wait())
+    job = Job([])
+    job.taken = True
+    waiting = asyncio.create_task(job.wait())
     await asyncio.sleep(0)
     waiting.cancel()
-    unit.tell(())
+    job.tell(())
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, 5)
 

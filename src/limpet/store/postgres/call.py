@@ -45,18 +45,18 @@ def _statement(sent: tuple[bool, ...]) -> str:
 
 
 class Reply:
-    """What the server said: refusals by unit, times and links by event, leases by session."""
+    """What the server said: refusals by job, times and links by event, leases by session."""
 
     __slots__ = ("_row", "heard", "now_us", "refused")
 
     def __init__(self, row: Any) -> None:
         self._row = row
-        self.now_us: int = 0 if row is None else row["now_us"]  # by which units were judged
+        self.now_us: int = 0 if row is None else row["now_us"]  # by which jobs were judged
         self.heard: bool = row is not None and row["heard"]  # somebody listens for hints
         told = None if row is None else row["refused"]
         self.refused: dict[int, str] = {}
         if told is not None:
-            self.refused = {unit: why for unit, why in enumerate(told, 1) if why is not None}
+            self.refused = {job: why for job, why in enumerate(told, 1) if why is not None}
 
     def events(self) -> tuple[list[int], list[bytes | None]]:
         """Time and link of each event by its place; without a link it was not recorded."""
@@ -101,12 +101,12 @@ class _Table:
 
 
 class Call:
-    """Gathers the units of a plan as they are added."""
+    """Gathers the jobs of a plan as they are added."""
 
     def __init__(self, plan: Plan, sight: Sight, reader: Reader) -> None:
         self._plan, self._sight = plan, sight
         self._codec, self._hash = reader.codec, reader.key_hash
-        self._units = 0
+        self._jobs = 0
         self._heads: dict[Key, int] = {}
         self._new = False  # some session is to be created
         self._names: dict[ScopeKey, int] = {}
@@ -121,14 +121,14 @@ class Call:
         self._scope_left: list[tuple[int, ScopeKey, LiveScope]] = []
 
     def take(self, commits: Sequence[Commit]) -> int:
-        """Add what the plan just gained; the place of the unit, 0 if it gained nothing."""
+        """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
         records = self._plan.records[self._seen_records :]
         if not records:
             return 0
         writes = self._plan.writes[self._seen_writes :]
         self._seen_records += len(records)
         self._seen_writes += len(writes)
-        self._units += 1
+        self._jobs += 1
         places: dict[Key, int] = {}
         for key, rec in records:
             places[key] = self._add_event(key, rec)
@@ -140,11 +140,11 @@ class Call:
         for commit in commits:
             if commit.guards:
                 self._add_guards(commit)
-        return self._units
+        return self._jobs
 
     async def send(self, conn: Connection) -> Reply:
         """One round trip; none if there is nothing to record."""
-        if not self._units:
+        if not self._jobs:
             return Reply(None)
         self._sort_heads()
         self._make_room()
@@ -152,7 +152,7 @@ class Call:
         if not self._new:  # only who is to be created needs a name, a first link and a hash
             columns[1:4] = (), (), ()
             columns[6:8] = (), ()
-        columns += [*self._n.columns(), self._units]
+        columns += [*self._n.columns(), self._jobs]
         for table in (self._v, self._w, self._e, self._p, self._s):
             columns += table.columns()
         sql = _statement(tuple([column != () for column in columns]))
@@ -194,13 +194,13 @@ class Call:
         return Committed(answer.events, now, fields, versions, scopes, told, damaged)
 
     def settle(self, reply: Reply) -> dict[Key, Live]:
-        """The sessions as the units that held left them."""
+        """The sessions as the jobs that held left them."""
         done: dict[Key, Live] = {}
         sizes: dict[Key, int] = {}
         for (key, _), row in zip(self._keys, self._e.rows, strict=True):
             sizes[key] = sizes.get(key, EVENT_OVERHEAD_BYTES) + len(row[11])
-        for unit, key, fold in self._left:
-            if unit in reply.refused:
+        for job, key, fold in self._left:
+            if job in reply.refused:
                 continue
             place = self._heads[key]
             before = self._sight.lives.get(key)
@@ -213,7 +213,7 @@ class Call:
         return done
 
     def scopes(self, reply: Reply) -> dict[ScopeKey, LiveScope]:
-        return {key: s for unit, key, s in self._scope_left if unit not in reply.refused}
+        return {key: s for job, key, s in self._scope_left if job not in reply.refused}
 
     # --- private -------------------------------------------------------------------------------
 
@@ -241,7 +241,7 @@ class Call:
         flags, body, crc = self._codec.pack(raw, place_of)
         head = self._head_of(key)
         place = self._e.add(
-            self._units,
+            self._jobs,
             head,
             e.id,
             rec.draft.given,
@@ -261,11 +261,11 @@ class Call:
         self._keys.append((key, e.seq))
         if e.type == PROCESSED and e.data is not None:
             for seq in e.data["seqs"]:
-                self._p.add(self._units, head, seq, place)
+                self._p.add(self._jobs, head, seq, place)
         return place
 
     def _add_visit(self, commit: Commit, last: int) -> None:
-        """What the unit leaves of a session: None where that is what the batch found."""
+        """What the job leaves of a session: None where that is what the batch found."""
         fold = self._plan.folds[commit.key]
         after = fold.head
         live = self._sight.lives.get(commit.key)
@@ -280,7 +280,7 @@ class Call:
             pending = after.pending
             since = -1 if after.pending_us is None else last if after.pending_us == SOON else 0
         self._v.add(
-            self._units,
+            self._jobs,
             self._head_of(commit.key),
             commit.fence,
             labels,
@@ -292,7 +292,7 @@ class Call:
             None if after.priority == before.priority else after.priority,
             None if after.schema_version == before.schema_version else after.schema_version,
         )
-        self._left.append((self._units, commit.key, fold))
+        self._left.append((self._jobs, commit.key, fold))
 
     def _add_scope(self, key: Key, write: Any) -> None:
         name: ScopeKey = write.key
@@ -301,25 +301,25 @@ class Call:
         place = self._names.get(name)
         if place is None:
             place = self._names[name] = self._n.add(*name, version - 1)
-        self._w.add(self._units, place)
+        self._w.add(self._jobs, place)
         if not write.at.deleted and (before is None or before.value.deleted):
             self._add_name(name[:2])
         form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
         base = version if form != bodies.BY_OP or before is None else before.base
         live = LiveScope(write.at, base, since, self._sight.era, len(write.whole))
         self._name_now[name] = live
-        self._scope_left.append((self._units, name, live))
+        self._scope_left.append((self._jobs, name, live))
         uid = self._plan.folds[key].head.uid
         place_of = bodies.scope_place(name, version, base, form, uid, write.seq)
         packed = self._codec.pack(raw, place_of, bound=True)
-        self._s.add(self._units, place, version, base, form, *packed, self._head_of(key), write.seq)
+        self._s.add(self._jobs, place, version, base, form, *packed, self._head_of(key), write.seq)
 
     def _add_name(self, owner: Owner) -> None:
-        """The unit adds a name: whether there is room for it the server counts, under a lock."""
+        """The job adds a name: whether there is room for it the server counts, under a lock."""
         place = self._names.get((*owner, ""))
         if place is None:
             place = self._names[*owner, ""] = self._n.add(*owner, "", 0)
-        self._w.add(self._units, place)
+        self._w.add(self._jobs, place)
         self._added[owner] = self._added.get(owner, 0) + 1
 
     def _make_room(self) -> None:
@@ -339,7 +339,7 @@ class Call:
                 if place is None:
                     base = self._sight.scope_version(key)
                     place = self._names[key] = self._n.add(*key, base)
-                self._w.add(self._units, place)
+                self._w.add(self._jobs, place)
 
     def _sort_heads(self) -> None:
         """The server locks in key order by itself; new sessions are inserted in the order given."""

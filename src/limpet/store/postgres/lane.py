@@ -36,11 +36,11 @@ from limpet.store.postgres.connect import (
     Line,
 )
 from limpet.store.postgres.failures import BROKEN, translate
+from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
 from limpet.store.postgres.sight import Sight
-from limpet.store.postgres.unit import Unit
 from limpet.store.protocol import Committed, Place
 
 TRIES_MAX: Final = 30
@@ -50,20 +50,20 @@ _HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once alre
 
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
-    """One unit cannot be put into bytes; what was planned with it must be planned again."""
+    """One job cannot be put into bytes; what was planned with it must be planned again."""
 
-    def __init__(self, unit: Unit, reason: Exception) -> None:
-        self.unit, self.reason = unit, reason
+    def __init__(self, job: Job, reason: Exception) -> None:
+        self.job, self.reason = job, reason
         super().__init__("cannot be encoded or sealed")
 
 
 class Sent(NamedTuple):
-    """A call and its reply, with the units that were in it and those the planner refused."""
+    """A call and its reply, with the jobs that were in it and those the planner refused."""
 
     call: Call
     reply: Reply
-    planned: list[tuple[Unit, int, tuple[Committed, ...]]]
-    refused: list[tuple[Unit, LimpetError]]
+    planned: list[tuple[Job, int, tuple[Committed, ...]]]
+    refused: list[tuple[Job, LimpetError]]
 
 
 class Lane:
@@ -75,24 +75,24 @@ class Lane:
         self._entropy = Entropy(os.urandom)
         self._due: dict[Key, Live] = {}
 
-    async def serve(self, units: list[Unit]) -> None:
-        """Bring every unit to an answer."""
-        waiting, began = units, time.monotonic()
+    async def serve(self, jobs: list[Job]) -> None:
+        """Bring every job to an answer."""
+        waiting, began = jobs, time.monotonic()
         try:
             while waiting:
-                slow = [unit for unit in waiting if unit.tries >= LOCK_AFTER_TRIES]
-                quick = [unit for unit in waiting if unit.tries < LOCK_AFTER_TRIES]
+                slow = [job for job in waiting if job.tries >= LOCK_AFTER_TRIES]
+                quick = [job for job in waiting if job.tries < LOCK_AFTER_TRIES]
                 again = await self._attempt(quick, locked=False) if quick else []
-                for unit in slow:
-                    again += await self._attempt([unit], locked=True)
+                for job in slow:
+                    again += await self._attempt([job], locked=True)
                 waiting = again
                 if again:
                     self._tell_again(again)
         except BaseException as error:
-            self._fail(units, error)  # those that were told already stay told
+            self._fail(jobs, error)  # those that were told already stay told
             self._line.drop()  # cut short: it may be inside a transaction
             raise
-        logs.slow_commit(POSTGRES, self._line.place, time.monotonic() - began, units)
+        logs.slow_commit(POSTGRES, self._line.place, time.monotonic() - began, jobs)
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
@@ -117,54 +117,52 @@ class Lane:
 
     # --- private -------------------------------------------------------------------------------
 
-    async def _attempt(
-        self, units: list[Unit], *, locked: bool, hurried: bool = False
-    ) -> list[Unit]:
-        """Plan and send; the units that must be tried again. Whoever fails is told."""
+    async def _attempt(self, jobs: list[Job], *, locked: bool, hurried: bool = False) -> list[Job]:
+        """Plan and send; the jobs that must be tried again. Whoever fails is told."""
         try:
-            sent = await self._deliver(units, locked=locked, hurried=hurried)
+            sent = await self._deliver(jobs, locked=locked, hurried=hurried)
             return self._settle(sent)  # only now is it durable: nobody is told before
         except Unwritable as error:
-            self._fail([error.unit], error.reason)
-            return [unit for unit in units if unit is not error.unit]
+            self._fail([error.job], error.reason)
+            return [job for job in jobs if job is not error.job]
         except _AGAIN as error:
             self._cache.clear()
-            return [unit for unit in units if not self._gives_up(unit, error)]
+            return [job for job in jobs if not self._gives_up(job, error)]
         except asyncpg.ReadOnlySQLTransactionError as error:
             self._line.drop()  # the server may have become a standby: look for the primary again
-            self._fail(units, error)
+            self._fail(jobs, error)
         except asyncpg.TooManyConnectionsError as error:
-            self._fail(units, error)  # whoever is in the batch: there is no line to send it over
+            self._fail(jobs, error)  # whoever is in the batch: there is no line to send it over
         except asyncpg.PostgresError as error:
             self._cache.clear()
-            if len(units) > 1:
-                return await self._apart(units)
-            self._fail(units, error)
+            if len(jobs) > 1:
+                return await self._apart(jobs)
+            self._fail(jobs, error)
         except Exception as error:
-            self._fail(units, error)
+            self._fail(jobs, error)
         return []
 
-    def _gives_up(self, unit: Unit, error: Exception) -> bool:
+    def _gives_up(self, job: Job, error: Exception) -> bool:
         """Count one more try in vain."""
-        unit.tries += 1
-        if unit.tries > TRIES_MAX:
-            self._fail([unit], error)
-        return unit.tries > TRIES_MAX
+        job.tries += 1
+        if job.tries > TRIES_MAX:
+            self._fail([job], error)
+        return job.tries > TRIES_MAX
 
-    async def _deliver(self, units: list[Unit], *, locked: bool, hurried: bool) -> Sent:
+    async def _deliver(self, jobs: list[Job], *, locked: bool, hurried: bool) -> Sent:
         """Send over whatever connection there is, until there is an answer or no hope of one."""
         deadline = asyncio.get_running_loop().time() + LOST_SECONDS_MAX
         while True:
             try:
                 conn = await self._line.connection()
                 if not locked:
-                    sent = await self._send(conn, units)
+                    sent = await self._send(conn, jobs)
                 else:
                     async with conn.transaction():
                         if hurried:
                             await conn.execute(_HURRY)
-                        await self._lock(conn, units[0])
-                        sent = await self._send(conn, units)
+                        await self._lock(conn, jobs[0])
+                        sent = await self._send(conn, jobs)
                 self._outage.over()
                 return sent
             except BROKEN as error:
@@ -174,134 +172,134 @@ class Lane:
                 self._cache.clear()
                 if asyncio.get_running_loop().time() > deadline:
                     raise translate(error, self._line.place, "write") from error
-                for unit in units:
-                    unit.know_ids()
+                for job in jobs:
+                    job.know_ids()
                 await asyncio.sleep(LOST_PAUSE_SECONDS)
 
-    async def _apart(self, units: list[Unit]) -> list[Unit]:
+    async def _apart(self, jobs: list[Job]) -> list[Job]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
         """
-        POSTGRES.info("batch split: store=%s commits=%d", self._line.place, len(units))
-        again: list[Unit] = []
+        POSTGRES.info("batch split: store=%s commits=%d", self._line.place, len(jobs))
+        again: list[Job] = []
         held: set[Key] = set()
-        for unit in units:
-            keys = {commit.key for commit in unit.commits}
+        for job in jobs:
+            keys = {commit.key for commit in job.commits}
             if keys & held:
-                self._fail([unit], StoreBusy(self._line.place))
+                self._fail([job], StoreBusy(self._line.place))
                 continue
-            again += await self._attempt([unit], locked=True, hurried=True)
-            if isinstance(unit.failure, StoreBusy):
+            again += await self._attempt([job], locked=True, hurried=True)
+            if isinstance(job.failure, StoreBusy):
                 held |= keys
         return again
 
-    def _fail(self, units: list[Unit], error: BaseException) -> None:
+    def _fail(self, jobs: list[Job], error: BaseException) -> None:
         self._cache.clear()
-        if waiting := [unit for unit in units if not unit.settled]:
+        if waiting := [job for job in jobs if not job.settled]:
             self._tell_failed(error, len(waiting))
         told = (
             error if isinstance(error, LimpetError) else translate(error, self._line.place, "write")
         )
-        for unit in units:
-            unit.fail(told)
+        for job in jobs:
+            job.fail(told)
 
-    async def _lock(self, conn: Connection, unit: Unit) -> None:
-        """Take the rows and names of a unit that others keep being faster to."""
-        await self._lock_rows(conn, [unit])
-        if unit.names:
-            owners = {(*name[:2], "") for name in unit.written}  # it may add to their names
-            columns = [list(column) for column in zip(*sorted(unit.names | owners), strict=True)]
+    async def _lock(self, conn: Connection, job: Job) -> None:
+        """Take the rows and names of a job that others keep being faster to."""
+        await self._lock_rows(conn, [job])
+        if job.names:
+            owners = {(*name[:2], "") for name in job.written}  # it may add to their names
+            columns = [list(column) for column in zip(*sorted(job.names | owners), strict=True)]
             await conn.execute("SELECT limpet.lock_names($1, $2, $3)", *columns)
-        self._forget(unit)
+        self._forget(job)
 
-    async def _lock_rows(self, conn: Connection, units: list[Unit]) -> None:
-        keys = [(c.key.app, c.key.user, c.key.id) for unit in units for c in unit.commits]
+    async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> None:
+        keys = [(c.key.app, c.key.user, c.key.id) for job in jobs for c in job.commits]
         await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
 
-    async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
-        """Plan on what is known, and have it checked and written. Changes no unit."""
+    async def _send(self, conn: Connection, jobs: list[Job]) -> Sent:
+        """Plan on what is known, and have it checked and written. Changes no job."""
         sight = Sight(self._cache, self._reader)
-        await sight.fetch(conn, units)
+        await sight.fetch(conn, jobs)
         # The server judges leases; after a refusal its time tells the planner which had ended.
         plan = Plan(
             sight,
             SOON,
             lambda: self._entropy.take(SALT_BYTES),
-            lease_now_us=max([unit.judged_us for unit in units]),
+            lease_now_us=max([job.judged_us for job in jobs]),
         )
         call = Call(plan, sight, self._reader)
-        refused: list[tuple[Unit, LimpetError]] = []
-        planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
-        for unit in units:
+        refused: list[tuple[Job, LimpetError]] = []
+        planned: list[tuple[Job, int, tuple[Committed, ...]]] = []
+        for job in jobs:
             try:
-                answers = plan.add(unit.commits)
+                answers = plan.add(job.commits)
             except LimpetError as error:
-                refused.append((unit, error))
+                refused.append((job, error))
                 continue
             try:
-                planned.append((unit, call.take(unit.commits), answers))
+                planned.append((job, call.take(job.commits), answers))
             except Exception as error:  # a seal, which is not ours, may fail with anything
-                raise Unwritable(unit, error) from error
+                raise Unwritable(job, error) from error
         reply = await call.send(conn)
-        if any([unit.lost for unit in units]) and not call.recorded():
+        if any([job.lost for job in jobs]) and not call.recorded():
             # Found recorded, which does not yet mean durable: the first answer may have been lost
             # while the server waited for a standby. A lock waits as a commit does.
-            await self._lock_rows(conn, units)
+            await self._lock_rows(conn, jobs)
         return Sent(call, reply, planned, refused)
 
-    def _settle(self, sent: Sent) -> list[Unit]:
-        """Tell the callers what is durable now; the units that must be tried again."""
-        again: list[Unit] = []
-        for unit, error in sent.refused:
-            # Refused on what was read before the unit came, or on top of something that came to
+    def _settle(self, sent: Sent) -> list[Job]:
+        """Tell the callers what is durable now; the jobs that must be tried again."""
+        again: list[Job] = []
+        for job, error in sent.refused:
+            # Refused on what was read before the job came, or on top of something that came to
             # nothing: look again first.
-            if (unit.fresh and not sent.reply.refused) or unit.tries > TRIES_MAX:
-                unit.fail(error)
+            if (job.fresh and not sent.reply.refused) or job.tries > TRIES_MAX:
+                job.fail(error)
             else:
-                unit.tries += unit.fresh
-                unit.fresh = unit.lost = True
-                again.append(unit)
+                job.tries += job.fresh
+                job.fresh = job.lost = True
+                again.append(job)
         for key, live in sent.call.settle(sent.reply).items():
             self._keep(key, live)
         for scope_key, scope in sent.call.scopes(sent.reply).items():
             self._cache.keep_scope(scope_key, scope)
         if sent.reply.heard and sent.call.recorded():
             self._tell()
-        for unit, place, answers in sent.planned:
-            self._answer(unit, place, answers, sent, again)
-        for unit in again:
-            self._forget(unit)
+        for job, place, answers in sent.planned:
+            self._answer(job, place, answers, sent, again)
+        for job in again:
+            self._forget(job)
         return again
 
     def _answer(
         self,
-        unit: Unit,
+        job: Job,
         place: int,
         answers: tuple[Committed, ...],
         sent: Sent,
-        again: list[Unit],
+        again: list[Job],
     ) -> None:
         reason = sent.reply.refused.get(place)
         told = sent.call.answers(answers, sent.reply) if reason is None else None
         if told is not None:
-            unit.tell(tuple([_as_first(answer) for answer in told]) if unit.resent else told)
+            job.tell(tuple([_as_first(answer) for answer in told]) if job.resent else told)
             return
-        unit.tries += 1
-        unit.fresh = unit.lost = True
+        job.tries += 1
+        job.fresh = job.lost = True
         if reason == "fenced":
-            unit.judged_us = sent.reply.now_us
-        if unit.tries > TRIES_MAX:
+            job.judged_us = sent.reply.now_us
+        if job.tries > TRIES_MAX:
             busy = StoreBusy(self._line.place)
             self._tell_failed(busy, 1)
-            unit.fail(busy)
+            job.fail(busy)
         else:
-            again.append(unit)
+            again.append(job)
 
-    def _tell_again(self, units: list[Unit]) -> None:
-        tries = max([unit.tries for unit in units])
+    def _tell_again(self, jobs: list[Job]) -> None:
+        tries = max([job.tries for job in jobs])
         text = "commits retried: store=%s commits=%d tries=%d"
-        POSTGRES.debug(text, self._line.place, len(units), tries)
+        POSTGRES.debug(text, self._line.place, len(jobs), tries)
 
     def _tell_failed(self, error: BaseException, commits: int) -> None:
         text = "write failed: store=%s error=%s commits=%d"
@@ -312,10 +310,10 @@ class Lane:
         if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
             self._due[key] = live
 
-    def _forget(self, unit: Unit) -> None:
-        for commit in unit.commits:
+    def _forget(self, job: Job) -> None:
+        for commit in job.commits:
             self._cache.forget(commit.key)
-        for name in unit.names:
+        for name in job.names:
             self._cache.forget_scope(name)
 
 

@@ -1,4 +1,4 @@
-"""A unit: one caller's commits on their way to the server, and the answer the caller waits for."""
+"""Jobs: one caller's commits on their way to the server, and the answer that the caller awaits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
 _NO_NAMES: frozenset[ScopeKey] = frozenset()
 
 
-class Unit:
+class Job:
     """Taken by one lane. A caller that is cancelled then goes only once the outcome is known."""
 
     __slots__ = (
@@ -51,14 +51,14 @@ class Unit:
         self.fresh = False  # planned on what was read after it was asked for
         self.resent = False  # an answer was lost: a repeat is our own doing
         self.lost = False  # it may have been recorded before: look its ids up
-        self.judged_us = 0  # the server's time at which it refused the unit's fence
+        self.judged_us = 0  # the server's time at which it refused the job's fence
         self.tries = 0
 
     def size(self) -> int:
         return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
 
     def touches(self) -> list[Touched]:
-        """What no other unit may touch while this one is on its way."""
+        """What no other job may touch while this one is on its way."""
         return [*[commit.key for commit in self.commits], *self.names]
 
     def know_ids(self) -> None:
