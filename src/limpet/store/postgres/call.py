@@ -25,7 +25,7 @@ from limpet.store.cache import Live, LiveScope
 from limpet.store.plan import Plan
 from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.sight import Sight
+from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 from limpet.store.room import Owner
 
@@ -103,8 +103,8 @@ class _Table:
 class Call:
     """Gathers the jobs of a plan as they are added."""
 
-    def __init__(self, plan: Plan, sight: Sight, reader: Reader) -> None:
-        self._plan, self._sight = plan, sight
+    def __init__(self, plan: Plan, view: View, reader: Reader) -> None:
+        self._plan, self._view = plan, view
         self._codec, self._hash = reader.codec, reader.key_hash
         self._jobs = 0
         self._heads: dict[Key, int] = {}
@@ -203,13 +203,13 @@ class Call:
             if job in reply.refused:
                 continue
             place = self._heads[key]
-            before = self._sight.lives.get(key)
+            before = self._view.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
             told = self._told[key, fold.head.version]
             now = reply.leased(_head(fold.head, *told, reply.now_us), place)
             after = Fold(now, fold.fields, fold.versions, fold.damaged)
             sid = reply.sid(place) if before is None else before.sid
-            done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._sight.era)
+            done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._view.era)
         return done
 
     def scopes(self, reply: Reply) -> dict[ScopeKey, LiveScope]:
@@ -220,7 +220,7 @@ class Call:
     def _head_of(self, key: Key) -> int:
         found = self._heads.get(key)
         if found is None:
-            live = self._sight.lives.get(key)
+            live = self._view.lives.get(key)
             if live is None:
                 self._new = True
                 uid = self._plan.folds[key].head.uid
@@ -268,7 +268,7 @@ class Call:
         """What the job leaves of a session: None where that is what the batch found."""
         fold = self._plan.folds[commit.key]
         after = fold.head
-        live = self._sight.lives.get(commit.key)
+        live = self._view.lives.get(commit.key)
         before = blank(commit.key, after.uid, 0) if live is None else live.fold.head
         labels = timers = wake_us = due_us = pending = since = None
         if after.labels != before.labels:
@@ -296,7 +296,7 @@ class Call:
 
     def _add_scope(self, key: Key, write: Any) -> None:
         name: ScopeKey = write.key
-        before = self._name_now.get(name) or self._sight.known.get(name)
+        before = self._name_now.get(name) or self._view.known.get(name)
         version = write.at.version
         place = self._names.get(name)
         if place is None:
@@ -306,7 +306,7 @@ class Call:
             self._add_name(name[:2])
         form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
         base = version if form != bodies.BY_OP or before is None else before.base
-        live = LiveScope(write.at, base, since, self._sight.era, len(write.whole))
+        live = LiveScope(write.at, base, since, self._view.era, len(write.whole))
         self._name_now[name] = live
         self._scope_left.append((self._jobs, name, live))
         uid = self._plan.folds[key].head.uid
@@ -337,7 +337,7 @@ class Call:
                 key = (commit.key.app, "" if kind == "app" else commit.key.user, name)
                 place = self._names.get(key)
                 if place is None:
-                    base = self._sight.scope_version(key)
+                    base = self._view.scope_version(key)
                     place = self._names[key] = self._n.add(*key, base)
                 self._w.add(self._jobs, place)
 

@@ -40,7 +40,7 @@ from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import SQL
-from limpet.store.postgres.sight import Sight
+from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 
 TRIES_MAX: Final = 30
@@ -219,16 +219,16 @@ class Lane:
 
     async def _send(self, conn: Connection, jobs: list[Job]) -> Sent:
         """Plan on what is known, and have it checked and written. Changes no job."""
-        sight = Sight(self._cache, self._reader)
-        await sight.fetch(conn, jobs)
+        view = View(self._cache, self._reader)
+        await view.fetch(conn, jobs)
         # The server judges leases; after a refusal its time tells the planner which had ended.
         plan = Plan(
-            sight,
+            view,
             SOON,
             lambda: self._entropy.take(SALT_BYTES),
             lease_now_us=max([job.judged_us for job in jobs]),
         )
-        call = Call(plan, sight, self._reader)
+        call = Call(plan, view, self._reader)
         refused: list[tuple[Job, LimpetError]] = []
         planned: list[tuple[Job, int, tuple[Committed, ...]]] = []
         for job in jobs:

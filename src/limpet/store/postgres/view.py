@@ -23,8 +23,8 @@ from limpet.store.room import Owner, Sizes
 from limpet.store.scopes import Scopes
 
 
-class Sight:
-    """One attempt's view. Implements the planner's View."""
+class View:
+    """One attempt's view: implements the planner's protocol of the same name."""
 
     __slots__ = (
         "_cache",
