@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
-from limpet.store.postgres.call import Call, Reply
+from limpet.store.postgres.batch import Batch, Reply
 from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.lane import LOCK_AFTER_TRIES
 from limpet.store.postgres.rows import SQL
@@ -206,15 +206,15 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
 ) -> None:
     """Between its look and its call another process creates and erases: it is told so."""
     one, two = await open_stores(2)
-    send = Call.send
+    send = Batch.send
 
-    async def late(self: Call, conn: object) -> Reply:
-        monkeypatch.setattr(Call, "send", send)
+    async def late(self: Batch, conn: object) -> Reply:
+        monkeypatch.setattr(Batch, "send", send)
         await create(two, A)
         assert await two.erase(A) is not None
         return await send(self, conn)
 
-    monkeypatch.setattr(Call, "send", late)
+    monkeypatch.setattr(Batch, "send", late)
     with pytest.raises(SessionErased):
         await create(one, A)
     assert await one.erase(A) is not None

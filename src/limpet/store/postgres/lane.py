@@ -28,7 +28,7 @@ from limpet.store import bodies, logs
 from limpet.store.cache import Cache, Live
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
-from limpet.store.postgres.call import SOON, Call, Reply
+from limpet.store.postgres.batch import SOON, Batch, Reply
 from limpet.store.postgres.connect import (
     LOST_PAUSE_SECONDS,
     LOST_SECONDS_MAX,
@@ -60,7 +60,7 @@ class Unwritable(Exception):  # no error of the tree: it never leaves the lane
 class Sent(NamedTuple):
     """A call and its reply, with the jobs that were in it and those the planner refused."""
 
-    call: Call
+    batch: Batch
     reply: Reply
     planned: list[tuple[Job, int, tuple[Committed, ...]]]
     refused: list[tuple[Job, LimpetError]]
@@ -228,7 +228,7 @@ class Lane:
             lambda: self._entropy.take(SALT_BYTES),
             lease_now_us=max([job.judged_us for job in jobs]),
         )
-        call = Call(plan, view, self._reader)
+        batch = Batch(plan, view, self._reader)
         refused: list[tuple[Job, LimpetError]] = []
         planned: list[tuple[Job, int, tuple[Committed, ...]]] = []
         for job in jobs:
@@ -238,15 +238,15 @@ class Lane:
                 refused.append((job, error))
                 continue
             try:
-                planned.append((job, call.take(job.commits), answers))
+                planned.append((job, batch.take(job.commits), answers))
             except Exception as error:  # a seal, which is not ours, may fail with anything
                 raise Unwritable(job, error) from error
-        reply = await call.send(conn)
-        if any([job.lost for job in jobs]) and not call.recorded():
+        reply = await batch.send(conn)
+        if any([job.lost for job in jobs]) and not batch.recorded():
             # Found recorded, which does not yet mean durable: the first answer may have been lost
             # while the server waited for a standby. A lock waits as a commit does.
             await self._lock_rows(conn, jobs)
-        return Sent(call, reply, planned, refused)
+        return Sent(batch, reply, planned, refused)
 
     def _settle(self, sent: Sent) -> list[Job]:
         """Tell the callers what is durable now; the jobs that must be tried again."""
@@ -260,11 +260,11 @@ class Lane:
                 job.tries += job.fresh
                 job.fresh = job.lost = True
                 again.append(job)
-        for key, live in sent.call.settle(sent.reply).items():
+        for key, live in sent.batch.settle(sent.reply).items():
             self._keep(key, live)
-        for scope_key, scope in sent.call.scopes(sent.reply).items():
+        for scope_key, scope in sent.batch.scopes(sent.reply).items():
             self._cache.keep_scope(scope_key, scope)
-        if sent.reply.heard and sent.call.recorded():
+        if sent.reply.heard and sent.batch.recorded():
             self._tell()
         for job, place, answers in sent.planned:
             self._answer(job, place, answers, sent, again)
@@ -281,7 +281,7 @@ class Lane:
         again: list[Job],
     ) -> None:
         reason = sent.reply.refused.get(place)
-        told = sent.call.answers(answers, sent.reply) if reason is None else None
+        told = sent.batch.answers(answers, sent.reply) if reason is None else None
         if told is not None:
             job.tell(tuple([_as_first(answer) for answer in told]) if job.resent else told)
             return

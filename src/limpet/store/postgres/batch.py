@@ -100,7 +100,7 @@ class _Table:
         return columns
 
 
-class Call:
+class Batch:
     """Gathers the jobs of a plan as they are added."""
 
     def __init__(self, plan: Plan, view: View, reader: Reader) -> None:
