@@ -32,8 +32,8 @@ async def test_the_server_sends_no_more_than_a_page(postgres_url: str) -> None:
             (read.replace("{way}", "DESC"), *key, 0, ALL),
             (SQL["pending_inputs"], *key, ALL),
             (SQL["feed"], "0", 0, None, None, None, ALL),
-            (SQL["audit_events"], sid, 0, ALL),
-            (SQL["audit_scopes"], "", "", "", 0, ALL),
+            (SQL["verify_events"], sid, 0, ALL),
+            (SQL["verify_scopes"], "", "", "", 0, ALL),
             (SQL["load"], *key, ALL, False),
         ]
         await conn.execute(

@@ -33,4 +33,4 @@ def read(meta: Mapping[str, bytes]) -> Ledger | None:
 
 async def counted(conn: Connection) -> Ledger:
     """What the tables hold."""
-    return Ledger(*await conn.fetchrow(SQL["audit_ledger"]))
+    return Ledger(*await conn.fetchrow(SQL["verify_ledger"]))

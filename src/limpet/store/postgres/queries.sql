@@ -240,39 +240,39 @@ SELECT e.xid::text::bigint, e.pos FROM limpet.events e
 WHERE e.xid < limpet.stamp(pg_snapshot_xmin(pg_current_snapshot()))
 ORDER BY e.xid DESC, e.pos DESC LIMIT 1
 
--- name: audit_count
+-- name: verify_count
 SELECT count(*) FROM limpet.sessions WHERE deleted_us IS NULL
 
--- name: audit_keys
+-- name: verify_keys
 SELECT sid, app, owner, id FROM limpet.sessions WHERE deleted_us IS NULL AND sid > $1 ORDER BY sid LIMIT $2
 
--- name: audit_events
+-- name: verify_events
 SELECT p.* FROM (
     SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before
     FROM (SELECT * FROM limpet.events WHERE sid = $1 AND seq > $2 ORDER BY seq LIMIT $3) l
 ) p WHERE p.before < {page_bytes} ORDER BY p.seq
 
--- name: audit_tombs
+-- name: verify_tombs
 SELECT sid, app, owner, id, uid, version, link, created_us, updated_us, deleted_us, tomb_crc,
     labels <> '{}' OR timers <> '{}' OR pending <> 0 OR num_nonnulls(pending_us, wake_us, runnable_us, deadline_us) > 0
     AS stirs
 FROM limpet.sessions WHERE deleted_us IS NOT NULL AND sid > $1 ORDER BY sid LIMIT $2
 
--- name: audit_erased
+-- name: verify_erased
 SELECT key_hash, version, link, erased_us, crc FROM limpet.erased WHERE key_hash > $1 ORDER BY key_hash LIMIT $2
 
--- name: audit_ledger
+-- name: verify_ledger
 SELECT (SELECT count(*) FROM limpet.sessions WHERE deleted_us IS NOT NULL),
        (SELECT coalesce(sum(tomb_crc), 0) FROM limpet.sessions WHERE deleted_us IS NOT NULL)::bigint,
        (SELECT count(*) FROM limpet.erased), (SELECT coalesce(sum(crc), 0) FROM limpet.erased)::bigint
 
--- name: audit_columns
+-- name: verify_columns
 SELECT runnable_us, deadline_us, wake_us, xid FROM limpet.sessions WHERE sid = $1
 
--- name: audit_labels
+-- name: verify_labels
 SELECT app, owner, created_us, name, value FROM limpet.labels WHERE sid = $1 ORDER BY name
 
--- name: audit_scopes
+-- name: verify_scopes
 SELECT c.app, c.owner, c.name, c.version, c.base, c.form, c.flags, c.body, c.crc, c.uid, c.seq,
        EXISTS (SELECT FROM limpet.sessions s WHERE s.uid = c.uid AND s.deleted_us IS NULL) AS lives
 FROM (
@@ -285,7 +285,7 @@ FROM (
 ) c WHERE c.before < {page_bytes}
 ORDER BY c.app, c.owner, c.name, c.version
 
--- name: audit_orphans
+-- name: verify_orphans
 SELECT 'event', count(*) FROM limpet.events e
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = e.sid AND s.deleted_us IS NULL)
 UNION ALL

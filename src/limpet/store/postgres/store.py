@@ -31,7 +31,7 @@ from limpet.store import bodies
 from limpet.store.codec import Codec
 from limpet.store.ledger import Ledger, buried, erased
 from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import audit, doctor, feed, heads, ledger, rows, work
+from limpet.store.postgres import doctor, feed, heads, leases, ledger, rows, verify
 from limpet.store.postgres import states as states_of
 from limpet.store.postgres.address import where
 from limpet.store.postgres.committer import LANES, Committer
@@ -174,30 +174,32 @@ class PostgresStore:
     async def claim(
         self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
     ) -> tuple[Lease, ...]:
-        leases: tuple[Lease, ...] = await self._with(
-            lambda conn: work.claim(conn, worker, limit, lease_seconds, app),
+        claimed: tuple[Lease, ...] = await self._with(
+            lambda conn: leases.claim(conn, worker, limit, lease_seconds, app),
             asked="lease",
             repeatable=False,
         )
-        for lease in leases:
+        for lease in claimed:
             self._note(lease)
-        return leases
+        return claimed
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
         renewed: Lease = await self._with(
-            lambda conn: work.renew(conn, self._reader, lease, lease_seconds), asked="change"
+            lambda conn: leases.renew(conn, self._reader, lease, lease_seconds), asked="change"
         )
         return renewed
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         released: bool = await self._with(
-            lambda conn: work.release(conn, lease, retry_seconds), asked="change", repeatable=False
+            lambda conn: leases.release(conn, lease, retry_seconds),
+            asked="change",
+            repeatable=False,
         )
         return released
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         lease: Lease = await self._with(
-            lambda conn: work.acquire(conn, self._reader, key, worker, lease_seconds),
+            lambda conn: leases.acquire(conn, self._reader, key, worker, lease_seconds),
             asked="lease",
         )
         self._note(lease)
@@ -257,7 +259,9 @@ class PostgresStore:
         return found
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
-        report: Report = await self._with(lambda conn: audit.run(conn, self._reader, key, progress))
+        report: Report = await self._with(
+            lambda conn: verify.run(conn, self._reader, key, progress)
+        )
         return report
 
     async def examine(self) -> tuple[Check, ...]:

@@ -31,15 +31,15 @@ async def run(
 ) -> Report:
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         await conn.execute(f"SET LOCAL statement_timeout = '{TABLES_SECONDS_MAX}s'")
-        audit = Audit(conn, reader)
+        verification = Verification(conn, reader)
         if key is None:
-            await audit.everything(progress)
+            await verification.everything(progress)
         else:
-            await audit.session(key)
-    return Report(audit.sessions, audit.events, tuple(audit.findings))
+            await verification.session(key)
+    return Report(verification.sessions, verification.events, tuple(verification.findings))
 
 
-class Audit:
+class Verification:
     """One reading of the database. Changes nothing."""
 
     def __init__(self, conn: Connection, reader: Reader) -> None:
@@ -49,9 +49,9 @@ class Audit:
         self._scoped = self._unread = 0
 
     async def everything(self, progress: Progress | None) -> None:
-        total = await self._conn.fetchval(SQL["audit_count"], timeout=TABLES_SECONDS_MAX)
+        total = await self._conn.fetchval(SQL["verify_count"], timeout=TABLES_SECONDS_MAX)
         sid = 0
-        while page := await self._conn.fetch(SQL["audit_keys"], sid, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_keys"], sid, _PAGE):
             for row in page:
                 sid = row["sid"]
                 await self._guarded(row)
@@ -60,7 +60,7 @@ class Audit:
         await self._scopes()
         await self._tombs()
         await self._erased()
-        orphans = await self._conn.fetch(SQL["audit_orphans"], timeout=TABLES_SECONDS_MAX)
+        orphans = await self._conn.fetch(SQL["verify_orphans"], timeout=TABLES_SECONDS_MAX)
         for what, count in orphans:
             if count:
                 self.findings.append(Finding(what, f"rows without a session: {count}"))
@@ -83,7 +83,7 @@ class Audit:
         head, sid = found.live.fold.head, found.live.sid
         log = Log(found.live.fold, found.snapshot)
         after, place = 0, (0, 0)
-        while page := await self._conn.fetch(SQL["audit_events"], sid, after, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_events"], sid, after, _PAGE):
             after = page[-1]["seq"]
             self.events += len(page)
             for row in page:
@@ -109,13 +109,13 @@ class Audit:
         return event, raw, salt, row["digest"]
 
     async def _columns(self, sid: int, head: Head, last_xid: int) -> None:
-        row = await self._conn.fetchrow(SQL["audit_columns"], sid)
+        row = await self._conn.fetchrow(SQL["verify_columns"], sid)
         due = (row["runnable_us"], row["deadline_us"], row["wake_us"])
         if due != (runnable_us(head), deadline_us(head), first_us(head, "wake")):
             self._find("head", "has other due times than its log amounts to", head)
         if row["xid"] not in (0, last_xid):  # 0: from before it was kept
             self._find("event", "is not of the transaction that last wrote to its session", head)
-        listed = [tuple(label) for label in await self._conn.fetch(SQL["audit_labels"], sid)]
+        listed = [tuple(label) for label in await self._conn.fetch(SQL["verify_labels"], sid)]
         key = (head.key.app, head.key.user, head.created_us)
         if listed != sorted([(*key, name, value) for name, value in head.labels.items()]):
             self._find("label", "is not listed as the head has it", head)
@@ -126,7 +126,7 @@ class Audit:
     async def _scopes(self) -> None:
         names = Names(self._reader.codec)
         count, at = 0, ("", "", "", 0)
-        while page := await self._conn.fetch(SQL["audit_scopes"], *at, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_scopes"], *at, _PAGE):
             for app, owner, name, *stored, lives in page:
                 self.findings += names.add((app, owner, name), ScopeRow(*stored))
                 count += lives
@@ -139,7 +139,7 @@ class Audit:
     async def _tombs(self) -> None:
         """What deleted sessions left."""
         sid = 0
-        while page := await self._conn.fetch(SQL["audit_tombs"], sid, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_tombs"], sid, _PAGE):
             sid = page[-1]["sid"]
             for row in page:
                 key = Key(row["app"], row["owner"], row["id"])
@@ -161,7 +161,7 @@ class Audit:
     async def _erased(self) -> None:
         """What erased sessions left, and the secret by which their keys are known."""
         at = b""
-        while page := await self._conn.fetch(SQL["audit_erased"], at, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_erased"], at, _PAGE):
             at = page[-1]["key_hash"]
             for *values, crc in page:
                 if crc not in (None, bodies.erasure_crc(Erasure(*values))):
