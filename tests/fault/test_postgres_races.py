@@ -14,7 +14,7 @@ from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFa
 from limpet.store.postgres.batch import Batch, Reply
 from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.lane import LOCK_AFTER_TRIES
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
@@ -226,7 +226,7 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
     await create(one, A)
     job = Job([addition(A, draft(id="x"))])
     await add(one, A, draft(id="x"))
-    job.know_ids()
+    job.resend()
     lane = one._committer._lanes[0]
     locked: list[list[Job]] = []
     lock_rows = lane._lock_rows
@@ -247,12 +247,14 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
     """Whichever comes first, the deletion wins."""
     (one,) = await open_stores(1)
     await create(one, A)
-    sid = (await one._reader.load(one._pool, A)).live.sid
+    sid = (await one._reader.load(one._pools.reading, A)).live.sid
     foreign = await asyncpg.connect(postgres_url)
     bury = foreign.transaction()
     await bury.start()
     await foreign.fetchval(SQL["bury"], *("shop", "ada", "a"))
-    put = asyncio.create_task(one._pool.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0))
+    put = asyncio.create_task(
+        one._pools.reading.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0)
+    )
     await waiting_backend(foreign)
     await bury.commit()
     await put
@@ -294,7 +296,7 @@ async def test_a_caller_cancelled_as_its_answer_comes_does_not_hang() -> None:
     waiting = asyncio.create_task(job.wait())
     await asyncio.sleep(0)
     waiting.cancel()
-    job.tell(())
+    job.succeed(())
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, 5)
 

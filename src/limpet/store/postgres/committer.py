@@ -15,10 +15,10 @@ from typing import Final
 
 from limpet.model.events import Commit
 from limpet.store.cache import Cache
-from limpet.store.postgres.connect import Line
 from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane
 from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.protocol import Committed
 
 LANES: Final = 2
@@ -33,13 +33,15 @@ _LOOKED_AT_MAX: Final = 4 * BATCH_MAX  # of the queue, for a batch
 class Committer:
     """Belongs to one store and one event loop."""
 
-    def __init__(self, lines: Sequence[Line], reader: Reader, tell: Callable[[], None]) -> None:
+    def __init__(
+        self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
+    ) -> None:
         self.cache = Cache()
-        self._lanes = [Lane(line, reader, self.cache, tell) for line in lines]
+        self._lanes = [Lane(writer, reader, self.cache, notify) for writer in writers]
         self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
         self._sent = 0  # jobs on their way
-        self._bell = asyncio.Event()
+        self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
         self._closing = False
@@ -51,7 +53,7 @@ class Committer:
         job = Job(commits)
         self._waiting.append(job)
         self._start()
-        self._bell.set()
+        self._wake.set()
         try:
             return await job.wait()
         except asyncio.CancelledError:
@@ -62,7 +64,7 @@ class Committer:
     async def close(self) -> None:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
-        self._bell.set()
+        self._wake.set()
         await asyncio.gather(*map(asyncio.shield, self._tasks.values()))
         for lane in self._lanes:
             await lane.close()
@@ -86,25 +88,25 @@ class Committer:
                 if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
                     await lane.write_snapshots()
                 continue
-            self._bell.clear()
+            self._wake.clear()
             await lane.write_snapshots()
             if self._closing and not self._waiting:
-                self._bell.set()  # for the other lane
+                self._wake.set()  # for the other lane
                 return
-            await self._bell.wait()
+            await self._wake.wait()
 
     async def _serve(self, lane: Lane, batch: list[Job]) -> None:
         touched = [thing for job in batch for thing in job.touches()]
         self._busy.update(touched)
         self._sent += len(batch)
         if self._waiting:
-            self._bell.set()  # there is more than this lane took
+            self._wake.set()  # there is more than this lane took
         try:
             await lane.serve(batch)
         finally:
             self._busy.difference_update(touched)
             self._sent -= len(batch)
-            self._bell.set()  # somebody may have waited for what this batch touched
+            self._wake.set()  # somebody may have waited for what this batch touched
 
     def _take(self) -> list[Job]:
         """The next batch: the first jobs of the queue that touch nothing that is on its way."""

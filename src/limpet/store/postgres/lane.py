@@ -1,10 +1,10 @@
 """A lane: one connection over which batches go to the server, one after the other.
 
-Units are planned here, on what is known of their sessions, and checked there: the function
-`limpet.commit` writes what still holds and says what does not. What does not is read anew and
-planned again, after a few times under the rows' locks, so that every writer gets its turn. If the
-connection breaks while an answer is awaited, the same events are sent again under their ids, and
-those that had been recorded are found, not doubled.
+Jobs are planned here, on what is known of their sessions, and checked there: the function
+`limpet.commit` writes what still holds and says what does not. What does not is read and
+planned again; after a few attempts under the rows' locks, so that every writer gets its turn. If
+the connection breaks while an answer is awaited, the same events are sent again under their ids,
+and those that had been recorded are found, not doubled.
 """
 
 from __future__ import annotations
@@ -28,25 +28,22 @@ from limpet.store import bodies, logs
 from limpet.store.cache import Cache, Live
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
-from limpet.store.postgres.batch import SOON, Batch, Reply
-from limpet.store.postgres.connect import (
-    LOST_PAUSE_SECONDS,
-    LOST_SECONDS_MAX,
-    Connection,
-    Line,
-)
+from limpet.store.postgres.batch import UNDATED, Batch, Reply
 from limpet.store.postgres.failures import BROKEN, translate
 from limpet.store.postgres.jobs import Job
-from limpet.store.postgres.outage import Outage
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.outage import Outage
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-_HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once already
+_HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
 
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
@@ -58,7 +55,7 @@ class Unwritable(Exception):  # no error of the tree: it never leaves the lane
 
 
 class Sent(NamedTuple):
-    """A call and its reply, with the jobs that were in it and those the planner refused."""
+    """A batch and its reply, with the jobs that were in it and those the planner refused."""
 
     batch: Batch
     reply: Reply
@@ -69,9 +66,11 @@ class Sent(NamedTuple):
 class Lane:
     """Belongs to one committer. While it serves a batch nobody else touches what is in it."""
 
-    def __init__(self, line: Line, reader: Reader, cache: Cache, tell: Callable[[], None]) -> None:
-        self._line, self._reader, self._cache, self._tell = line, reader, cache, tell
-        self._outage = Outage(line.place, "writer")
+    def __init__(
+        self, writer: WriteConnection, reader: Reader, cache: Cache, notify: Callable[[], None]
+    ) -> None:
+        self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
+        self._outage = Outage(writer.place, "writer")
         self._entropy = Entropy(os.urandom)
         self._due: dict[Key, Live] = {}
 
@@ -87,12 +86,12 @@ class Lane:
                     again += await self._attempt([job], locked=True)
                 waiting = again
                 if again:
-                    self._tell_again(again)
+                    self._log_retry(again)
         except BaseException as error:
-            self._fail(jobs, error)  # those that were told already stay told
-            self._line.drop()  # cut short: it may be inside a transaction
+            self._fail(jobs, error)  # those that have an answer keep it
+            self._writer.drop()  # cut short: it may be inside a transaction
             raise
-        logs.slow_commit(POSTGRES, self._line.place, time.monotonic() - began, jobs)
+        logs.slow_commit(POSTGRES, self._writer.place, time.monotonic() - began, jobs)
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
@@ -106,22 +105,22 @@ class Lane:
                 raw = bodies.snapshot_body(fold.fields, fold.versions)
                 place = Place("snapshot", fold.head.uid, str(seq))
                 packed = self._reader.codec.pack(raw, place, bound=True)
-                conn = await self._line.connection()
+                conn = await self._writer.get()
                 await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
             except Exception:  # a seal may fail with anything, and nobody waits for this
                 return
             live.snapshot_bytes, live.delta_bytes = len(raw), 0
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._writer.close()
 
     # --- private -------------------------------------------------------------------------------
 
     async def _attempt(self, jobs: list[Job], *, locked: bool, hurried: bool = False) -> list[Job]:
-        """Plan and send; the jobs that must be tried again. Whoever fails is told."""
+        """Plan and send; the jobs that must be tried again. Those that fail get their error."""
         try:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
-            return self._settle(sent)  # only now is it durable: nobody is told before
+            return self._settle(sent)  # only now is it durable: nobody is answered before
         except Unwritable as error:
             self._fail([error.job], error.reason)
             return [job for job in jobs if job is not error.job]
@@ -129,10 +128,12 @@ class Lane:
             self._cache.clear()
             return [job for job in jobs if not self._gives_up(job, error)]
         except asyncpg.ReadOnlySQLTransactionError as error:
-            self._line.drop()  # the server may have become a standby: look for the primary again
+            self._writer.drop()  # the server may have become a standby: look for the primary again
             self._fail(jobs, error)
         except asyncpg.TooManyConnectionsError as error:
-            self._fail(jobs, error)  # whoever is in the batch: there is no line to send it over
+            self._fail(
+                jobs, error
+            )  # whoever is in the batch: there is no connection to send it over
         except asyncpg.PostgresError as error:
             self._cache.clear()
             if len(jobs) > 1:
@@ -150,17 +151,17 @@ class Lane:
         return job.tries > TRIES_MAX
 
     async def _deliver(self, jobs: list[Job], *, locked: bool, hurried: bool) -> Sent:
-        """Send over whatever connection there is, until there is an answer or no hope of one."""
-        deadline = asyncio.get_running_loop().time() + LOST_SECONDS_MAX
+        """Send until there is an answer, on new connections if need be, or no hope of one."""
+        deadline = asyncio.get_running_loop().time() + settings.LOST_SECONDS_MAX
         while True:
             try:
-                conn = await self._line.connection()
+                conn = await self._writer.get()
                 if not locked:
                     sent = await self._send(conn, jobs)
                 else:
                     async with conn.transaction():
                         if hurried:
-                            await conn.execute(_HURRY)
+                            await conn.execute(SQL["lock_timeout"], _HURRIED_LOCK_TIMEOUT)
                         await self._lock(conn, jobs[0])
                         sent = await self._send(conn, jobs)
                 self._outage.over()
@@ -168,26 +169,26 @@ class Lane:
             except BROKEN as error:
                 # Unknown whether it was recorded: ask again under the same ids.
                 self._outage.lost(error)
-                self._line.drop()
+                self._writer.drop()
                 self._cache.clear()
                 if asyncio.get_running_loop().time() > deadline:
-                    raise translate(error, self._line.place, "write") from error
+                    raise translate(error, self._writer.place, "write") from error
                 for job in jobs:
-                    job.know_ids()
-                await asyncio.sleep(LOST_PAUSE_SECONDS)
+                    job.resend()
+                await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
 
     async def _apart(self, jobs: list[Job]) -> list[Job]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
         """
-        POSTGRES.info("batch split: store=%s commits=%d", self._line.place, len(jobs))
+        POSTGRES.info("batch split: store=%s commits=%d", self._writer.place, len(jobs))
         again: list[Job] = []
         held: set[Key] = set()
         for job in jobs:
             keys = {commit.key for commit in job.commits}
             if keys & held:
-                self._fail([job], StoreBusy(self._line.place))
+                self._fail([job], StoreBusy(self._writer.place))
                 continue
             again += await self._attempt([job], locked=True, hurried=True)
             if isinstance(job.failure, StoreBusy):
@@ -197,12 +198,11 @@ class Lane:
     def _fail(self, jobs: list[Job], error: BaseException) -> None:
         self._cache.clear()
         if waiting := [job for job in jobs if not job.settled]:
-            self._tell_failed(error, len(waiting))
-        told = (
-            error if isinstance(error, LimpetError) else translate(error, self._line.place, "write")
-        )
+            self._log_failure(error, len(waiting))
+        if not isinstance(error, LimpetError):
+            error = translate(error, self._writer.place, "write")
         for job in jobs:
-            job.fail(told)
+            job.fail(error)
 
     async def _lock(self, conn: Connection, job: Job) -> None:
         """Take the rows and names of a job that others keep being faster to."""
@@ -210,7 +210,7 @@ class Lane:
         if job.names:
             owners = {(*name[:2], "") for name in job.written}  # it may add to their names
             columns = [list(column) for column in zip(*sorted(job.names | owners), strict=True)]
-            await conn.execute("SELECT limpet.lock_names($1, $2, $3)", *columns)
+            await conn.execute(SQL["lock_names"], *columns)
         self._forget(job)
 
     async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> None:
@@ -224,7 +224,7 @@ class Lane:
         # The server judges leases; after a refusal its time tells the planner which had ended.
         plan = Plan(
             view,
-            SOON,
+            UNDATED,
             lambda: self._entropy.take(SALT_BYTES),
             lease_now_us=max([job.judged_us for job in jobs]),
         )
@@ -242,14 +242,14 @@ class Lane:
             except Exception as error:  # a seal, which is not ours, may fail with anything
                 raise Unwritable(job, error) from error
         reply = await batch.send(conn)
-        if any([job.lost for job in jobs]) and not batch.recorded():
+        if any([job.search_ids for job in jobs]) and not batch.recorded():
             # Found recorded, which does not yet mean durable: the first answer may have been lost
             # while the server waited for a standby. A lock waits as a commit does.
             await self._lock_rows(conn, jobs)
         return Sent(batch, reply, planned, refused)
 
     def _settle(self, sent: Sent) -> list[Job]:
-        """Tell the callers what is durable now; the jobs that must be tried again."""
+        """Answer the callers, now that it is durable; the jobs that must be tried again."""
         again: list[Job] = []
         for job, error in sent.refused:
             # Refused on what was read before the job came, or on top of something that came to
@@ -258,14 +258,14 @@ class Lane:
                 job.fail(error)
             else:
                 job.tries += job.fresh
-                job.fresh = job.lost = True
+                job.fresh = job.search_ids = True
                 again.append(job)
         for key, live in sent.batch.settle(sent.reply).items():
             self._keep(key, live)
         for scope_key, scope in sent.batch.scopes(sent.reply).items():
             self._cache.keep_scope(scope_key, scope)
-        if sent.reply.heard and sent.batch.recorded():
-            self._tell()
+        if sent.reply.has_listeners and sent.batch.recorded():
+            self._notify()
         for job, place, answers in sent.planned:
             self._answer(job, place, answers, sent, again)
         for job in again:
@@ -281,29 +281,29 @@ class Lane:
         again: list[Job],
     ) -> None:
         reason = sent.reply.refused.get(place)
-        told = sent.batch.answers(answers, sent.reply) if reason is None else None
-        if told is not None:
-            job.tell(tuple([_as_first(answer) for answer in told]) if job.resent else told)
+        found = sent.batch.answers(answers, sent.reply) if reason is None else None
+        if found is not None:
+            job.succeed(tuple([_as_first(answer) for answer in found]) if job.resent else found)
             return
         job.tries += 1
-        job.fresh = job.lost = True
+        job.fresh = job.search_ids = True
         if reason == "fenced":
             job.judged_us = sent.reply.now_us
         if job.tries > TRIES_MAX:
-            busy = StoreBusy(self._line.place)
-            self._tell_failed(busy, 1)
+            busy = StoreBusy(self._writer.place)
+            self._log_failure(busy, 1)
             job.fail(busy)
         else:
             again.append(job)
 
-    def _tell_again(self, jobs: list[Job]) -> None:
+    def _log_retry(self, jobs: list[Job]) -> None:
         tries = max([job.tries for job in jobs])
         text = "commits retried: store=%s commits=%d tries=%d"
-        POSTGRES.debug(text, self._line.place, len(jobs), tries)
+        POSTGRES.debug(text, self._writer.place, len(jobs), tries)
 
-    def _tell_failed(self, error: BaseException, commits: int) -> None:
+    def _log_failure(self, error: BaseException, commits: int) -> None:
         text = "write failed: store=%s error=%s commits=%d"
-        POSTGRES.warning(text, self._line.place, logs.named(error), commits)
+        POSTGRES.warning(text, self._writer.place, logs.named(error), commits)
 
     def _keep(self, key: Key, live: Live) -> None:
         self._cache.keep(key, live)
@@ -320,7 +320,7 @@ class Lane:
 def _as_first(answer: Committed) -> Committed:
     """Sent twice because the first answer was lost: to the caller it happened once, and now.
 
-    But for a creation, whose caller must know that not all was told again.
+    But for a creation, whose caller must know that not all was sent again.
     """
     if answer.events[0].type == CREATED:
         return answer

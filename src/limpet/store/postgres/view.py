@@ -15,10 +15,10 @@ from limpet.model.fold import Fold, ScopeKey, ScopeValue
 from limpet.model.keys import Key
 from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, Live, LiveScope
-from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.sql import SQL
 from limpet.store.room import Owner, Sizes
 from limpet.store.scopes import Scopes
 
@@ -60,7 +60,7 @@ class View:
         for job in jobs:
             for commit in job.commits:
                 await self._fetch_session(conn, commit)
-            if job.lost:
+            if job.search_ids:
                 await self._fetch_recorded(conn, job)
         written = {name for job in jobs for name in job.written}
         if written:
@@ -115,11 +115,11 @@ class View:
     async def _fetch_sizes(self, conn: Connection, jobs: Sequence[Job]) -> None:
         """All names of those to whom a name is added, or of whom one may become large."""
         for job in jobs:
-            given = job.size()
+            size = job.size()
             for name in job.written:
                 live, owner = self.known.get(name), name[:2]
                 new = live is None or live.value.deleted
-                large = given + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
+                large = size + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
                 if (new or large) and owner not in self._sizes:
                     self._sizes[owner] = await self._reader.sizes(conn, *owner)
 
