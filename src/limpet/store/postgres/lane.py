@@ -13,7 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 import msgspec
@@ -45,6 +45,9 @@ LOCK_AFTER_TRIES: Final = 3
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
 _HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
 
+Planned: TypeAlias = tuple[Job, int, tuple[Committed, ...]]  # with its place in the batch
+Refused: TypeAlias = tuple[Job, LimpetError]
+
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
     """One job cannot be put into bytes; what was planned with it must be planned again."""
@@ -59,8 +62,8 @@ class Sent(NamedTuple):
 
     batch: Batch
     reply: Reply
-    planned: list[tuple[Job, int, tuple[Committed, ...]]]
-    refused: list[tuple[Job, LimpetError]]
+    planned: list[Planned]
+    refused: list[Refused]
 
 
 class Lane:
@@ -221,7 +224,17 @@ class Lane:
         """Plan on what is known, and have it checked and written. Changes no job."""
         view = View(self._cache, self._reader)
         await view.fetch(conn, jobs)
-        # The server judges leases; after a refusal its time tells the planner which had ended.
+        batch, planned, refused = self._plan(view, jobs)
+        reply = await batch.send(conn)
+        if any([job.search_ids for job in jobs]) and not batch.recorded():
+            # Found recorded, which does not yet mean durable: the first answer may have been lost
+            # while the server waited for a standby. A lock waits as a commit does.
+            await self._lock_rows(conn, jobs)
+        return Sent(batch, reply, planned, refused)
+
+    def _plan(self, view: View, jobs: list[Job]) -> tuple[Batch, list[Planned], list[Refused]]:
+        """The jobs as a batch, each with the answer that it gets if the server finds it good."""
+        # The server judges leases; after a refusal its time shows the planner which had ended.
         plan = Plan(
             view,
             UNDATED,
@@ -229,8 +242,8 @@ class Lane:
             lease_now_us=max([job.judged_us for job in jobs]),
         )
         batch = Batch(plan, view, self._reader)
-        refused: list[tuple[Job, LimpetError]] = []
-        planned: list[tuple[Job, int, tuple[Committed, ...]]] = []
+        planned: list[Planned] = []
+        refused: list[Refused] = []
         for job in jobs:
             try:
                 answers = plan.add(job.commits)
@@ -241,12 +254,7 @@ class Lane:
                 planned.append((job, batch.take(job.commits), answers))
             except Exception as error:  # a seal, which is not ours, may fail with anything
                 raise Unwritable(job, error) from error
-        reply = await batch.send(conn)
-        if any([job.search_ids for job in jobs]) and not batch.recorded():
-            # Found recorded, which does not yet mean durable: the first answer may have been lost
-            # while the server waited for a standby. A lock waits as a commit does.
-            await self._lock_rows(conn, jobs)
-        return Sent(batch, reply, planned, refused)
+        return batch, planned, refused
 
     def _settle(self, sent: Sent) -> list[Job]:
         """Answer the callers, now that it is durable; the jobs that must be tried again."""

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-_FILES: Final = ("queries", "leases", "erasure", "verify", "doctor", "schema")
+STATEMENTS: Final = ("queries", "leases", "erasure", "verify", "doctor", "schema")
 
 
 def script(name: str) -> str:
@@ -22,7 +22,7 @@ def script(name: str) -> str:
 
 def _load() -> dict[str, str]:
     found: dict[str, str] = {}
-    for name in _FILES:
+    for name in STATEMENTS:
         blocks = re.split(r"^-- name: (\w+)\n", script(name), flags=re.MULTILINE)[1:]
         found |= dict(zip(blocks[::2], map(str.strip, blocks[1::2]), strict=True))
     return found
