@@ -16,7 +16,7 @@ async def begin(conn: Connection) -> None:
 
 async def enter(conn: Connection, sid: int, change: Ledger) -> None:
     """Last in a transaction: who ends another session may wait for this one from here on."""
-    await conn.execute(SQL["enter_ledger"], sid, list(change))
+    await conn.execute(SQL["enter_ledger"], sid, *change)
 
 
 def read(meta: Mapping[str, bytes]) -> Ledger | None:

@@ -32,4 +32,5 @@ DELETE FROM limpet.labels WHERE sid = $1
 SELECT limpet.begin_ledger()
 
 -- name: enter_ledger
-SELECT limpet.enter($1, $2)
+-- Numbers one by one: for a parameter that is an array the driver would ask the server for its type.
+SELECT limpet.enter($1, ARRAY[$2, $3, $4, $5]::bigint[])
