@@ -21,7 +21,8 @@ import pytest
 import limpet
 from limpet.store import logs
 from limpet.store.memory import MemoryStore
-from limpet.store.postgres import connect, feed
+from limpet.store.postgres import notify
+from limpet.store.postgres.server import schema, settings
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place
 from limpet.store.sqlite.file import wal
@@ -303,7 +304,7 @@ async def test_a_listener_that_is_lost_comes_back(
     heard: Heard, url: str, admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Followers poll until it is there again; both ends are told."""
-    monkeypatch.setattr(feed, "LISTEN_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(notify, "RELISTEN_SECONDS", 0.0)
     async with limpet.open(url) as lp:
         session = await lp.create("a", "b", id="c", actor="x")
         events = session.follow()
@@ -334,7 +335,7 @@ async def test_a_batch_that_the_server_refuses_is_told(
     heard: Heard, remote: PostgresStore, admin: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody's transaction holds one of two rows: they are split, and one fails."""
-    monkeypatch.setattr(connect, "LANE_LOCK_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(settings, "LANE_LOCK_SECONDS_MAX", 0.05)
     for each in (A, B):
         await create(remote, each)
     async with admin.transaction():
@@ -369,10 +370,10 @@ async def test_what_opening_does_to_a_database_is_told_once(
             await (await PostgresStore.open(url)).close()
 
     await reopened()
-    assert heard.one("store created")["schema"] == str(connect.SCHEMA)
+    assert heard.one("store created")["schema"] == str(schema.SCHEMA)
     await functions(url, b"0 of another release")
     await reopened()
-    assert heard.one("functions replaced")["release"] == str(connect.FUNCTIONS)
+    assert heard.one("functions replaced")["release"] == str(schema.FUNCTIONS)
     await admin.execute("UPDATE limpet.meta SET value = '1/1' WHERE name = 'home'")
     await reopened()
     assert len(heard.all("store moved")) == 1
@@ -382,7 +383,7 @@ async def test_what_opening_does_to_a_database_is_told_once(
     await admin.execute("INSERT INTO limpet.meta VALUES ('schema', '1')")
     await reopened()
     told = heard.one("schema migrated")
-    assert (told["from"], told["to"]) == ("1", str(connect.SCHEMA))
+    assert (told["from"], told["to"]) == ("1", str(schema.SCHEMA))
     assert SECRET not in heard.text
 
 

@@ -21,7 +21,7 @@ from limpet.model.canonical import canonical
 from limpet.model.events import Fact, prepare
 from limpet.model.fold import Fold, Recorded, record
 from limpet.model.head import blank
-from limpet.store.postgres import connect as postgres
+from limpet.store.postgres.server import schema as postgres
 from limpet.store.sqlite.file import schema as sqlite
 
 FIRST = Path(__file__).with_name("schema1")

@@ -68,7 +68,7 @@ async def opened(url: str) -> AsyncIterator[PostgresStore]:
 async def check_clean(store: PostgresStore, admin: asyncpg.Connection) -> None:
     """Both connections are outside of any transaction, have their settings, and serve."""
     assert await admin.fetch(BUSY) == []
-    for pool in (store._pool, store._desk):
+    for pool in (store._pools.reading, store._pools.waiting):
         assert [tuple(row) for row in await pool.fetch(SET)] == [("synchronous_commit", "on")]
     assert (await store.verify(None)).ok
     assert (await load(store, A)).events == await log(store, A)

@@ -12,8 +12,10 @@ import asyncpg
 import pytest
 
 from limpet.errors import StoreBusy
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store.postgres import connect
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load, log
@@ -34,7 +36,7 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.fixture
 async def store(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
     """A store that waits for locks half a second only."""
-    monkeypatch.setattr(connect, "LANE_LOCK_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(settings, "LANE_LOCK_SECONDS_MAX", 0.5)
     store = await PostgresStore.open(postgres_url)
     yield store
     await store.close()
@@ -199,7 +201,9 @@ async def test_a_long_log_does_not_slow_the_look_for_what_is_pending(
     if statistics:
         await admin.execute("ANALYZE limpet.events")
     statement = await admin.prepare("EXPLAIN (ANALYZE, FORMAT JSON) " + SQL["pending_inputs"])
-    plan = json.loads(await statement.fetchval("shop", "ada", "a", 100))[0]["Plan"]
+    plan = json.loads(await statement.fetchval("shop", "ada", "a", 100, READ_PAGE_BYTES_MAX))[0][
+        "Plan"
+    ]
     found = await store.pending_inputs(A, limit=100)
     assert [event.seq for event in found] == [4_003, 4_005]
     assert most_rows(plan) < 100

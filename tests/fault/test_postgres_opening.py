@@ -14,8 +14,10 @@ import pytest
 import limpet
 from limpet import errors
 from limpet.store.open import look_at, refuse_missing
-from limpet.store.postgres import connect
-from limpet.store.postgres.connect import SCHEMA
+from limpet.store.postgres.server import schema, settings
+from limpet.store.postgres.server.schema import SCHEMA
+from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.sql import SQL, script
 from limpet.store.postgres.store import PostgresStore
 from tests.support.postgres import Server, waiting_backend
 from tests.support.processes import Child
@@ -234,7 +236,7 @@ async def test_a_server_that_is_too_old_is_refused(
 ) -> None:
     """By programs and by doors that only look, before anything is made."""
     has, needed = admin.get_server_version().major, 99
-    monkeypatch.setattr(connect, "VERSION_MIN", needed)
+    monkeypatch.setattr(settings, "VERSION_MIN", needed)
     text = await refused(postgres_url, errors.StoreUnopened)
     assert f"PostgreSQL {has}." in text
     assert f"needs {needed} or newer" in text
@@ -258,10 +260,10 @@ async def test_a_schema_may_take_longer_to_come_than_any_statement(
     postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process is bringing it forward: opening waits beyond the limits of all else."""
-    monkeypatch.setattr(connect, "STATEMENT_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(connect, "LOCK_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(settings, "STATEMENT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(settings, "LOCK_SECONDS_MAX", 0.1)
     async with admin.transaction():
-        await admin.execute("SELECT pg_advisory_xact_lock($1)", connect._MIGRATING)
+        await admin.execute(SQL["lock_migration"])
         opening = asyncio.create_task(PostgresStore.open(postgres_url))
         await waiting_backend(admin)
         await admin.execute("SELECT pg_sleep(0.5)")
@@ -401,8 +403,7 @@ async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(postgres
     """It says which release could look, and changes nothing."""
     admin = await asyncpg.connect(postgres_url)
     await admin.execute("DROP SCHEMA IF EXISTS limpet CASCADE; CREATE SCHEMA limpet")
-    folder = Path(connect.__file__).parent
-    await admin.execute((folder / "0001.sql").read_text())
+    await admin.execute(script("0001"))
     await admin.execute("INSERT INTO limpet.meta VALUES ('schema', '1')")
     with pytest.raises(errors.StoreOlder):
         await refuse_missing(postgres_url)
@@ -450,13 +451,13 @@ async def test_durability_is_not_left_to_the_defaults_of_a_role(
     await admin.execute(f'ALTER ROLE "{name}" SET synchronous_commit = off')
     try:
         store = await PostgresStore.open(postgres_url)
-        line = connect.Line(postgres_url)
-        for conn in (await line.connection(), store._desk, store._pool):
+        writer = WriteConnection(postgres_url)
+        for conn in (await writer.get(), store._pools.waiting, store._pools.reading):
             assert await conn.fetchval("SHOW synchronous_commit") == "on"
-        await line.close()
+        await writer.close()
         await store.close()
-        asked = connect.Line(f"{postgres_url}&synchronous_commit=off")
-        assert await (await asked.connection()).fetchval("SHOW synchronous_commit") == "off"
+        asked = WriteConnection(f"{postgres_url}&synchronous_commit=off")
+        assert await (await asked.get()).fetchval("SHOW synchronous_commit") == "off"
         await asked.close()
     finally:
         await admin.execute(f'ALTER ROLE "{name}" RESET synchronous_commit')
@@ -467,7 +468,7 @@ async def test_an_older_release_leaves_newer_functions_alone(
 ) -> None:
     """It works with them; only a newer one replaces them, and a change without a number too."""
     mark = "SELECT value FROM limpet.meta WHERE name = 'functions'"
-    monkeypatch.setattr(connect, "FUNCTIONS", connect.FUNCTIONS + 1)
+    monkeypatch.setattr(schema, "FUNCTIONS", schema.FUNCTIONS + 1)
     await (await PostgresStore.open(postgres_url)).close()
     newer = await admin.fetchval(mark)
     monkeypatch.undo()
@@ -477,4 +478,4 @@ async def test_an_older_release_leaves_newer_functions_alone(
     assert await admin.fetchval(mark) == newer
     await admin.execute("UPDATE limpet.meta SET value = 'of old' WHERE name = 'functions'")
     await (await PostgresStore.open(postgres_url)).close()
-    assert (await admin.fetchval(mark)).startswith(f"{connect.FUNCTIONS} ".encode())
+    assert (await admin.fetchval(mark)).startswith(f"{schema.FUNCTIONS} ".encode())

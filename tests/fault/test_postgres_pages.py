@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from limpet.model.limits import READ_PAGE_BYTES_MAX
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.testing.commits import ALL, add, draft
 from limpet.testing.laws.pages import LARGE, A, fill
@@ -26,15 +26,15 @@ async def test_the_server_sends_no_more_than_a_page(postgres_url: str) -> None:
     try:
         sid = await conn.fetchval("SELECT sid FROM limpet.sessions")
         key = (A.app, A.user, A.id)
-        read = SQL["read"].replace("{where}", "e.seq > $4")
+        page = READ_PAGE_BYTES_MAX
         asked: list[tuple[Any, ...]] = [
-            (read.replace("{way}", ""), *key, 0, ALL),
-            (read.replace("{way}", "DESC"), *key, 0, ALL),
-            (SQL["pending_inputs"], *key, ALL),
-            (SQL["feed"], "0", 0, None, None, None, ALL),
-            (SQL["audit_events"], sid, 0, ALL),
-            (SQL["audit_scopes"], "", "", "", 0, ALL),
-            (SQL["load"], *key, ALL, False, None),
+            (SQL["read"], *key, 0, ALL, page, None, None),
+            (SQL["read_reverse"], *key, ALL, ALL, page, None, None),
+            (SQL["pending_inputs"], *key, ALL, page),
+            (SQL["feed"], "0", 0, None, None, None, ALL, page),
+            (SQL["verify_events"], sid, 0, ALL, page),
+            (SQL["verify_scopes"], "", "", "", 0, ALL, page),
+            (SQL["load"], *key, ALL, False, None, page),
         ]
         await conn.execute(
             "DELETE FROM limpet.snapshots; "

@@ -11,11 +11,11 @@ import pytest
 
 import limpet
 from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
-from limpet.store.postgres.call import Call, Reply
+from limpet.store.postgres.batch import Batch, Reply
+from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.lane import LOCK_AFTER_TRIES
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.unit import Unit
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
@@ -164,7 +164,7 @@ async def test_cancelled_callers_harm_nobody(open_stores: Open, turns: int) -> N
 async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     open_stores: Open, postgres_url: str
 ) -> None:
-    """A unit that waits under its locks is passed by a younger one, and is written after it."""
+    """A job that waits under its locks is passed by a younger one, and is written after it."""
     one, two = await open_stores(2)
     keys = [key("a"), key("b"), key("c")]
     for of in keys:
@@ -174,9 +174,9 @@ async def test_the_feed_keeps_a_session_in_order_over_a_long_wait(
     held = foreign.transaction()
     await held.start()
     await foreign.execute("SELECT 1 FROM limpet.sessions WHERE id = 'b' FOR UPDATE")
-    unit = Unit([addition(of, draft(type="slow.write")) for of in keys])
-    unit.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
-    serving = asyncio.create_task(one._committer._lanes[0].serve([unit]))
+    job = Job([addition(of, draft(type="slow.write")) for of in keys])
+    job.tries = LOCK_AFTER_TRIES  # it was overtaken before: it takes its locks first
+    serving = asyncio.create_task(one._committer._lanes[0].serve([job]))
     await waiting_backend(foreign)
     await add(two, keys[2], draft(type="quick.write"))
     await held.rollback()
@@ -206,15 +206,15 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
 ) -> None:
     """Between its look and its call another process creates and erases: it is told so."""
     one, two = await open_stores(2)
-    send = Call.send
+    send = Batch.send
 
-    async def late(self: Call, conn: object) -> Reply:
-        monkeypatch.setattr(Call, "send", send)
+    async def late(self: Batch, conn: object) -> Reply:
+        monkeypatch.setattr(Batch, "send", send)
         await create(two, A)
         assert await two.erase(A) is not None
         return await send(self, conn)
 
-    monkeypatch.setattr(Call, "send", late)
+    monkeypatch.setattr(Batch, "send", late)
     with pytest.raises(SessionErased):
         await create(one, A)
     assert await one.erase(A) is not None
@@ -224,21 +224,21 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
     """What is found recorded is locked once more: that waits for whatever a commit waits for."""
     (one,) = await open_stores(1)
     await create(one, A)
-    unit = Unit([addition(A, draft(id="x"))])
+    job = Job([addition(A, draft(id="x"))])
     await add(one, A, draft(id="x"))
-    unit.know_ids()
+    job.resend()
     lane = one._committer._lanes[0]
-    locked: list[list[Unit]] = []
+    locked: list[list[Job]] = []
     lock_rows = lane._lock_rows
 
-    async def noted(conn: object, units: list[Unit]) -> None:
-        locked.append(units)
-        await lock_rows(conn, units)
+    async def noted(conn: object, jobs: list[Job]) -> None:
+        locked.append(jobs)
+        await lock_rows(conn, jobs)
 
     lane._lock_rows = noted  # type: ignore[method-assign]
-    await lane.serve([unit])
-    assert (await unit.wait())[0].events[0].seq == 2
-    assert locked == [[unit]]
+    await lane.serve([job])
+    assert (await job.wait())[0].events[0].seq == 2
+    assert locked == [[job]]
 
 
 async def test_a_snapshot_of_a_deleted_session_is_not_kept(
@@ -247,12 +247,14 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
     """Whichever comes first, the deletion wins."""
     (one,) = await open_stores(1)
     await create(one, A)
-    sid = (await one._reader.load(one._pool, A)).live.sid
+    sid = (await one._reader.load(one._pools.reading, A)).live.sid
     foreign = await asyncpg.connect(postgres_url)
     bury = foreign.transaction()
     await bury.start()
     await foreign.fetchval(SQL["bury"], *("shop", "ada", "a"))
-    put = asyncio.create_task(one._pool.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0))
+    put = asyncio.create_task(
+        one._pools.reading.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0)
+    )
     await waiting_backend(foreign)
     await bury.commit()
     await put
@@ -289,12 +291,12 @@ async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) 
 
 async def test_a_caller_cancelled_as_its_answer_comes_does_not_hang() -> None:
     """The outcome is known before the caller wakes: there is nothing left to wait for."""
-    unit = Unit([])
-    unit.taken = True
-    waiting = asyncio.create_task(unit.wait())
+    job = Job([])
+    job.taken = True
+    waiting = asyncio.create_task(job.wait())
     await asyncio.sleep(0)
     waiting.cancel()
-    unit.tell(())
+    job.succeed(())
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, 5)
 

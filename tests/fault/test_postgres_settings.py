@@ -10,8 +10,8 @@ import pytest
 import limpet
 from limpet import StoreReadOnly, StoreUnopened
 from limpet.store.open import look_at
-from limpet.store.postgres import connect
-from limpet.store.postgres.encoding import UTF8_DATABASE
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.settings import UTF8_DATABASE
 from limpet.store.protocol import Check
 from tests.support import postgres
 
@@ -73,7 +73,7 @@ async def test_the_doctor_tells_a_database_that_lacks_letters(
     await admin.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
     url = postgres_server.url_as("limpet", database="latin")
     with monkeypatch.context() as patched:
-        patched.setattr(connect, "check_encoding", lambda *_: None)
+        patched.setattr(settings, "check_encoding", lambda *_: None)
         async with limpet.open(url) as lp:
             await lp.create("shop", "ada")
     found = await checked(url, "encoding")

@@ -10,8 +10,7 @@ import pytest
 
 import limpet
 from limpet import Lease, Limpet, StoreFailed
-from limpet.store.postgres import lane
-from limpet.store.postgres import store as postgres_store
+from limpet.store.postgres.server import settings
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.postgres import Server
 from tests.support.vfs import ALL, Faults, faulty
@@ -62,8 +61,7 @@ async def away(
     postgres_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Limpet, Lease]]:
     """A server that has gone, and a store that does not wait for it."""
-    monkeypatch.setattr(postgres_store, "LOST_SECONDS_MAX", 0.0)
-    monkeypatch.setattr(lane, "LOST_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(settings, "LOST_SECONDS_MAX", 0.0)
     async with limpet.open(postgres_server.url) as lp:
         await lp.create(*KEY[:2], id=KEY[2])
         lease = await lp.acquire_lock(KEY, worker="w")

@@ -15,10 +15,10 @@ from typing import Final
 
 from limpet.model.events import Commit
 from limpet.store.cache import Cache
-from limpet.store.postgres.connect import Line
+from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.unit import Touched, Unit
+from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.protocol import Committed
 
 LANES: Final = 2
@@ -33,13 +33,15 @@ _LOOKED_AT_MAX: Final = 4 * BATCH_MAX  # of the queue, for a batch
 class Committer:
     """Belongs to one store and one event loop."""
 
-    def __init__(self, lines: Sequence[Line], reader: Reader, tell: Callable[[], None]) -> None:
+    def __init__(
+        self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
+    ) -> None:
         self.cache = Cache()
-        self._lanes = [Lane(line, reader, self.cache, tell) for line in lines]
-        self._waiting: deque[Unit] = deque()
+        self._lanes = [Lane(writer, reader, self.cache, notify) for writer in writers]
+        self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
-        self._sent = 0  # units on their way
-        self._bell = asyncio.Event()
+        self._sent = 0  # jobs on their way
+        self._wake = asyncio.Event()
         self._room = asyncio.Event()
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
         self._closing = False
@@ -48,21 +50,21 @@ class Committer:
         while len(self._waiting) >= WAITING_MAX:
             self._room.clear()
             await self._room.wait()
-        unit = Unit(commits)
-        self._waiting.append(unit)
+        job = Job(commits)
+        self._waiting.append(job)
         self._start()
-        self._bell.set()
+        self._wake.set()
         try:
-            return await unit.wait()
+            return await job.wait()
         except asyncio.CancelledError:
-            if not unit.taken:
-                self._waiting.remove(unit)  # it never happened
+            if not job.taken:
+                self._waiting.remove(job)  # it never happened
             raise
 
     async def close(self) -> None:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
-        self._bell.set()
+        self._wake.set()
         await asyncio.gather(*map(asyncio.shield, self._tasks.values()))
         for lane in self._lanes:
             await lane.close()
@@ -86,31 +88,31 @@ class Committer:
                 if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
                     await lane.write_snapshots()
                 continue
-            self._bell.clear()
+            self._wake.clear()
             await lane.write_snapshots()
             if self._closing and not self._waiting:
-                self._bell.set()  # for the other lane
+                self._wake.set()  # for the other lane
                 return
-            await self._bell.wait()
+            await self._wake.wait()
 
-    async def _serve(self, lane: Lane, batch: list[Unit]) -> None:
-        touched = [thing for unit in batch for thing in unit.touches()]
+    async def _serve(self, lane: Lane, batch: list[Job]) -> None:
+        touched = [thing for job in batch for thing in job.touches()]
         self._busy.update(touched)
         self._sent += len(batch)
         if self._waiting:
-            self._bell.set()  # there is more than this lane took
+            self._wake.set()  # there is more than this lane took
         try:
             await lane.serve(batch)
         finally:
             self._busy.difference_update(touched)
             self._sent -= len(batch)
-            self._bell.set()  # somebody may have waited for what this batch touched
+            self._wake.set()  # somebody may have waited for what this batch touched
 
-    def _take(self) -> list[Unit]:
-        """The next batch: the first units of the queue that touch nothing that is on its way."""
+    def _take(self) -> list[Job]:
+        """The next batch: the first jobs of the queue that touch nothing that is on its way."""
         fair = max(BATCH_SPLIT_MIN, (len(self._waiting) + self._sent + 1) // LANES)
-        batch: list[Unit] = []
-        passed: list[Unit] = []
+        batch: list[Job] = []
+        passed: list[Job] = []
         blocked: set[Touched] = set()
         size = looked_at = 0
         while (
@@ -119,16 +121,16 @@ class Committer:
             and size < BATCH_BYTES_MAX
             and looked_at < _LOOKED_AT_MAX
         ):
-            unit = self._waiting.popleft()
+            job = self._waiting.popleft()
             looked_at += 1
-            touches = unit.touches() if self._busy else ()
+            touches = job.touches() if self._busy else ()
             if any([thing in self._busy or thing in blocked for thing in touches]):
                 blocked.update(touches)  # nobody behind it may overtake it
-                passed.append(unit)
+                passed.append(job)
                 continue
-            unit.taken = True
-            batch.append(unit)
-            size += unit.size()
+            job.taken = True
+            batch.append(job)
+            size += job.size()
         self._waiting.extendleft(reversed(passed))
         self._room.set()
         return batch

@@ -13,14 +13,14 @@ from functools import partial
 from typing import Final
 
 from limpet.store.doctor import listed, plural, size
-from limpet.store.postgres.connect import (
-    SCHEMA,
+from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
+from limpet.store.postgres.server.settings import (
+    ENCODING,
     TABLES_SECONDS_MAX,
-    TIMELINE,
+    UTF8_DATABASE,
     Connection,
-    behind,
 )
-from limpet.store.postgres.encoding import ENCODING, UTF8_DATABASE
+from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Check
 
 OLDEST: Final = 14  # of the major versions that its makers still mend
@@ -31,75 +31,21 @@ AHEAD_SECONDS_MAX: Final = 60
 CLOCK_SECONDS_MAX: Final = 1.0
 _ROUNDS: Final = 5
 
-_SETTINGS: Final = """
-SELECT name, setting FROM pg_settings WHERE name IN (
-    'server_version', 'server_version_num', 'fsync', 'synchronous_commit', 'full_page_writes',
-    'wal_level', 'autovacuum', 'server_encoding', 'default_transaction_read_only')"""
-_ROOM: Final = """
-SELECT current_setting('max_connections')::int
-           - current_setting('superuser_reserved_connections')::int AS most,
-       count(*)::int AS used, count(*) FILTER (WHERE application_name = 'limpet')::int AS ours
-  FROM pg_stat_activity
- WHERE datid IS NOT NULL AND coalesce(backend_type, 'client backend') = 'client backend'"""
-_REPLICAS: Final = """
-SELECT pg_is_in_recovery() AS standby, count(r.pid)::int AS replicas,
-       count(*) FILTER (WHERE r.sync_state IN ('sync', 'quorum'))::int AS synchronous,
-       coalesce(max(CASE WHEN pg_is_in_recovery() THEN 0
-           ELSE pg_wal_lsn_diff(pg_current_wal_lsn(), r.replay_lsn) END), 0)::bigint AS lag_bytes,
-       (SELECT count(*)::int FROM pg_replication_slots WHERE NOT active) AS idle_slots
-  FROM pg_stat_replication r"""
-_WAL: Final = """
-SELECT (SELECT coalesce(sum(size), 0) FROM pg_ls_waldir())::bigint AS held,
-       (SELECT setting::bigint * 1048576 FROM pg_settings WHERE name = 'max_wal_size') AS most"""
-_TABLES: Final = """
-SELECT relname::text AS name, n_dead_tup AS dead, n_live_tup AS live
-  FROM pg_stat_user_tables WHERE schemaname = 'limpet' ORDER BY relname"""
-_INDEXES: Final = """
-SELECT c.relname::text AS name FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
- WHERE c.relnamespace = 'limpet'::regnamespace AND NOT (i.indisvalid AND i.indisready)"""
-# Each label of a living session is a row of `labels`, and each row is such a label.
-_LABELS: Final = """
-WITH heads AS (
-    SELECT s.sid, l.key AS name, l.value FROM limpet.sessions s, jsonb_each_text(s.labels) l
-     WHERE s.deleted_us IS NULL),
-listed AS (SELECT sid, name, value FROM limpet.labels)
-SELECT count(*)::int FROM (
-    (TABLE heads EXCEPT TABLE listed) UNION ALL (TABLE listed EXCEPT TABLE heads)) AS differing"""
-_ORPHANS: Final = """
-SELECT ((SELECT count(*) FROM limpet.events e WHERE NOT EXISTS (
-            SELECT FROM limpet.sessions s WHERE s.sid = e.sid AND s.deleted_us IS NULL))
-      + (SELECT count(*) FROM limpet.snapshots n WHERE NOT EXISTS (
-            SELECT FROM limpet.sessions s WHERE s.sid = n.sid AND s.deleted_us IS NULL)))::int"""
-# A transaction that has a number and has not ended hides everything after it from the feed.
-_OLD: Final = """
-SELECT 'process ' || pid || ' of ' || coalesce(usename, '?') AS who,
-       extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds
-  FROM pg_stat_activity WHERE backend_xid IS NOT NULL AND pid <> pg_backend_pid()
- UNION ALL
-SELECT 'prepared transaction ' || gid,
-       extract(epoch FROM clock_timestamp() - prepared)::float8 FROM pg_prepared_xacts
- ORDER BY 2 DESC"""
-_AHEAD: Final = """
-SELECT count(*) FROM limpet.sessions
- WHERE deleted_us IS NULL AND updated_us > limpet.now_us() + $1::bigint"""
-_SCHEMA: Final = "SELECT value FROM limpet.meta WHERE name = 'schema'"
-_SEES: Final = "SELECT pg_has_role('pg_monitor', 'usage')"
 _HIDDEN: Final = "not shown to this user"
 _SHOWING: Final = "To see it: GRANT pg_monitor to the user that the URL names."
-_NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 Asked = Callable[[Connection], Awaitable[Check]]
 
 
 async def examine(conn: Connection, each: int) -> tuple[Check, ...]:
     """All checks of the server and of our schema on it; `each` store takes so many connections."""
-    found = {row["name"]: row["setting"] for row in await conn.fetch(_SETTINGS)}
+    found = {row["name"]: row["setting"] for row in await conn.fetch(SQL["server_settings"])}
     checks = [*settings(found)]
     # The others below answer wrongly, rather than not at all, to those who may not ask them.
     asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_room, each=each), _clock, _ahead]
     for ask in asked:
         checks.append(await ask(conn))
-    sees = await conn.fetchval(_SEES)
+    sees = await conn.fetchval(SQL["sees_monitoring"])
     for name, ask in _MONITORED:
         checks.append(await ask(conn) if sees else _hidden(name))
     return tuple(checks)
@@ -191,9 +137,9 @@ def _autovacuum(value: str) -> Check:
 
 
 async def _schema(conn: Connection) -> Check:
-    number = int(bytes(await conn.fetchval(_SCHEMA)))
+    number = int(bytes(await conn.fetchval(SQL["schema_number"])))
     if number == SCHEMA:
-        if await behind(conn) != TIMELINE:
+        if await outdated(conn) != TIMELINE:
             return Check("schema", f"{number}, the one of this release")
         advice = (
             "Open the store once as a role with CREATE on the database: until then a watcher may "
@@ -206,12 +152,14 @@ async def _schema(conn: Connection) -> Check:
 
 async def _tables(conn: Connection) -> Check:
     """Reads whole tables, as verification does, and so may take longer than a call may."""
-    broken = [f"index {row['name']} is not valid" for row in await conn.fetch(_INDEXES)]
+    broken = [
+        f"index {row['name']} is not valid" for row in await conn.fetch(SQL["invalid_indexes"])
+    ]
     async with conn.transaction(readonly=True):
-        await conn.execute(f"SET LOCAL statement_timeout = '{TABLES_SECONDS_MAX}s'")
-        if labels := await conn.fetchval(_LABELS, timeout=TABLES_SECONDS_MAX):
+        await conn.execute(SQL["statement_timeout"], f"{TABLES_SECONDS_MAX}s")
+        if labels := await conn.fetchval(SQL["label_differences"], timeout=TABLES_SECONDS_MAX):
             broken.append(f"{plural(labels, 'label')} not listed as the heads have them")
-        if orphans := await conn.fetchval(_ORPHANS, timeout=TABLES_SECONDS_MAX):
+        if orphans := await conn.fetchval(SQL["orphan_rows"], timeout=TABLES_SECONDS_MAX):
             broken.append(f"{plural(orphans, 'row')} of no living session")
     if not broken:
         return Check("tables", "every index is valid, no row is left over")
@@ -223,7 +171,7 @@ async def _tables(conn: Connection) -> Check:
 
 
 async def _dead_rows(conn: Connection) -> Check:
-    tables = await conn.fetch(_TABLES)
+    tables = await conn.fetch(SQL["dead_rows"])
     return dead_rows({row["name"]: (row["dead"], row["live"]) for row in tables})
 
 
@@ -245,7 +193,7 @@ def dead_rows(tables: Mapping[str, tuple[int, int]]) -> Check:
 
 
 async def _room(conn: Connection, *, each: int) -> Check:
-    return room(each=each, **dict(await conn.fetchrow(_ROOM)))
+    return room(each=each, **dict(await conn.fetchrow(SQL["connection_room"])))
 
 
 def room(most: int, used: int, ours: int, each: int) -> Check:
@@ -261,8 +209,8 @@ def room(most: int, used: int, ours: int, each: int) -> Check:
 
 
 async def _replication(conn: Connection) -> Check:
-    names = await conn.fetchval("SELECT current_setting('synchronous_standby_names')")
-    return replication(names=names, **dict(await conn.fetchrow(_REPLICAS)))
+    names = await conn.fetchval(SQL["synchronous_standbys"])
+    return replication(names=names, **dict(await conn.fetchrow(SQL["replicas"])))
 
 
 def replication(
@@ -290,7 +238,7 @@ def replication(
 
 
 async def _wal(conn: Connection) -> Check:
-    return wal(**dict(await conn.fetchrow(_WAL)))
+    return wal(**dict(await conn.fetchrow(SQL["wal_size"])))
 
 
 def wal(held: int, most: int) -> Check:
@@ -305,7 +253,9 @@ def wal(held: int, most: int) -> Check:
 
 
 async def _old_transactions(conn: Connection) -> Check:
-    found = [(row["who"], row["seconds"] or 0.0) for row in await conn.fetch(_OLD)]
+    found = [
+        (row["who"], row["seconds"] or 0.0) for row in await conn.fetch(SQL["open_transactions"])
+    ]
     return old_transactions(found)
 
 
@@ -326,7 +276,7 @@ async def _clock(conn: Connection) -> Check:
     best = (float("inf"), 0.0)
     for _ in range(_ROUNDS):
         before = time.time()
-        server = await conn.fetchval(_NOW)
+        server = await conn.fetchval(SQL["server_time"])
         after = time.time()
         best = min(best, ((after - before) / 2, server - (before + after) / 2))
     return clock(skew_seconds=best[1], doubt_seconds=best[0])
@@ -347,7 +297,7 @@ def clock(*, skew_seconds: float, doubt_seconds: float) -> Check:
 
 
 async def _ahead(conn: Connection) -> Check:
-    return ahead(await conn.fetchval(_AHEAD, AHEAD_SECONDS_MAX * 1_000_000))
+    return ahead(await conn.fetchval(SQL["sessions_ahead"], AHEAD_SECONDS_MAX * 1_000_000))
 
 
 def ahead(count: int) -> Check:

@@ -1,8 +1,8 @@
-"""Failures: how PostgreSQL's and its driver's errors are told.
+"""Failures: the errors of PostgreSQL and its driver, as errors of ours.
 
 Every error that a caller may meet becomes one of ours here, in words that say what to do. Opening
 asks why no connection came about (`unopened`), every later call what became of it (`translate`).
-No password is ever shown: what is told of a place is what `address.where` leaves of its URL.
+No password is ever shown: of a place only what `address.where` leaves of its URL is shown.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def unopened(error: Exception, place: str) -> LimpetError:
 
 
 def translate(error: BaseException, place: str, asked: Asked) -> StoreError:
-    """The one place where PostgreSQL's errors become ours, told by what was asked."""
+    """The one place where PostgreSQL's errors become ours, by what was asked."""
     match error:
         case (
             asyncpg.LockNotAvailableError()

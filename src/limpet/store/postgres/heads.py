@@ -4,40 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from limpet.model import limits
-from limpet.model.facts.timers import Timer
-from limpet.model.head import Head, buried
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY, FrozenDict
 from limpet.store import cursor as cursors
-from limpet.store.postgres.connect import Connection
+from limpet.store.postgres import rows
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.protocol import Page, Query
 
 _COLUMNS: Final = (
-    "s.sid, s.app, s.owner, s.id, s.uid, s.version, s.link, s.created_us, s.updated_us, "
-    "s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority, s.schema_version, "
-    "s.fence, s.lease_us, s.worker, s.deleted_us"
+    "s.sid, s.app, s.owner, s.id AS session_id, s.uid, s.version, s.link, s.created_us, "
+    "s.updated_us, s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority, "
+    "s.schema_version, s.fence, s.lease_us, s.worker, s.deleted_us"
 )
-_timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
 
 
 async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int) -> Page:
     """One page, and the cursor to the next if there is one."""
     sql, args = statement(query, cursor, limit)
     met, more = on_page(await conn.fetch(sql, *args), query, limit)
-    return Page(tuple([head_of(row) for row in met]), more)
+    return Page(tuple([rows.head_from(rows.key_from(row), row) for row in met]), more)
 
 
-def statement(query: Query, cursor: str | None, limit: int) -> tuple[str, list[Any]]:
+def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tuple[str, list[Any]]:
     """What is asked for a page: one row more than it has, to know whether there is another.
+
+    Its parameters come after the `first`, which are the caller's.
 
     Where the order's index does not serve a filter, the rows of the range are counted as they are
     met, and looked at up to a bound: the last one comes along, whether it passes or not.
     """
     cursors.check(query)
-    args: list[Any] = []
+    args: list[Any] = list(first)
     source, where, columns = (
         _by_key(query, cursor, args) if query.deleted else _range(query, cursor, args)
     )
@@ -48,7 +44,7 @@ def statement(query: Query, cursor: str | None, limit: int) -> tuple[str, list[A
     sql = f"SELECT {_COLUMNS}, {number} AS n, {passes or 'true'} AS passes FROM {source} "
     sql += f"WHERE {' AND '.join(where)} " if where else ""
     # Written out: of a page whose size it does not know, the server thinks a tenth of the table,
-    # and then plans the statement anew on every call.
+    # and then plans the statement again on every call.
     sql += f"ORDER BY {order} LIMIT {limits.WALK_MAX if passes else limit + 1}"
     if passes:
         sql = f"SELECT * FROM ({sql}) w WHERE passes OR n = {limits.WALK_MAX} LIMIT {limit + 1}"
@@ -67,7 +63,7 @@ def on_page(found: list[Any], query: Query, limit: int) -> tuple[list[Any], str 
 def cursor_after(row: Any, query: Query) -> str:
     """Where a page that ends with this row is gone on from."""
     if query.deleted:
-        return cursors.write_key(query, Key(row["app"], row["owner"], row["id"]))
+        return cursors.write_key(query, rows.key_from(row))
     return cursors.write(query, row[f"{query.order}_us"], row["sid"])
 
 
@@ -152,26 +148,3 @@ def _source(query: Query, args: list[Any]) -> tuple[str, list[str], str]:
 def _bind(args: list[Any], value: Any) -> str:
     args.append(value)
     return f"${len(args)}"
-
-
-def head_of(row: Any) -> Head:
-    """The head of a living session, or what is kept of a deleted one."""
-    plain, ticking = msgspec.json.decode(row["labels"]), _timers(row["timers"])
-    head = Head(
-        Key(row["app"], row["owner"], row["id"]),
-        row["uid"],
-        row["version"],
-        row["link"],
-        row["created_us"],
-        row["updated_us"],
-        FrozenDict(plain) if plain else EMPTY,
-        row["pending"],
-        row["pending_us"],
-        FrozenDict(ticking) if ticking else EMPTY,
-        row["priority"],
-        row["schema_version"],
-        row["fence"],
-        row["lease_us"],
-        row["worker"],
-    )
-    return head if row["deleted_us"] is None else buried(head, row["deleted_us"])

@@ -1,10 +1,10 @@
 """A lane: one connection over which batches go to the server, one after the other.
 
-Units are planned here, on what is known of their sessions, and checked there: the function
-`limpet.commit` writes what still holds and says what does not. What does not is read anew and
-planned again, after a few times under the rows' locks, so that every writer gets its turn. If the
-connection breaks while an answer is awaited, the same events are sent again under their ids, and
-those that had been recorded are found, not doubled.
+Jobs are planned here, on what is known of their sessions, and checked there: the function
+`limpet.commit` writes what still holds and says what does not. What does not is read and
+planned again; after a few attempts under the rows' locks, so that every writer gets its turn. If
+the connection breaks while an answer is awaited, the same events are sent again under their ids,
+and those that had been recorded are found, not doubled.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 import asyncpg
 import msgspec
@@ -28,71 +28,73 @@ from limpet.store import bodies, logs
 from limpet.store.cache import Cache, Live
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
-from limpet.store.postgres.call import SOON, Call, Reply
-from limpet.store.postgres.connect import (
-    LOST_PAUSE_SECONDS,
-    LOST_SECONDS_MAX,
-    Connection,
-    Line,
-)
+from limpet.store.postgres.batch import UNDATED, Batch, Reply
 from limpet.store.postgres.failures import BROKEN, translate
-from limpet.store.postgres.outage import Outage
+from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.rows import SQL
-from limpet.store.postgres.sight import Sight
-from limpet.store.postgres.unit import Unit
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.outage import Outage
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.sql import SQL
+from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
 _AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-_HURRY: Final = "SET LOCAL lock_timeout = '100ms'"  # they have waited once already
+_HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
+
+Planned: TypeAlias = tuple[Job, int, tuple[Committed, ...]]  # with its place in the batch
+Refused: TypeAlias = tuple[Job, LimpetError]
 
 
 class Unwritable(Exception):  # no error of the tree: it never leaves the lane
-    """One unit cannot be put into bytes; what was planned with it must be planned again."""
+    """One job cannot be put into bytes; what was planned with it must be planned again."""
 
-    def __init__(self, unit: Unit, reason: Exception) -> None:
-        self.unit, self.reason = unit, reason
+    def __init__(self, job: Job, reason: Exception) -> None:
+        self.job, self.reason = job, reason
         super().__init__("cannot be encoded or sealed")
 
 
 class Sent(NamedTuple):
-    """A call and its reply, with the units that were in it and those the planner refused."""
+    """A batch and its reply, with the jobs that were in it and those the planner refused."""
 
-    call: Call
+    batch: Batch
     reply: Reply
-    planned: list[tuple[Unit, int, tuple[Committed, ...]]]
-    refused: list[tuple[Unit, LimpetError]]
+    planned: list[Planned]
+    refused: list[Refused]
 
 
 class Lane:
     """Belongs to one committer. While it serves a batch nobody else touches what is in it."""
 
-    def __init__(self, line: Line, reader: Reader, cache: Cache, tell: Callable[[], None]) -> None:
-        self._line, self._reader, self._cache, self._tell = line, reader, cache, tell
-        self._outage = Outage(line.place, "writer")
+    def __init__(
+        self, writer: WriteConnection, reader: Reader, cache: Cache, notify: Callable[[], None]
+    ) -> None:
+        self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
+        self._outage = Outage(writer.place, "writer")
         self._entropy = Entropy(os.urandom)
         self._due: dict[Key, Live] = {}
 
-    async def serve(self, units: list[Unit]) -> None:
-        """Bring every unit to an answer."""
-        waiting, began = units, time.monotonic()
+    async def serve(self, jobs: list[Job]) -> None:
+        """Bring every job to an answer."""
+        waiting, began = jobs, time.monotonic()
         try:
             while waiting:
-                slow = [unit for unit in waiting if unit.tries >= LOCK_AFTER_TRIES]
-                quick = [unit for unit in waiting if unit.tries < LOCK_AFTER_TRIES]
+                slow = [job for job in waiting if job.tries >= LOCK_AFTER_TRIES]
+                quick = [job for job in waiting if job.tries < LOCK_AFTER_TRIES]
                 again = await self._attempt(quick, locked=False) if quick else []
-                for unit in slow:
-                    again += await self._attempt([unit], locked=True)
+                for job in slow:
+                    again += await self._attempt([job], locked=True)
                 waiting = again
                 if again:
-                    self._tell_again(again)
+                    self._log_retry(again)
         except BaseException as error:
-            self._fail(units, error)  # those that were told already stay told
-            self._line.drop()  # cut short: it may be inside a transaction
+            self._fail(jobs, error)  # those that have an answer keep it
+            self._writer.drop()  # cut short: it may be inside a transaction
             raise
-        logs.slow_commit(POSTGRES, self._line.place, time.monotonic() - began, units)
+        logs.slow_commit(POSTGRES, self._writer.place, time.monotonic() - began, jobs)
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
@@ -106,223 +108,227 @@ class Lane:
                 raw = bodies.snapshot_body(fold.fields, fold.versions)
                 place = Place("snapshot", fold.head.uid, str(seq))
                 packed = self._reader.codec.pack(raw, place, bound=True)
-                conn = await self._line.connection()
+                conn = await self._writer.get()
                 await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
             except Exception:  # a seal may fail with anything, and nobody waits for this
                 return
             live.snapshot_bytes, live.delta_bytes = len(raw), 0
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._writer.close()
 
     # --- private -------------------------------------------------------------------------------
 
-    async def _attempt(
-        self, units: list[Unit], *, locked: bool, hurried: bool = False
-    ) -> list[Unit]:
-        """Plan and send; the units that must be tried again. Whoever fails is told."""
+    async def _attempt(self, jobs: list[Job], *, locked: bool, hurried: bool = False) -> list[Job]:
+        """Plan and send; the jobs that must be tried again. Those that fail get their error."""
         try:
-            sent = await self._deliver(units, locked=locked, hurried=hurried)
-            return self._settle(sent)  # only now is it durable: nobody is told before
+            sent = await self._deliver(jobs, locked=locked, hurried=hurried)
+            return self._settle(sent)  # only now is it durable: nobody is answered before
         except Unwritable as error:
-            self._fail([error.unit], error.reason)
-            return [unit for unit in units if unit is not error.unit]
+            self._fail([error.job], error.reason)
+            return [job for job in jobs if job is not error.job]
         except _AGAIN as error:
             self._cache.clear()
-            return [unit for unit in units if not self._gives_up(unit, error)]
+            return [job for job in jobs if not self._gives_up(job, error)]
         except asyncpg.ReadOnlySQLTransactionError as error:
-            self._line.drop()  # the server may have become a standby: look for the primary again
-            self._fail(units, error)
+            self._writer.drop()  # the server may have become a standby: look for the primary again
+            self._fail(jobs, error)
         except asyncpg.TooManyConnectionsError as error:
-            self._fail(units, error)  # whoever is in the batch: there is no line to send it over
+            self._fail(
+                jobs, error
+            )  # whoever is in the batch: there is no connection to send it over
         except asyncpg.PostgresError as error:
             self._cache.clear()
-            if len(units) > 1:
-                return await self._apart(units)
-            self._fail(units, error)
+            if len(jobs) > 1:
+                return await self._apart(jobs)
+            self._fail(jobs, error)
         except Exception as error:
-            self._fail(units, error)
+            self._fail(jobs, error)
         return []
 
-    def _gives_up(self, unit: Unit, error: Exception) -> bool:
+    def _gives_up(self, job: Job, error: Exception) -> bool:
         """Count one more try in vain."""
-        unit.tries += 1
-        if unit.tries > TRIES_MAX:
-            self._fail([unit], error)
-        return unit.tries > TRIES_MAX
+        job.tries += 1
+        if job.tries > TRIES_MAX:
+            self._fail([job], error)
+        return job.tries > TRIES_MAX
 
-    async def _deliver(self, units: list[Unit], *, locked: bool, hurried: bool) -> Sent:
-        """Send over whatever connection there is, until there is an answer or no hope of one."""
-        deadline = asyncio.get_running_loop().time() + LOST_SECONDS_MAX
+    async def _deliver(self, jobs: list[Job], *, locked: bool, hurried: bool) -> Sent:
+        """Send until there is an answer, on new connections if need be, or no hope of one."""
+        deadline = asyncio.get_running_loop().time() + settings.LOST_SECONDS_MAX
         while True:
             try:
-                conn = await self._line.connection()
+                conn = await self._writer.get()
                 if not locked:
-                    sent = await self._send(conn, units)
+                    sent = await self._send(conn, jobs)
                 else:
                     async with conn.transaction():
                         if hurried:
-                            await conn.execute(_HURRY)
-                        await self._lock(conn, units[0])
-                        sent = await self._send(conn, units)
+                            await conn.execute(SQL["lock_timeout"], _HURRIED_LOCK_TIMEOUT)
+                        await self._lock(conn, jobs[0])
+                        sent = await self._send(conn, jobs)
                 self._outage.over()
                 return sent
             except BROKEN as error:
                 # Unknown whether it was recorded: ask again under the same ids.
                 self._outage.lost(error)
-                self._line.drop()
+                self._writer.drop()
                 self._cache.clear()
                 if asyncio.get_running_loop().time() > deadline:
-                    raise translate(error, self._line.place, "write") from error
-                for unit in units:
-                    unit.know_ids()
-                await asyncio.sleep(LOST_PAUSE_SECONDS)
+                    raise translate(error, self._writer.place, "write") from error
+                for job in jobs:
+                    job.resend()
+                await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
 
-    async def _apart(self, units: list[Unit]) -> list[Unit]:
+    async def _apart(self, jobs: list[Job]) -> list[Job]:
         """The server refused a batch as a whole: each alone, so that only the culprit fails.
 
         Somebody else's transaction holds one of the rows, or a value cannot be stored.
         """
-        POSTGRES.info("batch split: store=%s commits=%d", self._line.place, len(units))
-        again: list[Unit] = []
+        POSTGRES.info("batch split: store=%s commits=%d", self._writer.place, len(jobs))
+        again: list[Job] = []
         held: set[Key] = set()
-        for unit in units:
-            keys = {commit.key for commit in unit.commits}
+        for job in jobs:
+            keys = {commit.key for commit in job.commits}
             if keys & held:
-                self._fail([unit], StoreBusy(self._line.place))
+                self._fail([job], StoreBusy(self._writer.place))
                 continue
-            again += await self._attempt([unit], locked=True, hurried=True)
-            if isinstance(unit.failure, StoreBusy):
+            again += await self._attempt([job], locked=True, hurried=True)
+            if isinstance(job.failure, StoreBusy):
                 held |= keys
         return again
 
-    def _fail(self, units: list[Unit], error: BaseException) -> None:
+    def _fail(self, jobs: list[Job], error: BaseException) -> None:
         self._cache.clear()
-        if waiting := [unit for unit in units if not unit.settled]:
-            self._tell_failed(error, len(waiting))
-        told = (
-            error if isinstance(error, LimpetError) else translate(error, self._line.place, "write")
-        )
-        for unit in units:
-            unit.fail(told)
+        if waiting := [job for job in jobs if not job.settled]:
+            self._log_failure(error, len(waiting))
+        if not isinstance(error, LimpetError):
+            error = translate(error, self._writer.place, "write")
+        for job in jobs:
+            job.fail(error)
 
-    async def _lock(self, conn: Connection, unit: Unit) -> None:
-        """Take the rows and names of a unit that others keep being faster to."""
-        await self._lock_rows(conn, [unit])
-        if unit.names:
-            owners = {(*name[:2], "") for name in unit.written}  # it may add to their names
-            columns = [list(column) for column in zip(*sorted(unit.names | owners), strict=True)]
-            await conn.execute("SELECT limpet.lock_names($1, $2, $3)", *columns)
-        self._forget(unit)
+    async def _lock(self, conn: Connection, job: Job) -> None:
+        """Take the rows and names of a job that others keep being faster to."""
+        await self._lock_rows(conn, [job])
+        if job.names:
+            owners = {(*name[:2], "") for name in job.written}  # it may add to their names
+            columns = [list(column) for column in zip(*sorted(job.names | owners), strict=True)]
+            await conn.execute(SQL["lock_names"], *columns)
+        self._forget(job)
 
-    async def _lock_rows(self, conn: Connection, units: list[Unit]) -> None:
-        keys = [(c.key.app, c.key.user, c.key.id) for unit in units for c in unit.commits]
+    async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> None:
+        keys = [(c.key.app, c.key.user, c.key.id) for job in jobs for c in job.commits]
         await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
 
-    async def _send(self, conn: Connection, units: list[Unit]) -> Sent:
-        """Plan on what is known, and have it checked and written. Changes no unit."""
-        sight = Sight(self._cache, self._reader)
-        await sight.fetch(conn, units)
-        # The server judges leases; after a refusal its time tells the planner which had ended.
-        plan = Plan(
-            sight,
-            SOON,
-            lambda: self._entropy.take(SALT_BYTES),
-            lease_now_us=max([unit.judged_us for unit in units]),
-        )
-        call = Call(plan, sight, self._reader)
-        refused: list[tuple[Unit, LimpetError]] = []
-        planned: list[tuple[Unit, int, tuple[Committed, ...]]] = []
-        for unit in units:
-            try:
-                answers = plan.add(unit.commits)
-            except LimpetError as error:
-                refused.append((unit, error))
-                continue
-            try:
-                planned.append((unit, call.take(unit.commits), answers))
-            except Exception as error:  # a seal, which is not ours, may fail with anything
-                raise Unwritable(unit, error) from error
-        reply = await call.send(conn)
-        if any([unit.lost for unit in units]) and not call.recorded():
+    async def _send(self, conn: Connection, jobs: list[Job]) -> Sent:
+        """Plan on what is known, and have it checked and written. Changes no job."""
+        view = View(self._cache, self._reader)
+        await view.fetch(conn, jobs)
+        batch, planned, refused = self._plan(view, jobs)
+        reply = await batch.send(conn)
+        if any([job.search_ids for job in jobs]) and not batch.recorded():
             # Found recorded, which does not yet mean durable: the first answer may have been lost
             # while the server waited for a standby. A lock waits as a commit does.
-            await self._lock_rows(conn, units)
-        return Sent(call, reply, planned, refused)
+            await self._lock_rows(conn, jobs)
+        return Sent(batch, reply, planned, refused)
 
-    def _settle(self, sent: Sent) -> list[Unit]:
-        """Tell the callers what is durable now; the units that must be tried again."""
-        again: list[Unit] = []
-        for unit, error in sent.refused:
-            # Refused on what was read before the unit came, or on top of something that came to
+    def _plan(self, view: View, jobs: list[Job]) -> tuple[Batch, list[Planned], list[Refused]]:
+        """The jobs as a batch, each with the answer that it gets if the server finds it good."""
+        # The server judges leases; after a refusal its time shows the planner which had ended.
+        plan = Plan(
+            view,
+            UNDATED,
+            lambda: self._entropy.take(SALT_BYTES),
+            lease_now_us=max([job.judged_us for job in jobs]),
+        )
+        batch = Batch(plan, view, self._reader)
+        planned: list[Planned] = []
+        refused: list[Refused] = []
+        for job in jobs:
+            try:
+                answers = plan.add(job.commits)
+            except LimpetError as error:
+                refused.append((job, error))
+                continue
+            try:
+                planned.append((job, batch.take(job.commits), answers))
+            except Exception as error:  # a seal, which is not ours, may fail with anything
+                raise Unwritable(job, error) from error
+        return batch, planned, refused
+
+    def _settle(self, sent: Sent) -> list[Job]:
+        """Answer the callers, now that it is durable; the jobs that must be tried again."""
+        again: list[Job] = []
+        for job, error in sent.refused:
+            # Refused on what was read before the job came, or on top of something that came to
             # nothing: look again first.
-            if (unit.fresh and not sent.reply.refused) or unit.tries > TRIES_MAX:
-                unit.fail(error)
+            if (job.fresh and not sent.reply.refused) or job.tries > TRIES_MAX:
+                job.fail(error)
             else:
-                unit.tries += unit.fresh
-                unit.fresh = unit.lost = True
-                again.append(unit)
-        for key, live in sent.call.settle(sent.reply).items():
+                job.tries += job.fresh
+                job.fresh = job.search_ids = True
+                again.append(job)
+        for key, live in sent.batch.settle(sent.reply).items():
             self._keep(key, live)
-        for scope_key, scope in sent.call.scopes(sent.reply).items():
+        for scope_key, scope in sent.batch.scopes(sent.reply).items():
             self._cache.keep_scope(scope_key, scope)
-        if sent.reply.heard and sent.call.recorded():
-            self._tell()
-        for unit, place, answers in sent.planned:
-            self._answer(unit, place, answers, sent, again)
-        for unit in again:
-            self._forget(unit)
+        if sent.reply.has_listeners and sent.batch.recorded():
+            self._notify()
+        for job, place, answers in sent.planned:
+            self._answer(job, place, answers, sent, again)
+        for job in again:
+            self._forget(job)
         return again
 
     def _answer(
         self,
-        unit: Unit,
+        job: Job,
         place: int,
         answers: tuple[Committed, ...],
         sent: Sent,
-        again: list[Unit],
+        again: list[Job],
     ) -> None:
         reason = sent.reply.refused.get(place)
-        told = sent.call.answers(answers, sent.reply) if reason is None else None
-        if told is not None:
-            unit.tell(tuple([_as_first(answer) for answer in told]) if unit.resent else told)
+        found = sent.batch.answers(answers, sent.reply) if reason is None else None
+        if found is not None:
+            job.succeed(tuple([_as_first(answer) for answer in found]) if job.resent else found)
             return
-        unit.tries += 1
-        unit.fresh = unit.lost = True
+        job.tries += 1
+        job.fresh = job.search_ids = True
         if reason == "fenced":
-            unit.judged_us = sent.reply.now_us
-        if unit.tries > TRIES_MAX:
-            busy = StoreBusy(self._line.place)
-            self._tell_failed(busy, 1)
-            unit.fail(busy)
+            job.judged_us = sent.reply.now_us
+        if job.tries > TRIES_MAX:
+            busy = StoreBusy(self._writer.place)
+            self._log_failure(busy, 1)
+            job.fail(busy)
         else:
-            again.append(unit)
+            again.append(job)
 
-    def _tell_again(self, units: list[Unit]) -> None:
-        tries = max([unit.tries for unit in units])
+    def _log_retry(self, jobs: list[Job]) -> None:
+        tries = max([job.tries for job in jobs])
         text = "commits retried: store=%s commits=%d tries=%d"
-        POSTGRES.debug(text, self._line.place, len(units), tries)
+        POSTGRES.debug(text, self._writer.place, len(jobs), tries)
 
-    def _tell_failed(self, error: BaseException, commits: int) -> None:
+    def _log_failure(self, error: BaseException, commits: int) -> None:
         text = "write failed: store=%s error=%s commits=%d"
-        POSTGRES.warning(text, self._line.place, logs.error_name(error), commits)
+        POSTGRES.warning(text, self._writer.place, logs.error_name(error), commits)
 
     def _keep(self, key: Key, live: Live) -> None:
         self._cache.keep(key, live)
         if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
             self._due[key] = live
 
-    def _forget(self, unit: Unit) -> None:
-        for commit in unit.commits:
+    def _forget(self, job: Job) -> None:
+        for commit in job.commits:
             self._cache.forget(commit.key)
-        for name in unit.names:
+        for name in job.names:
             self._cache.forget_scope(name)
 
 
 def _as_first(answer: Committed) -> Committed:
     """Sent twice because the first answer was lost: to the caller it happened once, and now.
 
-    But for a creation, whose caller must know that not all was told again.
+    But for a creation, whose caller must know that not all was sent again.
     """
     if answer.events[0].type == CREATED:
         return answer

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from limpet.store.ledger import Ledger
-from limpet.store.postgres.connect import Connection
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.sql import SQL
 
 
 async def begin(conn: Connection) -> None:
     """Keep a ledger from now on, if there is none. Before a transaction ends its first session."""
-    await conn.execute("SELECT limpet.begin_ledger()")
+    await conn.execute(SQL["begin_ledger"])
 
 
 async def enter(conn: Connection, sid: int, change: Ledger) -> None:
     """Last in a transaction: who ends another session may wait for this one from here on."""
-    await conn.execute("SELECT limpet.enter($1, $2)", sid, list(change))
+    await conn.execute(SQL["enter_ledger"], sid, *change)
 
 
 def read(meta: Mapping[str, bytes]) -> Ledger | None:
@@ -33,4 +33,4 @@ def read(meta: Mapping[str, bytes]) -> Ledger | None:
 
 async def counted(conn: Connection) -> Ledger:
     """What the tables hold."""
-    return Ledger(*await conn.fetchrow(SQL["audit_ledger"]))
+    return Ledger(*await conn.fetchrow(SQL["verify_ledger"]))

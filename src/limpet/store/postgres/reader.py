@@ -15,14 +15,14 @@ from limpet.model.events import Event
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.limits import EVENT_OVERHEAD_BYTES
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store import bodies
 from limpet.store.cache import Live
 from limpet.store.codec import Codec, Damaged
 from limpet.store.pages import bare
 from limpet.store.postgres import rows
-from limpet.store.postgres.connect import Connection
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure, Place
 from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
@@ -41,7 +41,7 @@ class Found(msgspec.Struct):
 
 
 class Reader:
-    """What is asked of the database, on whatever connection the caller holds."""
+    """What is asked of the database, on the connection that the caller holds."""
 
     def __init__(self, codec: Codec, secret: bytes) -> None:
         self.codec, self._secret = codec, secret
@@ -56,22 +56,23 @@ class Reader:
         since_us: int | None = None,
     ) -> Found:
         """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
-        found = await conn.fetch(SQL["load"], key.app, key.user, key.id, tail, scopes, since_us)
-        heads = [row for row in found if row["kind"] == 0]
-        if not heads:
+        args = (key.app, key.user, key.id, tail, scopes, since_us, READ_PAGE_BYTES_MAX)
+        kinds = rows.by_kind(await conn.fetch(SQL["load"], *args))
+        if not kinds["head"]:
             if await self.erasure(conn, key) is not None:
                 raise SessionErased(key)
             raise SessionNotFound(key)
-        if heads[0]["last"] is not None:
+        (row,) = kinds["head"]
+        if row["deleted_us"] is not None:
             raise SessionDeleted(key)
-        head = rows.head_from(key, heads[0])
-        sized = [rows.sized_event(r, head.uid, self.codec) for r in found if r["kind"] == 2]
-        snapshot = next((self.snapshot(head, r) for r in found if r["kind"] == 1), None)
+        head = rows.head_from(key, row)
+        snapshot = next((self.snapshot(head, each) for each in kinds["snapshot"]), None)
         if snapshot is not None and snapshot[1] is None and tail < _ALL:
             return await self.load(conn, key, tail=_ALL, scopes=scopes)  # what it stood for
-        live = self._fold(heads[0]["sid"], head, found, bare(sized), snapshot)
+        sized = [rows.sized_event(each, head.uid, self.codec) for each in kinds["event"]]
+        live = self._fold(row["sid"], head, kinds["event"], bare(sized), snapshot)
         kept = None if snapshot is None else snapshot[:2]
-        return Found(live, tuple(sized), self._names(key, found), kept)
+        return Found(live, tuple(sized), self._shared(key.app, kinds["name"]), kept)
 
     def _fold(
         self,
@@ -84,9 +85,7 @@ class Reader:
         _, start, snapshot_bytes = snapshot or (0, None, 0)
         fold = start or Fold(blank(head.key, head.uid, head.created_us))
         delta = sum(
-            len(r["body"]) + EVENT_OVERHEAD_BYTES
-            for r in found
-            if r["kind"] == 2 and r["seq"] > fold.head.version
+            len(r["body"]) + EVENT_OVERHEAD_BYTES for r in found if r["seq"] > fold.head.version
         )
         damaged: list[int] = []
         seq = fold.head.version
@@ -116,24 +115,11 @@ class Reader:
         at = msgspec.structs.replace(start, version=seq)
         return seq, Fold(at, fields, versions), len(raw)
 
-    def _names(self, key: Key, found: list[Any]) -> Scopes:
+    def _shared(self, app: str, found: list[Any]) -> Scopes:
+        """Names as their rows, whose values are made when somebody asks for them."""
         steps: dict[ScopeKey, list[Any]] = {}
         for row in found:
-            if row["kind"] == 3:
-                steps.setdefault((key.app, row["id"], row["type"]), []).append(
-                    {
-                        "version": row["seq"],
-                        "base": row["at_us"],
-                        "form": row["processed_us"],
-                        "uid": row["cause"],
-                        "seq": row["more"],
-                        **{n: row[n] for n in ("flags", "body", "crc")},
-                    }
-                )
-        return self._unread(steps)
-
-    def _unread(self, steps: dict[ScopeKey, list[Any]]) -> Scopes:
-        """Names as their rows, whose values are made when somebody asks for them."""
+            steps.setdefault((app, row["owner"], row["name"]), []).append(row)
         return Scopes(
             {
                 key[2]: Unread(rows_[-1]["version"], partial(self._value, key, rows_))
@@ -171,10 +157,7 @@ class Reader:
 
     async def scopes(self, conn: Connection, app: str, user: str) -> Scopes:
         """Every name that this user's sessions see, in one round trip, values unread."""
-        steps: dict[ScopeKey, list[Any]] = {}
-        for row in await conn.fetch(SQL["scopes"], app, user):
-            steps.setdefault((app, row["owner"], row["name"]), []).append(row)
-        return self._unread(steps)
+        return self._shared(app, await conn.fetch(SQL["scopes"], app, user))
 
     async def recorded(
         self, conn: Connection, wanted: list[tuple[Live, str]]

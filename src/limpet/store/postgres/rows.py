@@ -1,9 +1,11 @@
-"""Rows of PostgreSQL, read into the model's records."""
+"""Rows of PostgreSQL, read into the model's records.
+
+A column has one name and one meaning in every statement, so one function reads a head, an event or
+a shared name wherever it comes from.
+"""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -13,9 +15,8 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.events import Event, decode_body
 from limpet.model.facts.timers import Timer
 from limpet.model.fold import ScopeKey, ScopeValue, scope_next
-from limpet.model.head import Head
+from limpet.model.head import Head, buried
 from limpet.model.keys import Key
-from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.reasons import Reasons, due_for
 from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store import bodies
@@ -25,39 +26,40 @@ from limpet.store.protocol import Place
 _timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
 
 
-def _load() -> dict[str, str]:
-    text = Path(__file__).with_name("queries.sql").read_text()
-    blocks = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)[1:]
-    bound = str(READ_PAGE_BYTES_MAX)
-    return {
-        name: body.strip().replace("{page_bytes}", bound)
-        for name, body in zip(blocks[::2], blocks[1::2], strict=True)
-    }
+def by_kind(found: list[Any]) -> dict[str, list[Any]]:
+    """The rows of `load` or `states`, in their order, by what they are rows of."""
+    kinds: dict[str, list[Any]] = {"head": [], "snapshot": [], "event": [], "name": []}
+    for row in found:
+        kinds[row["kind"]].append(row)
+    return kinds
 
 
-SQL: Final = _load()
+def key_from(row: Any) -> Key:
+    """The key in a row that names a session in full."""
+    return Key(row["app"], row["owner"], row["session_id"])
 
 
 def head_from(key: Key, row: Any) -> Head:
-    """The head in a row of kind 0 of the query `load`."""
-    labels, timers = msgspec.json.decode(row["type"]), _timers(row["actor"])
-    return Head(
+    """The head in a row of kind `head`. A deleted one is what is left of it."""
+    labels, timers = msgspec.json.decode(row["labels"]), _timers(row["timers"])
+    head = Head(
         key,
-        row["id"],
-        row["seq"],
+        row["uid"],
+        row["version"],
         row["link"],
-        row["at_us"],
-        row["more"],
+        row["created_us"],
+        row["updated_us"],
         FrozenDict(labels) if labels else EMPTY,
-        row["flags"],
-        row["processed_us"],
+        row["pending"],
+        row["pending_us"],
         FrozenDict(timers) if timers else EMPTY,
-        int(row["correlation_id"]),
-        row["wake_id"],
-        row["crc"],
-        None if row["invocation_id"] is None else int(row["invocation_id"]),
-        row["cause"],
+        row["priority"],
+        row["schema_version"],
+        row["fence"],
+        row["lease_us"],
+        row["worker"],
     )
+    return head if row["deleted_us"] is None else buried(head, row["deleted_us"])
 
 
 def reasons_from(now_us: int, timers: str, pending: int, pending_us: int | None) -> Reasons:
@@ -65,31 +67,19 @@ def reasons_from(now_us: int, timers: str, pending: int, pending_us: int | None)
     return due_for(_timers(timers), pending, pending_us, now_us)
 
 
-def buried(key: Key, row: Any) -> Head:
-    """What a tombstone keeps of a head."""
+def tombstone(key: Key, row: Any) -> Head:
+    """What a tombstone keeps of a head, for its checksum."""
     return Head(key, row["uid"], row["version"], row["link"], row["created_us"], row["updated_us"])
 
 
 def event_from(row: Any, uid: str, codec: Codec) -> Event:
-    """The event in a row that has its columns by name. An unreadable body is told in `damage`."""
+    """The event in a row. Says in `damage` why its body cannot be read, if so."""
     return sized_event(row, uid, codec)[0]
 
 
 def sized_event(row: Any, uid: str, codec: Codec) -> tuple[Event, int]:
     """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
-    data: FrozenDict | None = None
-    ops: Any = ()
-    damage: str | None = None
-    try:
-        place = Place("event", uid, row["id"], row["type"])
-        raw = codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
-        if row["flags"] & SEALED:
-            raw = raw[SALT_BYTES:]
-        size = len(raw)
-        content = decode_body(raw)
-        data, ops = content.data, content.ops  # type: ignore[assignment]  # decode_body freezes
-    except (Damaged, msgspec.MsgspecError) as error:
-        damage, size = str(error), len(row["body"])
+    data, ops, damage, size = _content(row, uid, codec)
     event = Event(
         row["seq"],
         row["id"],
@@ -108,6 +98,19 @@ def sized_event(row: Any, uid: str, codec: Codec) -> tuple[Event, int]:
         damage,
     )
     return event, size
+
+
+def _content(row: Any, uid: str, codec: Codec) -> tuple[Any, Any, str | None, int]:
+    """Data and ops of an event's body, or why they cannot be read; and the size of the body."""
+    try:
+        place = Place("event", uid, row["id"], row["type"])
+        raw = codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
+        if row["flags"] & SEALED:
+            raw = raw[SALT_BYTES:]
+        content = decode_body(raw)
+    except (Damaged, msgspec.MsgspecError) as error:
+        return None, (), str(error), len(row["body"])
+    return content.data, content.ops, None, len(raw)
 
 
 class Name:

@@ -9,6 +9,7 @@ import pytest
 
 from limpet.store.postgres import connect, doctor
 from limpet.store.postgres.committer import LANES
+from limpet.store.postgres.server import settings
 
 PAGE = (Path(__file__).parents[4] / "docs" / "postgres.md").read_text()
 
@@ -32,5 +33,5 @@ def test_every_purpose_has_a_connection(connections: int) -> None:
 
 def test_the_page_says_which_server_is_needed() -> None:
     """And the doctor warns of no version that would be refused."""
-    assert f"PostgreSQL {connect.VERSION_MIN} or newer" in PAGE
-    assert doctor.OLDEST >= connect.VERSION_MIN
+    assert f"PostgreSQL {settings.VERSION_MIN} or newer" in PAGE
+    assert doctor.OLDEST >= settings.VERSION_MIN

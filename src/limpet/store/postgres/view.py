@@ -15,16 +15,16 @@ from limpet.model.fold import Fold, ScopeKey, ScopeValue
 from limpet.model.keys import Key
 from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, Live, LiveScope
-from limpet.store.postgres.connect import Connection
+from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.rows import SQL
-from limpet.store.postgres.unit import Unit
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.sql import SQL
 from limpet.store.room import Owner, Sizes
 from limpet.store.scopes import Scopes
 
 
-class Sight:
-    """One attempt's view. Implements the planner's View."""
+class View:
+    """One attempt's view: implements the planner's protocol of the same name."""
 
     __slots__ = (
         "_cache",
@@ -55,18 +55,18 @@ class Sight:
     def era(self) -> int:
         return self._cache.era
 
-    async def fetch(self, conn: Connection, units: Sequence[Unit]) -> None:
+    async def fetch(self, conn: Connection, jobs: Sequence[Job]) -> None:
         """Read what is not known yet; nothing, for sessions that are."""
-        for unit in units:
-            for commit in unit.commits:
+        for job in jobs:
+            for commit in job.commits:
                 await self._fetch_session(conn, commit)
-            if unit.lost:
-                await self._fetch_recorded(conn, unit)
-        written = {name for unit in units for name in unit.written}
+            if job.search_ids:
+                await self._fetch_recorded(conn, job)
+        written = {name for job in jobs for name in job.written}
         if written:
             await self._fetch_names(conn, written)
-            await self._fetch_sizes(conn, units)
-        guarded = {n for unit in units for n in unit.names - unit.written} - self.known.keys()
+            await self._fetch_sizes(conn, jobs)
+        guarded = {n for job in jobs for n in job.names - job.written} - self.known.keys()
         if guarded:
             self._versions = await self._reader.versions(conn, list(guarded))
 
@@ -112,21 +112,21 @@ class Sight:
                     self._cache.keep_scope(key, live)
                     self.known[key] = live
 
-    async def _fetch_sizes(self, conn: Connection, units: Sequence[Unit]) -> None:
+    async def _fetch_sizes(self, conn: Connection, jobs: Sequence[Job]) -> None:
         """All names of those to whom a name is added, or of whom one may become large."""
-        for unit in units:
-            given = unit.size()
-            for name in unit.written:
+        for job in jobs:
+            size = job.size()
+            for name in job.written:
                 live, owner = self.known.get(name), name[:2]
                 new = live is None or live.value.deleted
-                large = given + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
+                large = size + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
                 if (new or large) and owner not in self._sizes:
                     self._sizes[owner] = await self._reader.sizes(conn, *owner)
 
-    async def _fetch_recorded(self, conn: Connection, unit: Unit) -> None:
+    async def _fetch_recorded(self, conn: Connection, job: Job) -> None:
         wanted = [
             (live, draft.id)
-            for commit in unit.commits
+            for commit in job.commits
             if (live := self.lives.get(commit.key)) is not None
             for draft in commit.drafts
             if draft.given

@@ -8,7 +8,7 @@ from limpet.store.logs import POSTGRES, error_name
 
 
 class Outage:
-    """Belongs to one line to the server: a lane's, the readers' pool or the listener's."""
+    """Belongs to what connects to the server: a lane, the pools or the listener."""
 
     __slots__ = ("_line", "_place", "_since", "_tries")
 

@@ -11,35 +11,38 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.due import deadline_us, first_us, runnable_us
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import SEALED
 from limpet.store.ledger import compare
 from limpet.store.postgres import ledger, rows
-from limpet.store.postgres.connect import TABLES_SECONDS_MAX, Connection, secret_crc
 from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.rows import SQL
+from limpet.store.postgres.server.schema import secret_crc
+from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
+from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
 from limpet.store.verify import Log, Names, ScopeRow, Stored
 
 _PAGE: Final = 500
+_BOUNDS: Final = (_PAGE, READ_PAGE_BYTES_MAX)  # rows, and the bytes of their bodies
 
 
 async def run(
     conn: Connection, reader: Reader, key: Key | None, progress: Progress | None
 ) -> Report:
     async with conn.transaction(isolation="repeatable_read", readonly=True):
-        await conn.execute(f"SET LOCAL statement_timeout = '{TABLES_SECONDS_MAX}s'")
-        audit = Audit(conn, reader)
+        await conn.execute(SQL["statement_timeout"], f"{TABLES_SECONDS_MAX}s")
+        verification = Verification(conn, reader)
         if key is None:
-            await audit.everything(progress)
+            await verification.everything(progress)
         else:
-            await audit.session(key)
-    return Report(audit.sessions, audit.events, tuple(audit.findings))
+            await verification.session(key)
+    return Report(verification.sessions, verification.events, tuple(verification.findings))
 
 
-class Audit:
+class Verification:
     """One reading of the database. Changes nothing."""
 
     def __init__(self, conn: Connection, reader: Reader) -> None:
@@ -49,9 +52,9 @@ class Audit:
         self._scoped = self._unread = 0
 
     async def everything(self, progress: Progress | None) -> None:
-        total = await self._conn.fetchval(SQL["audit_count"], timeout=TABLES_SECONDS_MAX)
+        total = await self._conn.fetchval(SQL["verify_count"], timeout=TABLES_SECONDS_MAX)
         sid = 0
-        while page := await self._conn.fetch(SQL["audit_keys"], sid, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_keys"], sid, _PAGE):
             for row in page:
                 sid = row["sid"]
                 await self._guarded(row)
@@ -60,7 +63,7 @@ class Audit:
         await self._scopes()
         await self._tombs()
         await self._erased()
-        orphans = await self._conn.fetch(SQL["audit_orphans"], timeout=TABLES_SECONDS_MAX)
+        orphans = await self._conn.fetch(SQL["verify_orphans"], timeout=TABLES_SECONDS_MAX)
         for what, count in orphans:
             if count:
                 self.findings.append(Finding(what, f"rows without a session: {count}"))
@@ -83,7 +86,7 @@ class Audit:
         head, sid = found.live.fold.head, found.live.sid
         log = Log(found.live.fold, found.snapshot)
         after, place = 0, (0, 0)
-        while page := await self._conn.fetch(SQL["audit_events"], sid, after, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_events"], sid, after, *_BOUNDS):
             after = page[-1]["seq"]
             self.events += len(page)
             for row in page:
@@ -109,13 +112,13 @@ class Audit:
         return event, raw, salt, row["digest"]
 
     async def _columns(self, sid: int, head: Head, last_xid: int) -> None:
-        row = await self._conn.fetchrow(SQL["audit_columns"], sid)
+        row = await self._conn.fetchrow(SQL["verify_columns"], sid)
         due = (row["runnable_us"], row["deadline_us"], row["wake_us"])
         if due != (runnable_us(head), deadline_us(head), first_us(head, "wake")):
             self._find("head", "has other due times than its log amounts to", head)
         if row["xid"] not in (0, last_xid):  # 0: from before it was kept
             self._find("event", "is not of the transaction that last wrote to its session", head)
-        listed = [tuple(label) for label in await self._conn.fetch(SQL["audit_labels"], sid)]
+        listed = [tuple(label) for label in await self._conn.fetch(SQL["verify_labels"], sid)]
         key = (head.key.app, head.key.user, head.created_us)
         if listed != sorted([(*key, name, value) for name, value in head.labels.items()]):
             self._find("label", "is not listed as the head has it", head)
@@ -126,7 +129,7 @@ class Audit:
     async def _scopes(self) -> None:
         names = Names(self._reader.codec)
         count, at = 0, ("", "", "", 0)
-        while page := await self._conn.fetch(SQL["audit_scopes"], *at, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_scopes"], *at, *_BOUNDS):
             for app, owner, name, *stored, lives in page:
                 self.findings += names.add((app, owner, name), ScopeRow(*stored))
                 count += lives
@@ -139,34 +142,34 @@ class Audit:
     async def _tombs(self) -> None:
         """What deleted sessions left."""
         sid = 0
-        while page := await self._conn.fetch(SQL["audit_tombs"], sid, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_tombs"], sid, _PAGE):
             sid = page[-1]["sid"]
             for row in page:
                 key = Key(row["app"], row["owner"], row["id"])
-                crc = bodies.tomb_crc(rows.buried(key, row), row["deleted_us"])
+                crc = bodies.tomb_crc(rows.tombstone(key, row), row["deleted_us"])
                 if row["stirs"] or row["tomb_crc"] not in (None, crc):
                     what = "does not match its checksum"
                     self.findings.append(Finding("tombstone", what, key))
 
     async def _ledger(self, meta: dict[str, bytes]) -> None:
         try:
-            told = ledger.read(meta)
+            kept = ledger.read(meta)
         except ValueError:
             what = "has a ledger of ended sessions that cannot be read"
             self.findings.append(Finding("meta", what))
             return
-        if told is not None:  # none: a database from before, opened by nobody since
-            self.findings += compare(told, await ledger.counted(self._conn))
+        if kept is not None:  # none: a database from before, opened by nobody since
+            self.findings += compare(kept, await ledger.counted(self._conn))
 
     async def _erased(self) -> None:
         """What erased sessions left, and the secret by which their keys are known."""
         at = b""
-        while page := await self._conn.fetch(SQL["audit_erased"], at, _PAGE):
+        while page := await self._conn.fetch(SQL["verify_erased"], at, _PAGE):
             at = page[-1]["key_hash"]
             for *values, crc in page:
                 if crc not in (None, bodies.erasure_crc(Erasure(*values))):
                     self.findings.append(Finding("erasure", "does not match its checksum"))
-        meta = await self._conn.fetch("SELECT name, value FROM limpet.meta")
+        meta = await self._conn.fetch(SQL["verify_meta"])
         kept = {name: bytes(value) for name, value in meta}
         await self._ledger(kept)
         if kept.get("secret_crc") != secret_crc(kept.get("secret", b"")):

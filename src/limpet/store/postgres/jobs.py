@@ -1,4 +1,4 @@
-"""A unit: one caller's commits on their way to the server, and the answer the caller waits for."""
+"""Jobs: one caller's commits on their way to the server, and the answer that the caller awaits."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
 _NO_NAMES: frozenset[ScopeKey] = frozenset()
 
 
-class Unit:
-    """Taken by one lane. A caller that is cancelled then goes only once the outcome is known."""
+class Job:
+    """Served by one lane. A caller that is cancelled meanwhile waits until the outcome is known."""
 
     __slots__ = (
-        "_gone",
+        "_outcome",
         "answer",
         "commits",
         "failure",
         "fresh",
         "judged_us",
-        "lost",
         "names",
         "resent",
+        "search_ids",
         "settled",
         "taken",
         "tries",
@@ -44,26 +44,27 @@ class Unit:
         self.answer: asyncio.Future[tuple[Committed, ...]] = (
             asyncio.get_running_loop().create_future()
         )
-        self._gone: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
+        self._outcome: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
         self.failure: BaseException | None = None
         self.settled = False  # the outcome is known
         self.taken = False
         self.fresh = False  # planned on what was read after it was asked for
         self.resent = False  # an answer was lost: a repeat is our own doing
-        self.lost = False  # it may have been recorded before: look its ids up
-        self.judged_us = 0  # the server's time at which it refused the unit's fence
+        self.search_ids = False  # it may have been recorded before
+        self.judged_us = 0  # the server's time at which it refused the job's fence
         self.tries = 0
 
     def size(self) -> int:
         return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
 
     def touches(self) -> list[Touched]:
-        """What no other unit may touch while this one is on its way."""
+        """What no other job may touch while this one is on its way."""
         return [*[commit.key for commit in self.commits], *self.names]
 
-    def know_ids(self) -> None:
-        """From now on a repeat of these drafts is looked for, whoever chose their ids."""
-        self.lost = self.resent = True
+    def resend(self) -> None:
+        """An answer was lost. From now on a repeat of these drafts is looked for, whoever chose
+        their ids."""
+        self.search_ids = self.resent = True
         self.commits = [_with_given_ids(commit) for commit in self.commits]
 
     # --- the answer ----------------------------------------------------------------------------
@@ -74,15 +75,15 @@ class Unit:
             return await self.answer
         except asyncio.CancelledError:
             if self.taken and not self.settled:
-                self._gone = asyncio.get_running_loop().create_future()
-            while self._gone is not None and not self._gone.done():
+                self._outcome = asyncio.get_running_loop().create_future()
+            while self._outcome is not None and not self._outcome.done():
                 try:
-                    await asyncio.shield(self._gone)
+                    await asyncio.shield(self._outcome)
                 except asyncio.CancelledError:
                     continue
             raise
 
-    def tell(self, answers: tuple[Committed, ...]) -> None:
+    def succeed(self, answers: tuple[Committed, ...]) -> None:
         if not self.answer.done():
             self.answer.set_result(answers)
         self._release()
@@ -95,8 +96,8 @@ class Unit:
 
     def _release(self) -> None:
         self.settled = True
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(None)
 
 
 def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:

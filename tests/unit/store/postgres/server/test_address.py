@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import InvalidURL
-from limpet.store.postgres.address import check_url, where
+from limpet.store.postgres.server.address import check_url, where
 
 
 @pytest.mark.parametrize(

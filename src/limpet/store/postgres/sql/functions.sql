@@ -24,17 +24,17 @@ BEGIN
     END LOOP;
 END $$;
 
--- Record a batch: the commits of many callers ("units"), each all or nothing, planned by the
+-- Record a batch: the commits of many callers ("jobs"), each all or nothing, planned by the
 -- caller on the versions it knows. First the locks (heads in key order, then scope names), then
--- the look for repeats and for versions that moved, then the writing of what still holds. A unit
--- that does not hold is answered with a reason and harms no other; whatever was planned on top of
--- it does not hold either.
+-- the look for repeats and for versions that moved, then the writing of what still holds. A job
+-- that does not hold is answered with a reason and harms no other; what was planned on top of it
+-- does not hold either.
 --
 --   h_*  the sessions of the batch, each once, in key order; sid NULL: to be created
 --   n_*  the scope names of the batch, each once; a name '' stands for all of an owner's: n_base is how
 --        many there may be before the batch adds its own
---   v_*  a unit leaves a session at this head (the last unit that holds wins); NULL: as it was
---   w_*  a unit needs a scope name
+--   v_*  a job leaves a session at this head (the last job that holds wins); NULL: as it was
+--   w_*  a job needs a scope name
 --   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names
 --
 -- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL.
@@ -45,21 +45,34 @@ END $$;
 -- The feed orders events by transaction, so a session's events must not be written by an older
 -- transaction than those before them: a head that a younger one has moved is stale to this one,
 -- even at the version that was planned on. The next attempt is younger.
+--
+-- A form from before the first release, whose arguments had other names, is dropped: names cannot be
+-- replaced.
+DO $$
+DECLARE
+    form regprocedure;
+BEGIN
+    FOR form IN SELECT oid FROM pg_proc
+                WHERE pronamespace = 'limpet'::regnamespace AND proname = 'commit' AND 'heard' = ANY (proargnames)
+    LOOP
+        EXECUTE format('DROP FUNCTION %s', form);
+    END LOOP;
+END $$;
 CREATE OR REPLACE FUNCTION limpet.commit(
     h_sid bigint[], h_app text[], h_owner text[], h_id text[], h_uid text[], h_base bigint[], h_link bytea[],
     h_hash bytea[],
     n_app text[], n_owner text[], n_name text[], n_base bigint[],
-    units integer,
-    v_unit integer[], v_head integer[], v_fence bigint[], v_labels text[], v_pending integer[], v_since integer[],
+    jobs integer,
+    v_job integer[], v_head integer[], v_fence bigint[], v_labels text[], v_pending integer[], v_since integer[],
     v_timers text[], v_wake bigint[], v_deadline bigint[], v_priority integer[], v_schema text[],
-    w_unit integer[], w_name integer[],
-    e_unit integer[], e_head integer[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
+    w_job integer[], w_name integer[],
+    e_job integer[], e_head integer[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
     e_cause text[], e_invocation text[], e_correlation text[], e_wake text[], e_flags integer[], e_body bytea[],
     e_crc bigint[], e_salt bytea[], e_digest bytea[], e_header bytea[],
-    p_unit integer[], p_head integer[], p_seq bigint[], p_event integer[],
-    s_unit integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
+    p_job integer[], p_head integer[], p_seq bigint[], p_event integer[],
+    s_job integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
     s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[],
-    OUT now_us bigint, OUT heard boolean, OUT refused text[], OUT sids bigint[], OUT made boolean[],
+    OUT now_us bigint, OUT listeners boolean, OUT refused text[], OUT sids bigint[], OUT made boolean[],
     OUT fences bigint[], OUT leases bigint[], OUT workers text[], OUT ats bigint[], OUT links bytea[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -71,7 +84,7 @@ DECLARE
     at_time  bigint[] := array_fill(0::bigint, ARRAY[heads]);
     last     integer[] := array_fill(0, ARRAY[heads]);
     moved    boolean[];
-    seqs     bigint[] := array_fill(0::bigint, ARRAY[cardinality(e_unit)]);
+    seqs     bigint[] := array_fill(0::bigint, ARRAY[cardinality(e_job)]);
     doubt    boolean := false;
     mine     xid8 := limpet.stamp(pg_current_xact_id());
     r        record;
@@ -79,9 +92,9 @@ DECLARE
     new_sid  bigint;
 BEGIN
     sids := h_sid;
-    ats := array_fill(0::bigint, ARRAY[cardinality(e_unit)]);
-    links := array_fill(NULL::bytea, ARRAY[cardinality(e_unit)]);
-    refused := array_fill(NULL::text, ARRAY[units]);
+    ats := array_fill(0::bigint, ARRAY[cardinality(e_job)]);
+    links := array_fill(NULL::bytea, ARRAY[cardinality(e_job)]);
+    refused := array_fill(NULL::text, ARRAY[jobs]);
 
     -- New sessions first: an insert waits for a rival's insert of the same key, and then sees it.
     IF array_position(h_sid, NULL) IS NOT NULL THEN
@@ -94,7 +107,7 @@ BEGIN
             IF FOUND THEN
                 sids[i] := new_sid;
                 made[i] := true;
-                -- Erased while this was on its way: not made again, and told on the next look.
+                -- Erased while this was on its way: not made again; the next look says so.
                 stale[i] := EXISTS (SELECT FROM limpet.erased WHERE key_hash = h_hash[i]);
                 at_link[i] := h_link[i];
             END IF;
@@ -143,11 +156,11 @@ BEGIN
 
     -- Repeats, now that nobody else can add to these sessions.
     IF true = ANY (e_given) THEN
-        FOR r IN SELECT DISTINCT e_unit[e.i] AS unit FROM generate_subscripts(e_unit, 1) AS e (i)
+        FOR r IN SELECT DISTINCT e_job[e.i] AS job FROM generate_subscripts(e_job, 1) AS e (i)
                  JOIN limpet.events x ON x.id = e_id[e.i] AND x.sid = sids[e_head[e.i]]
                  WHERE e_given[e.i]
         LOOP
-            refused[r.unit] := 'repeat';
+            refused[r.job] := 'repeat';
             doubt := true;
         END LOOP;
     END IF;
@@ -160,33 +173,33 @@ BEGIN
         IF v_fence[j] <> coalesce(fences[h], 0)
             OR (v_fence[j] > 0 AND (workers[h] IS NULL OR coalesce(leases[h], 0) <= now_us))
         THEN
-            refused[v_unit[j]] := 'fenced';
+            refused[v_job[j]] := 'fenced';
             doubt := true;
         END IF;
     END LOOP;
 
-    -- Which units hold. One that does not takes with it what was planned on top of it: visits and
-    -- needs come in the order of their units, so one pass each way over both is enough.
+    -- Which jobs hold. One that does not takes with it what was planned on top of it: visits and
+    -- needs come in the order of their jobs, so one pass each way over both is enough.
     IF doubt THEN
-        FOR u IN 1 .. units LOOP
+        FOR u IN 1 .. jobs LOOP
             IF refused[u] IS NULL AND (
-                EXISTS (SELECT FROM generate_subscripts(v_unit, 1) j WHERE v_unit[j] = u AND stale[v_head[j]])
-                OR EXISTS (SELECT FROM generate_subscripts(w_unit, 1) j WHERE w_unit[j] = u AND moved[w_name[j]]))
+                EXISTS (SELECT FROM generate_subscripts(v_job, 1) j WHERE v_job[j] = u AND stale[v_head[j]])
+                OR EXISTS (SELECT FROM generate_subscripts(w_job, 1) j WHERE w_job[j] = u AND moved[w_name[j]]))
             THEN
                 refused[u] := 'stale';
             END IF;
             CONTINUE WHEN refused[u] IS NULL;
-            FOR j IN 1 .. cardinality(v_unit) LOOP
-                IF v_unit[j] = u THEN stale[v_head[j]] := true; END IF;
+            FOR j IN 1 .. cardinality(v_job) LOOP
+                IF v_job[j] = u THEN stale[v_head[j]] := true; END IF;
             END LOOP;
-            FOR j IN 1 .. cardinality(w_unit) LOOP
-                IF w_unit[j] = u THEN moved[w_name[j]] := true; END IF;
+            FOR j IN 1 .. cardinality(w_job) LOOP
+                IF w_job[j] = u THEN moved[w_name[j]] := true; END IF;
             END LOOP;
         END LOOP;
     END IF;
 
-    FOR i IN 1 .. cardinality(e_unit) LOOP
-        CONTINUE WHEN refused[e_unit[i]] IS NOT NULL;
+    FOR i IN 1 .. cardinality(e_job) LOOP
+        CONTINUE WHEN refused[e_job[i]] IS NOT NULL;
         h := e_head[i];
         at_seq[h] := at_seq[h] + 1;
         at_time[h] := greatest(now_us, at_time[h]);  -- never backwards within a session
@@ -200,23 +213,23 @@ BEGIN
                                  flags, body, crc, salt, digest, link, xid)
     SELECT sids[e_head[i]], seqs[i], e_id[i], e_type[i], e_actor[i], ats[i], e_cause[i], e_invocation[i],
            e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i], e_salt[i], e_digest[i], links[i], mine
-    FROM generate_subscripts(e_unit, 1) i WHERE links[i] IS NOT NULL;
+    FROM generate_subscripts(e_job, 1) i WHERE links[i] IS NOT NULL;
 
-    IF cardinality(p_unit) > 0 THEN
+    IF cardinality(p_job) > 0 THEN
         UPDATE limpet.events x SET processed_us = ats[p_event[i]]
-        FROM generate_subscripts(p_unit, 1) i
-        WHERE refused[p_unit[i]] IS NULL AND x.sid = sids[p_head[i]] AND x.seq = p_seq[i];
+        FROM generate_subscripts(p_job, 1) i
+        WHERE refused[p_job[i]] IS NULL AND x.sid = sids[p_head[i]] AND x.seq = p_seq[i];
     END IF;
 
-    IF cardinality(s_unit) > 0 THEN
+    IF cardinality(s_job) > 0 THEN
         INSERT INTO limpet.scopes (app, owner, name, version, base, form, flags, body, crc, uid, seq)
         SELECT n_app[s_name[i]], n_owner[s_name[i]], n_name[s_name[i]], s_version[i], s_base[i], s_form[i],
                s_flags[i], s_body[i], s_crc[i], h_uid[s_head[i]], s_seq[i]
-        FROM generate_subscripts(s_unit, 1) i WHERE refused[s_unit[i]] IS NULL;
+        FROM generate_subscripts(s_job, 1) i WHERE refused[s_job[i]] IS NULL;
     END IF;
 
-    FOR j IN 1 .. cardinality(v_unit) LOOP
-        IF refused[v_unit[j]] IS NULL THEN last[v_head[j]] := j; END IF;
+    FOR j IN 1 .. cardinality(v_job) LOOP
+        IF refused[v_job[j]] IS NULL THEN last[v_head[j]] := j; END IF;
     END LOOP;
     UPDATE limpet.sessions s SET
         version = at_seq[v.h], link = at_link[v.h], updated_us = at_time[v.h], xid = mine,
@@ -249,7 +262,7 @@ BEGIN
             SELECT sids[v_head[j]] FROM generate_subscripts(v_labels, 1) j WHERE v_labels[j] IS NOT NULL);
     END IF;
 
-    -- A head that was made for a unit that did not hold was never there.
+    -- A head that was made for a job that did not hold was never there.
     IF made IS NOT NULL THEN
         DELETE FROM limpet.sessions s USING generate_subscripts(sids, 1) i
         WHERE made[i] AND s.sid = sids[i] AND s.version = 0;
@@ -259,7 +272,7 @@ BEGIN
         refused := NULL;
     END IF;
     -- Every listener shares this lock for as long as it listens: taken alone, nobody does.
-    heard := NOT pg_try_advisory_xact_lock(limpet.listening());
+    listeners := NOT pg_try_advisory_xact_lock(limpet.listening());
 END $$;
 
 -- Every name of one owner, and of its newest version the base and the form. Skips from name to name

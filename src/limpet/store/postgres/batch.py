@@ -1,4 +1,8 @@
-"""One call of limpet.commit: a plan turned into columns, and its reply turned into answers."""
+"""A batch: one call of the SQL function limpet.commit.
+
+The plan of many jobs becomes columns, one array each, and the reply becomes their answers. The
+server dates events and links them into their chains; until then their time is UNDATED.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.cache import Live, LiveScope
 from limpet.store.plan import Plan
-from limpet.store.postgres.connect import Connection
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.sight import Sight
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 from limpet.store.room import Owner
 
-SOON: Final = 2**60  # stands for the server's clock until the server has told it
+UNDATED: Final = 2**60  # the time of an event that the server has not dated yet
 _WIDTHS: Final = {"h": 8, "n": 4, "v": 11, "w": 2, "e": 16, "p": 4, "s": 10}
 # Columns that are NULL in most batches, by runs: a run of nothing but NULL is not sent.
 _OPTIONAL: Final = {"v": ((2, 3), (3, 11)), "e": ((6, 10),)}
@@ -37,7 +41,7 @@ _OPTIONAL: Final = {"v": ((2, 3), (3, 11)), "e": ((6, 10),)}
 
 @lru_cache(maxsize=64)
 def _statement(sent: tuple[bool, ...]) -> str:
-    """The call with an argument for each column that is sent. Few forms occur, each prepared."""
+    """The statement with a parameter for each column that is sent. Few forms occur."""
     numbers = count(1)
     return "SELECT * FROM limpet.commit({})".format(
         ", ".join(f"${next(numbers)}" if here else "'{}'" for here in sent)
@@ -45,18 +49,18 @@ def _statement(sent: tuple[bool, ...]) -> str:
 
 
 class Reply:
-    """What the server said: refusals by unit, times and links by event, leases by session."""
+    """What the server said: refusals by job, times and links by event, leases by session."""
 
-    __slots__ = ("_row", "heard", "now_us", "refused")
+    __slots__ = ("_row", "has_listeners", "now_us", "refused")
 
     def __init__(self, row: Any) -> None:
         self._row = row
-        self.now_us: int = 0 if row is None else row["now_us"]  # by which units were judged
-        self.heard: bool = row is not None and row["heard"]  # somebody listens for hints
-        told = None if row is None else row["refused"]
+        self.now_us: int = 0 if row is None else row["now_us"]  # by which jobs were judged
+        self.has_listeners: bool = row is not None and row["listeners"]  # to notify
+        reasons = None if row is None else row["refused"]
         self.refused: dict[int, str] = {}
-        if told is not None:
-            self.refused = {unit: why for unit, why in enumerate(told, 1) if why is not None}
+        if reasons is not None:
+            self.refused = {job: why for job, why in enumerate(reasons, 1) if why is not None}
 
     def events(self) -> tuple[list[int], list[bytes | None]]:
         """Time and link of each event by its place; without a link it was not recorded."""
@@ -68,7 +72,7 @@ class Reply:
         return found
 
     def leased(self, head: Head, place: int) -> Head:
-        """The head under the lease that the server has: ours may be of before."""
+        """The head under the lease that the server has: ours may be older."""
         fences = self._row["fences"]
         if fences is None or not fences[place - 1]:
             return with_lease(head, 0, None, None) if head.fence else head
@@ -100,13 +104,13 @@ class _Table:
         return columns
 
 
-class Call:
-    """Gathers the units of a plan as they are added."""
+class Batch:
+    """Gathers the jobs of a plan as they are added."""
 
-    def __init__(self, plan: Plan, sight: Sight, reader: Reader) -> None:
-        self._plan, self._sight = plan, sight
+    def __init__(self, plan: Plan, view: View, reader: Reader) -> None:
+        self._plan, self._view = plan, view
         self._codec, self._hash = reader.codec, reader.key_hash
-        self._units = 0
+        self._jobs = 0
         self._heads: dict[Key, int] = {}
         self._new = False  # some session is to be created
         self._names: dict[ScopeKey, int] = {}
@@ -116,19 +120,19 @@ class Call:
         self._h, self._n, self._v = _Table("h"), _Table("n"), _Table("v")
         self._w, self._e, self._p, self._s = _Table("w"), _Table("e"), _Table("p"), _Table("s")
         self._keys: list[tuple[Key, int]] = []  # of each event: its session and its seq
-        self._told: dict[tuple[Key, int], tuple[int, bytes]] = {}
+        self._written: dict[tuple[Key, int], tuple[int, bytes]] = {}
         self._left: list[tuple[int, Key, Fold]] = []
         self._scope_left: list[tuple[int, ScopeKey, LiveScope]] = []
 
     def take(self, commits: Sequence[Commit]) -> int:
-        """Add what the plan just gained; the place of the unit, 0 if it gained nothing."""
+        """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
         records = self._plan.records[self._seen_records :]
         if not records:
             return 0
         writes = self._plan.writes[self._seen_writes :]
         self._seen_records += len(records)
         self._seen_writes += len(writes)
-        self._units += 1
+        self._jobs += 1
         places: dict[Key, int] = {}
         for key, rec in records:
             places[key] = self._add_event(key, rec)
@@ -140,11 +144,11 @@ class Call:
         for commit in commits:
             if commit.guards:
                 self._add_guards(commit)
-        return self._units
+        return self._jobs
 
     async def send(self, conn: Connection) -> Reply:
         """One round trip; none if there is nothing to record."""
-        if not self._units:
+        if not self._jobs:
             return Reply(None)
         self._sort_heads()
         self._make_room()
@@ -152,7 +156,7 @@ class Call:
         if not self._new:  # only who is to be created needs a name, a first link and a hash
             columns[1:4] = (), (), ()
             columns[6:8] = (), ()
-        columns += [*self._n.columns(), self._units]
+        columns += [*self._n.columns(), self._jobs]
         for table in (self._v, self._w, self._e, self._p, self._s):
             columns += table.columns()
         sql = _statement(tuple([column != () for column in columns]))
@@ -160,12 +164,12 @@ class Call:
         times, links = reply.events()
         for key, at_us, link in zip(self._keys, times, links, strict=True):
             if link is not None:
-                self._told[key] = (at_us, link)
+                self._written[key] = (at_us, link)
         return reply
 
     def recorded(self) -> bool:
         """Whether the server recorded anything."""
-        return bool(self._told)
+        return bool(self._written)
 
     def answers(self, answers: Sequence[Committed], reply: Reply) -> tuple[Committed, ...] | None:
         """The planner's answers with the server's times and links in place.
@@ -177,50 +181,50 @@ class Call:
 
     def _answer(self, answer: Committed, reply: Reply) -> Committed | None:
         head = answer.head
-        last = self._told.get((head.key, head.version))
-        if last is None:  # as it was before this call, or not recorded
-            return answer if head.updated_us != SOON else None
+        last = self._written.get((head.key, head.version))
+        if last is None:  # as it was before this batch, or not recorded
+            return answer if head.updated_us != UNDATED else None
         for event in answer.events:
             # In place: the planner made it for this answer, and nobody has seen it yet.
-            if event.at_us == SOON:
-                at_us, link = self._told[head.key, event.seq]
+            if event.at_us == UNDATED:
+                at_us, link = self._written[head.key, event.seq]
                 force_setattr(event, "at_us", at_us)
                 force_setattr(event, "link", link)
-            if event.processed_us == SOON:
+            if event.processed_us == UNDATED:
                 force_setattr(event, "processed_us", last[0])
         now = reply.leased(_head(head, *last, reply.now_us), self._heads[head.key])
         fields, versions, scopes = answer.fields, answer.versions, answer.scopes
-        told, damaged = answer.repeated, answer.damaged
-        return Committed(answer.events, now, fields, versions, scopes, told, damaged)
+        repeated, damaged = answer.repeated, answer.damaged
+        return Committed(answer.events, now, fields, versions, scopes, repeated, damaged)
 
     def settle(self, reply: Reply) -> dict[Key, Live]:
-        """The sessions as the units that held left them."""
+        """The sessions as the jobs that held left them."""
         done: dict[Key, Live] = {}
         sizes: dict[Key, int] = {}
         for (key, _), row in zip(self._keys, self._e.rows, strict=True):
             sizes[key] = sizes.get(key, EVENT_OVERHEAD_BYTES) + len(row[11])
-        for unit, key, fold in self._left:
-            if unit in reply.refused:
+        for job, key, fold in self._left:
+            if job in reply.refused:
                 continue
             place = self._heads[key]
-            before = self._sight.lives.get(key)
+            before = self._view.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-            told = self._told[key, fold.head.version]
-            now = reply.leased(_head(fold.head, *told, reply.now_us), place)
+            last = self._written[key, fold.head.version]
+            now = reply.leased(_head(fold.head, *last, reply.now_us), place)
             after = Fold(now, fold.fields, fold.versions, fold.damaged)
             sid = reply.sid(place) if before is None else before.sid
-            done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._sight.era)
+            done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._view.era)
         return done
 
     def scopes(self, reply: Reply) -> dict[ScopeKey, LiveScope]:
-        return {key: s for unit, key, s in self._scope_left if unit not in reply.refused}
+        return {key: s for job, key, s in self._scope_left if job not in reply.refused}
 
     # --- private -------------------------------------------------------------------------------
 
     def _head_of(self, key: Key) -> int:
         found = self._heads.get(key)
         if found is None:
-            live = self._sight.lives.get(key)
+            live = self._view.lives.get(key)
             if live is None:
                 self._new = True
                 uid = self._plan.folds[key].head.uid
@@ -240,35 +244,21 @@ class Call:
             salt, raw, place_of = b"", salt + raw, Place("event", uid, e.id, e.type)
         flags, body, crc = self._codec.pack(raw, place_of)
         head = self._head_of(key)
-        place = self._e.add(
-            self._units,
-            head,
-            e.id,
-            rec.draft.given,
-            e.type,
-            e.actor,
-            e.cause,
-            e.invocation_id,
-            e.correlation_id,
-            e.wake_id,
-            flags,
-            body,
-            crc,
-            salt,
-            rec.digest,
-            rec.draft.header,
-        )
+        names = (e.id, rec.draft.given, e.type, e.actor)
+        causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
+        chained = (salt, rec.digest, rec.draft.header)
+        place = self._e.add(self._jobs, head, *names, *causes, flags, body, crc, *chained)
         self._keys.append((key, e.seq))
         if e.type == PROCESSED and e.data is not None:
             for seq in e.data["seqs"]:
-                self._p.add(self._units, head, seq, place)
+                self._p.add(self._jobs, head, seq, place)
         return place
 
     def _add_visit(self, commit: Commit, last: int) -> None:
-        """What the unit leaves of a session: None where that is what the batch found."""
+        """What the job leaves of a session: None where that is what the batch found."""
         fold = self._plan.folds[commit.key]
         after = fold.head
-        live = self._sight.lives.get(commit.key)
+        live = self._view.lives.get(commit.key)
         before = blank(commit.key, after.uid, 0) if live is None else live.fold.head
         labels = timers = wake_us = due_us = pending = since = None
         if after.labels != before.labels:
@@ -278,51 +268,44 @@ class Call:
             wake_us, due_us = first_us(after, "wake"), first_us(after, "deadline")
         if (after.pending, after.pending_us) != (before.pending, before.pending_us):
             pending = after.pending
-            since = -1 if after.pending_us is None else last if after.pending_us == SOON else 0
-        self._v.add(
-            self._units,
-            self._head_of(commit.key),
-            commit.fence,
-            labels,
-            pending,
-            since,
-            timers,
-            wake_us,
-            due_us,
-            None if after.priority == before.priority else after.priority,
-            None if after.schema_version == before.schema_version else after.schema_version,
-        )
-        self._left.append((self._units, commit.key, fold))
+            since = -1 if after.pending_us is None else last if after.pending_us == UNDATED else 0
+        priority = None if after.priority == before.priority else after.priority
+        schema = after.schema_version
+        schema = None if schema == before.schema_version else schema
+        visit = (self._jobs, self._head_of(commit.key), commit.fence)
+        inputs = (labels, pending, since, timers, wake_us, due_us)
+        self._v.add(*visit, *inputs, priority, schema)
+        self._left.append((self._jobs, commit.key, fold))
 
     def _add_scope(self, key: Key, write: Any) -> None:
         name: ScopeKey = write.key
-        before = self._name_now.get(name) or self._sight.known.get(name)
+        before = self._name_now.get(name) or self._view.known.get(name)
         version = write.at.version
         place = self._names.get(name)
         if place is None:
             place = self._names[name] = self._n.add(*name, version - 1)
-        self._w.add(self._units, place)
-        stored = self._sight.known.get(name)
+        self._w.add(self._jobs, place)
+        stored = self._view.known.get(name)
         if not write.at.deleted and (stored is None or stored.value.deleted):
             self._add_name(name)
         form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
         base = version if form != bodies.BY_OP or before is None else before.base
-        live = LiveScope(write.at, base, since, self._sight.era, len(write.whole))
+        live = LiveScope(write.at, base, since, self._view.era, len(write.whole))
         self._name_now[name] = live
-        self._scope_left.append((self._units, name, live))
+        self._scope_left.append((self._jobs, name, live))
         uid = self._plan.folds[key].head.uid
         place_of = bodies.scope_place(name, version, base, form, uid, write.seq)
         packed = self._codec.pack(raw, place_of, bound=True)
-        self._s.add(self._units, place, version, base, form, *packed, self._head_of(key), write.seq)
+        self._s.add(self._jobs, place, version, base, form, *packed, self._head_of(key), write.seq)
 
     def _add_name(self, name: ScopeKey) -> None:
-        """The unit adds a name to those that are stored: whether there is room for it the server
+        """The job adds a name to those that are stored: whether there is room for it the server
         counts, under a lock. Each name once, however often the batch writes it."""
         owner = name[:2]
         place = self._names.get((*owner, ""))
         if place is None:
             place = self._names[*owner, ""] = self._n.add(*owner, "", 0)
-        self._w.add(self._units, place)
+        self._w.add(self._jobs, place)
         self._added.setdefault(owner, set()).add(name[2])
 
     def _make_room(self) -> None:
@@ -340,9 +323,9 @@ class Call:
                 key = (commit.key.app, "" if kind == "app" else commit.key.user, name)
                 place = self._names.get(key)
                 if place is None:
-                    base = self._sight.scope_version(key)
+                    base = self._view.scope_version(key)
                     place = self._names[key] = self._n.add(*key, base)
-                self._w.add(self._units, place)
+                self._w.add(self._jobs, place)
 
     def _sort_heads(self) -> None:
         """The server locks in key order by itself; new sessions are inserted in the order given."""
@@ -358,12 +341,14 @@ class Call:
 
 def _head(head: Head, at_us: int, link: bytes, now_us: int) -> Head:
     """The planned head with the server's time in place; the head itself once that is done."""
-    if head.updated_us == SOON:
-        # In place: the planner made it for this call, and nobody has seen it yet.
+    if head.updated_us == UNDATED:
+        # In place: the planner made it for this batch, and nobody has seen it yet.
         force_setattr(head, "link", link)
         force_setattr(head, "updated_us", at_us)
-        if head.created_us == SOON:
+        if head.created_us == UNDATED:
             force_setattr(head, "created_us", at_us)
-        if head.pending_us is not None and head.pending_us > now_us:  # SOON, or a clock set back
+        if (
+            head.pending_us is not None and head.pending_us > now_us
+        ):  # not dated, or a clock set back
             force_setattr(head, "pending_us", now_us)
     return head

@@ -1,0 +1,173 @@
+"""The schema on the server: which release it is of, and its migration to this one.
+
+Migrations run in one transaction, under a lock that all processes share. The row `home` of
+`limpet.meta` names the server that the database is on. When that changes, transaction numbers may
+begin again at lower ones; the epoch is then raised, so that later events stay later in the feed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import suppress
+from typing import Final
+from zlib import crc32
+
+import asyncpg
+
+from limpet.errors import StoreError, StoreForeign, StoreNewer
+from limpet.store.logs import POSTGRES
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.address import where
+from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.sql import SQL, script
+
+SCHEMA: Final = 4
+FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
+TIMELINE: Final = {"timeline"}  # the least that can be out of date
+
+
+async def installed(conn: Connection) -> int:
+    """The number of the schema there; 0 if there is none, -1 if somebody else uses its name."""
+    if not await conn.fetchval(SQL["schema_exists"]):
+        return 0
+    if not await conn.fetchval(SQL["meta_exists"]):
+        # Empty: somebody made it for us. Anything in it is somebody else's.
+        return -1 if await conn.fetchval(SQL["schema_occupied"]) else 0
+    try:
+        found = await conn.fetchval(SQL["meta"], "schema")
+    except asyncpg.UndefinedColumnError:
+        return -1
+    number = b"" if found is None else bytes(found)
+    return int(number) if number.isdigit() else -1
+
+
+async def outdated(conn: Connection) -> set[str]:
+    """What there is not of this release or not of this server; only the timeline, if no more."""
+    if await installed(conn) != SCHEMA:
+        return {"schema"}
+    here = _marks(await conn.fetchval(SQL["server_identity"]))
+    rows = await conn.fetch(SQL["meta_values"], list(here))
+    found = {name: bytes(value) for name, value in rows}
+    differ = {name for name in found | here if found.get(name) != here.get(name)}
+    if _newer(found.get("functions")):
+        differ -= {"functions"}  # they serve older releases too, and must not be put back
+    if differ == {"home"} and _server(found.get("home", b"")) == _server(here["home"]):
+        return TIMELINE
+    return differ
+
+
+async def ensure_current(conn: Connection, url: str) -> None:
+    """Migrate the database if this release cannot work on it as it is. Raises StoreError.
+
+    A timeline alone may stay outdated where this role or this server cannot write it: the doctor
+    reports it, and nobody is kept from working.
+    """
+    found = await outdated(conn)
+    if found:
+        try:
+            await _migrate_unhurried(url)
+        except (asyncpg.InsufficientPrivilegeError, asyncpg.ReadOnlySQLTransactionError):
+            if found != TIMELINE:
+                raise
+
+
+async def follow_timeline(conn: Connection, url: str) -> None:
+    """Raise the epoch if a standby took the server's place, or it was put back in time."""
+    with suppress(StoreError):  # a newer release may have been here, and has raised it
+        if await outdated(conn) == TIMELINE:
+            await ensure_current(conn, url)
+
+
+async def migrate(conn: Connection, place: str) -> None:
+    """Make the database what this release works on, under a lock that all processes share."""
+    async with conn.transaction():
+        await conn.execute(SQL["lock_migration"])
+        found = await installed(conn)
+        if found > SCHEMA:
+            raise StoreNewer(place, found, SCHEMA)
+        if found < 0:
+            raise StoreForeign(place)
+        if not await outdated(conn):
+            return  # another process was faster, and may be using it already
+        await conn.execute(SQL["create_schema"])
+        for number in range(found + 1, SCHEMA + 1):
+            await conn.execute(script(f"{number:04}"))
+        moved = await _raise_epoch(conn)
+        await _put_marks(conn)
+        await conn.execute(SQL["keep_meta"], "secret", os.urandom(32))
+        secret = await conn.fetchval(SQL["meta"], "secret")
+        await conn.execute(SQL["keep_meta"], "secret_crc", secret_crc(secret))
+        await conn.execute(SQL["begin_ledger"])
+    _log_migration(place, found, moved=moved)
+
+
+def secret_crc(secret: bytes) -> bytes:
+    """What is kept to see that the secret, by which erased keys are known, is the same."""
+    return str(crc32(secret)).encode()
+
+
+async def _migrate_unhurried(url: str) -> None:
+    """Migrate on a connection without a time limit: a migration takes as long as it takes."""
+    conn = await asyncpg.connect(
+        url,
+        timeout=settings.CONNECT_SECONDS_MAX,
+        server_settings=settings.connection_settings(0) | {"statement_timeout": "0"},
+    )
+    try:
+        await migrate(conn, where(url))
+    finally:
+        await conn.close()
+
+
+async def _raise_epoch(conn: Connection) -> bool:
+    """Raise the epoch if transactions here begin at numbers that were used before.
+
+    True if it was raised.
+    """
+    home = await conn.fetchval(SQL["meta"], "home")
+    if home is None or bytes(home).decode() == await conn.fetchval(SQL["server_identity"]):
+        return False
+    await conn.execute(SQL["lock_events"])
+    await conn.execute(SQL["raise_epoch"])
+    return True
+
+
+async def _put_marks(conn: Connection) -> None:
+    """Bring our functions in, unless newer ones are there, and say what is there now."""
+    marks = _marks(await conn.fetchval(SQL["server_identity"]))
+    if _newer(await conn.fetchval(SQL["meta"], "functions")):
+        del marks["functions"]
+    else:
+        await conn.execute(script("functions"))
+    for name, value in marks.items():
+        await conn.execute(SQL["put_meta"], name, value)
+
+
+def _log_migration(place: str, found: int, *, moved: bool) -> None:
+    """Only what was committed, and only once: other processes had nothing left to do."""
+    if found == 0:
+        POSTGRES.info("store created: store=%s schema=%d", place, SCHEMA)
+    elif found < SCHEMA:
+        POSTGRES.info("schema migrated: store=%s from=%d to=%d", place, found, SCHEMA)
+    elif not moved:
+        POSTGRES.info("functions replaced: store=%s release=%d", place, FUNCTIONS)
+    if moved:
+        POSTGRES.warning("store moved: store=%s", place)
+
+
+def _newer(functions: bytes | None) -> bool:
+    """Whether stored functions are of a later release than this."""
+    number = (functions or b"").partition(b" ")[0]
+    return number.isdigit() and int(number) > FUNCTIONS
+
+
+def _server(home: bytes) -> bytes:
+    return home.partition(b"/")[0]
+
+
+def _marks(home: str) -> dict[str, bytes]:
+    """The rows of `limpet.meta` that a database of this release has on the server `home`."""
+    digest = hashlib.sha256(script("functions").encode()).hexdigest()
+    found = {"schema": f"{SCHEMA}", "functions": f"{FUNCTIONS} {digest}", "home": home}
+    return {name: text.encode() for name, text in found.items()}
