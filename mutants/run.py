@@ -31,7 +31,7 @@ class Job:
 
     module: str
     code: CodeType | None
-    tests: Sequence[str]
+    tests: Sequence[Sequence[str]]  # arguments of pytest, one run after the other
     timeout_seconds: float
     subject: Any = None
     exit_code: int = KILLED
@@ -122,5 +122,13 @@ def _test(job: Job) -> int:
     if job.code is not None:
         sys.meta_path.insert(0, _Swapped(job.module, job.code))
     sys.dont_write_bytecode = True
-    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    return int(pytest.main([*options, *job.tests]))
+    code = SURVIVED
+    for part in job.tests:
+        pid = os.fork()  # a fork for each part: pytest does not begin twice in one process
+        if not pid:
+            options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist"]
+            os._exit(int(pytest.main([*options, *part])))
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code != SURVIVED:
+            break
+    return code if code >= 0 else KILLED
