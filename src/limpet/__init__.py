@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
-    from limpet.session.sync import SyncApp, SyncLimpet, SyncSession
+    from limpet.session.sync.verbs import SyncApp, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -298,9 +298,9 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
-    "SyncApp": "session.sync",
-    "SyncLimpet": "session.sync",
-    "SyncSession": "session.sync",
+    "SyncApp": "session.sync.verbs",
+    "SyncLimpet": "session.sync.verbs",
+    "SyncSession": "session.sync.verbs",
 }
 
 _MODULES = ("envelope", "reducers")  # of these the module itself
@@ -339,7 +339,7 @@ def open(url: str, *, seal: Seal | None = None, connections: int | None = None) 
 
 def open_sync(url: str, *, seal: Seal | None = None, connections: int | None = None) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
-    from limpet.session.sync import SyncLimpet
+    from limpet.session.sync.verbs import SyncLimpet
 
     return SyncLimpet(url, seal=seal, connections=connections)
 

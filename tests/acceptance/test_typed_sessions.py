@@ -528,7 +528,7 @@ async def test_a_lease_given_during_a_migration_stops_it(
 ) -> None:
     """Between the reading and the record: it is noticed by the fence, and nothing is recorded."""
     await chat(lp, plan="p")
-    store = lp._store_now()
+    store = lp._journal.store
     verify = store.verify
 
     async def claimed_meanwhile(*args: Any) -> limpet.Report:

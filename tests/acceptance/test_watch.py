@@ -288,7 +288,7 @@ async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str)
     async with limpet.open(postgres_url) as lp:
         session = await lp.create("a", "u", id="1", actor="x")
         (first,) = await take(lp.watch(), 1)
-        store: Any = lp._store
+        store: Any = lp._journal.store
         late = await asyncpg.connect(postgres_url)
         try:
             transaction = late.transaction()

@@ -105,7 +105,7 @@ def plain(answer: Any) -> Any:
             typed = (answer.schema_version,)
             return ("head", answer.key, answer.version, *times, *folded, *lease, *typed)
         case Session():
-            if answer._scopes is None:
+            if answer.writer.known.scopes is None:
                 return ("handle", answer.key)
             return (
                 "session",
@@ -203,7 +203,7 @@ class StoresAgree(TypedRules):
         return memory
 
     def version(self, key: Key) -> int:
-        kept = self.sides[0].one._store._kept.get(key)  # type: ignore[union-attr]
+        kept = self.sides[0].one._journal.store._kept.get(key)  # type: ignore[union-attr]
         return 0 if kept is None else kept.fold.head.version
 
     def expected(self, key: Key, expect: str | None) -> int | None:
@@ -250,7 +250,7 @@ class StoresAgree(TypedRules):
     def evict(self) -> None:
         """The store forgets everything that it had in memory."""
         for lp in (self.sides[1].one, self.sides[1].other):
-            self.runner.run(self._forget(lp._store))
+            self.runner.run(self._forget(lp._journal.store))
 
     async def _forget(self, store: Any) -> None:
         await on_writer(store, lambda writer: writer.cache.clear())
@@ -294,7 +294,7 @@ class StoresAgree(TypedRules):
         """What the store itself says: versions of fields and scopes are in it."""
 
         async def ask(side: Side) -> Any:
-            store = (side.other if other else side.one)._store
+            store = (side.other if other else side.one)._journal.store
             assert store is not None
             return await store.load(key, tail=tail)
 

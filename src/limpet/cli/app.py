@@ -24,7 +24,8 @@ from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
-from limpet.session.migrate import MigrationPlan, apps_of
+from limpet.model.limits import PAGE_MAX
+from limpet.session.migrate import MigrationPlan
 from limpet.store.cursor import check_app
 from limpet.store.doctor import damage
 from limpet.store.open import (
@@ -281,7 +282,7 @@ def migrate(
     async def run(lp: limpet.Limpet) -> MigrationPlan:
         if app_name is not None:
             await _refuse_unknown(lp, app_name)
-        elif not all_apps and len(apps := await apps_of(lp)) > 1:
+        elif not all_apps and len(apps := await _apps_of(lp)) > 1:
             raise InvalidInput(
                 f"this store has typed sessions of several apps: {_listed(apps)}. Choose one with "
                 "--app, or --all-apps if the registry is for all of them."
@@ -331,9 +332,21 @@ async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
     """Raise SessionNotFound for an app that has no session: a mistake in its name, most likely."""
     if (await lp.list(app=check_app(app_name), limit=1)).items:
         return
-    apps = await apps_of(lp, typed=False)
+    apps = await _apps_of(lp, typed=False)
     here = f"the sessions here are of {_listed(apps)}" if apps else "there is no session at all"
     raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
+
+
+async def _apps_of(lp: limpet.Limpet, *, typed: bool = True) -> list[str]:
+    """The apps that have sessions, or typed ones."""
+    found: set[str] = set()
+    cursor = None
+    while True:  # oldest first, which no write changes: each session is met once
+        page = await lp.list(reverse=False, limit=PAGE_MAX, cursor=cursor)
+        found.update([h.key.app for h in page.items if h.schema_version is not None or not typed])
+        cursor = page.cursor
+        if cursor is None:
+            return sorted(found)
 
 
 def _listed(apps: list[str]) -> str:

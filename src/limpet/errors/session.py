@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from limpet.errors.root import LimpetError
 
@@ -55,15 +55,23 @@ class SessionErased(SessionError):
         super().__init__(f"session {key} was erased and its key is not used again. {advice}.")
 
 
+# What another writer changed first: the session's version, its schema, or one name in its state.
+ConflictOn: TypeAlias = Literal["session", "schema", "name"]
+
+
 class SessionConflict(SessionError):
     code = "session.conflict"
     retryable = True
 
-    def __init__(self, key: object, what: str, expected: object, actual: object) -> None:
-        self.key, self.what, self.expected, self.actual = key, what, expected, actual
+    def __init__(
+        self, key: object, on: ConflictOn, expected: object, actual: object, name: str | None = None
+    ) -> None:
+        self.key, self.on, self.name = key, on, name
+        self.expected, self.actual = expected, actual
         super().__init__(
-            f"{what} of {key} is at version {actual}, not {expected}: another writer was first. "
-            "Refresh, decide again and retry, or leave expect out to let the append rebase."
+            f"{name or f'the {on}'} of {key} is at version {actual}, not {expected}: another "
+            "writer was first. Refresh, decide again and retry, or leave expect out to let the "
+            "append rebase."
         )
 
 

@@ -284,7 +284,7 @@ class CommitLaws:
         async with refused(store, SessionConflict) as info:
             await add(store, A, draft(set={"n": 9}), guards=guard)
         assert isinstance(info.value, SessionConflict)
-        assert info.value.what in guard
+        assert info.value.name in guard
 
     async def test_expect_is_compared_before_ops_are_checked(self, store: Store) -> None:
         """A stale writer hears of the conflict, not of ops that may fit what it has not seen."""

@@ -172,7 +172,7 @@ class ScopeLaws:
         async with refused(store, SessionConflict) as info:
             await add(store, ADA1, draft(set={name: 9}), guards={name: version})
         assert isinstance(info.value, SessionConflict)
-        assert (info.value.what, info.value.expected, info.value.actual) == (name, version, 2)
+        assert (info.value.name, info.value.expected, info.value.actual) == (name, version, 2)
 
     async def test_a_guard_looks_at_its_own_scope(self, store: Store) -> None:
         """Other names, other users and other apps do not disturb it."""
