@@ -59,6 +59,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "limpet.session.loading": (
         "tests/acceptance/test_evolution.py",
+        "tests/acceptance/test_migrating_damage.py",
         "tests/property/test_loading.py",
         "tests/acceptance/test_rolling_deploy.py",
         "tests/acceptance/test_logging.py",
