@@ -26,10 +26,17 @@ settings.register_profile(
 settings.load_profile("limpet")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test with its tier: `-m quick`, `-m stores`, `-m world`."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark every test with its tier: `-m quick`, `-m stores`, `-m world`.
+
+    And leave out the argument checks that were tried on memory already.
+    """
     for item in items:
         item.add_marker(tiers.tier(item))
+    if dropped := tiers.repeated_arguments(items):
+        config.hook.pytest_deselected(items=dropped)
+        gone = set(dropped)
+        items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture(scope="session")

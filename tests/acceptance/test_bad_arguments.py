@@ -314,6 +314,7 @@ def test_every_verb_that_takes_arguments_is_tried() -> None:
         assert asked - tried - {"close", "position"} == set()
 
 
+@pytest.mark.arguments
 @pytest.mark.parametrize(
     ("kind", "make"), [pytest.param(kind, make, id=name) for name, kind, make in VERBS]
 )

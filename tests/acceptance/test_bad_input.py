@@ -71,6 +71,7 @@ KEY_CALLS: dict[str, Callable[[Limpet, Any], Awaitable[Any]]] = {
 }
 
 
+@pytest.mark.arguments
 @pytest.mark.parametrize("part", BAD_PARTS.values(), ids=BAD_PARTS.keys())
 @pytest.mark.parametrize("call", KEY_CALLS.values(), ids=KEY_CALLS.keys())
 async def test_an_unfit_key_is_refused_everywhere(
@@ -80,6 +81,7 @@ async def test_an_unfit_key_is_refused_everywhere(
     await refused(lp, s, lambda lp, _: call(lp, part), errors.InvalidKey)
 
 
+@pytest.mark.arguments
 @pytest.mark.parametrize(
     "key", ["a/u/i", ("a", "u"), ("a", "u", "i", "x"), None, 5, ["a", "u", "i"]]
 )
@@ -120,6 +122,7 @@ VALUE_CALLS: dict[str, Callable[[Limpet, Session, Any], Awaitable[Any]]] = {
 }
 
 
+@pytest.mark.arguments
 @pytest.mark.parametrize("value", BAD_VALUES.values(), ids=BAD_VALUES.keys())
 @pytest.mark.parametrize("call", VALUE_CALLS.values(), ids=VALUE_CALLS.keys())
 async def test_an_unfit_value_is_refused_everywhere(
@@ -129,6 +132,7 @@ async def test_an_unfit_value_is_refused_everywhere(
     await refused(lp, s, lambda lp, s: call(lp, s, value), errors.InvalidValue)
 
 
+@pytest.mark.arguments
 @cases(
     {
         "no dot": (errors.InvalidEvent, lambda lp, s: s.append("message", actor="x")),
@@ -319,6 +323,7 @@ async def test_a_stale_condition_is_refused(
     await refused(lp, s, call, error)
 
 
+@pytest.mark.arguments
 @cases(
     {
         "limit 0": (errors.InvalidQuery, lambda lp, s: s.read(limit=0)),
@@ -348,6 +353,7 @@ async def test_a_query_that_makes_no_sense_is_refused(
     await refused(lp, s, call, error)
 
 
+@pytest.mark.arguments
 @pytest.mark.parametrize("after", [-1, "1", 1.0, None, True])
 async def test_a_follower_begins_at_a_seq(s: Session, after: Any) -> None:
     """The mistake is told at once, not at the first event."""

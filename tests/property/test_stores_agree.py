@@ -1,8 +1,8 @@
-"""The memory store is the specification: SQLite, driven beside it, gives the same answers.
+"""The memory store is the specification: the others, driven beside it, give the same answers.
 
-Two doors lead to each store (for SQLite: two connections with caches of their own, as two
-processes would have), and the file is closed and reopened in between. Compared are every answer,
-every error and all that the live objects show; times are the same because the clock is.
+Two doors lead to each store (for SQLite and PostgreSQL: two stores with caches of their own, as two
+processes would have), which are closed and reopened in between. Compared are every answer, every
+error and all that the live objects show; times are the same because the clock is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import asyncpg
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
@@ -37,15 +37,19 @@ from limpet import (
     LimpetError,
     Page,
     Session,
+    State,
 )
 from limpet.model.events import to_time
 from limpet.store import cache
 from limpet.store.memory import MemoryStore
+from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Loaded
 from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from tests.property.strategies import GIVEN_IDS, TYPES, drafts, values
+from tests.property.typed_rules import TypedRules
+from tests.support import postgres
 from tests.support.inside import on_writer
 
 ACTOR = "test:agree"
@@ -66,6 +70,8 @@ type_lists = st.none() | st.lists(
     st.sampled_from([*TYPES, "user.*", "agent.*", "session.*"]), max_size=3
 )
 
+Part: TypeAlias = tuple[Key, dict[str, Any], str | None]
+
 
 class Side:
     """One store with its two doors and the live objects of its sessions."""
@@ -73,6 +79,7 @@ class Side:
     def __init__(self, one: Limpet, other: Limpet) -> None:
         self.one, self.other = one, other
         self.objects: dict[Key, Session] = {}
+        self.typed: dict[tuple[Key, type[State]], Session[Any]] = {}
 
     def at(self, door: str, key: Key) -> Session:
         if door == "object" and key in self.objects:
@@ -96,14 +103,15 @@ def plain(answer: Any) -> Any:
             times = (answer.created_us, answer.updated_us, answer.pending, answer.pending_us)
             folded = (dict(answer.labels), dict(answer.timers), answer.priority)
             lease = (answer.fence, answer.lease_us, answer.worker, answer.deleted_us)
-            return ("head", answer.key, answer.version, *times, *folded, *lease)
+            typed = (answer.schema_version,)
+            return ("head", answer.key, answer.version, *times, *folded, *lease, *typed)
         case Session():
             if answer.writer.known.scopes is None:
                 return ("handle", answer.key)
             return (
                 "session",
                 plain(answer.head),
-                dict(answer.state),
+                dict(answer.values),
                 plain(answer.events),
                 answer.damaged,
             )
@@ -123,8 +131,8 @@ def plain(answer: Any) -> Any:
             return answer
 
 
-class StoresAgree(RuleBasedStateMachine):
-    """Every rule asks both stores the same and compares."""
+class StoresAgree(TypedRules):
+    """Every rule asks both stores the same and compares. SQLite is the one beside memory."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,11 +150,16 @@ class StoresAgree(RuleBasedStateMachine):
             self.create(key, state, labels, "object")
 
     async def _open(self, memory: MemoryStore) -> None:
+        await self._begin()
         doors = [await self._door(memory) for _ in range(2)]
-        files = [await self._door(await self._sqlite()) for _ in range(2)]
-        self.sides = [Side(*doors), Side(*files)]
+        others = [await self._door(await self._store()) for _ in range(2)]
+        self.sides = [Side(*doors), Side(*others)]
 
-    async def _sqlite(self) -> SQLiteStore:
+    async def _begin(self) -> None:
+        """Before a run: there is nothing in the store."""
+
+    async def _store(self) -> Any:
+        """Open the store that is compared."""
         path = Path(self.directory.name) / "agree.db"
         return await SQLiteStore.open(path, sync="off", clock=self.clock.clock())
 
@@ -168,7 +181,14 @@ class StoresAgree(RuleBasedStateMachine):
             await side.one.close()
             await side.other.close()
 
-    def both(self, ask: Callable[[Side], Awaitable[Any]]) -> Any:
+    def _ordered(self, parts: list[Part]) -> list[Part]:
+        """Those whose order is promised when all are sent at once: one writer takes them in turn."""
+        return parts
+
+    async def _clock_moved(self) -> None:
+        """SQLite reads our clock by itself."""
+
+    def both(self, ask: Callable[[Side], Awaitable[Any]]) -> Any:  # type: ignore[override]
         """Ask both sides, compare, and give the memory store's answer."""
         return self.runner.run(self._both(ask))
 
@@ -179,8 +199,8 @@ class StoresAgree(RuleBasedStateMachine):
                 answers.append(await ask(side))
             except LimpetError as error:
                 answers.append(error)
-        memory, sqlite = answers
-        assert plain(sqlite) == plain(memory)
+        memory, other = answers
+        assert plain(other) == plain(memory)
         return memory
 
     def version(self, key: Key) -> int:
@@ -206,6 +226,7 @@ class StoresAgree(RuleBasedStateMachine):
         self.clock.advance(timedelta(seconds=seconds))
         if back:
             self.clock.leap(-timedelta(seconds=seconds * 2))
+        self.runner.run(self._clock_moved())
 
     @rule()
     def reopen(self) -> None:
@@ -214,10 +235,10 @@ class StoresAgree(RuleBasedStateMachine):
             known = list(side.objects)
             await side.one.close()
             await side.other.close()
-            side.one = await self._door(await self._sqlite())
-            side.other = await self._door(await self._sqlite())
+            side.one = await self._door(await self._store())
+            side.other = await self._door(await self._store())
             for side in self.sides:
-                side.objects = {}
+                side.objects, side.typed = {}, {}
                 for key in known:
                     found = await side.one.find(key, tail=3)
                     if found is not None:
@@ -228,10 +249,12 @@ class StoresAgree(RuleBasedStateMachine):
 
     @rule()
     def evict(self) -> None:
-        """The SQLite store forgets everything that it had in memory."""
+        """The store forgets everything that it had in memory."""
         for lp in (self.sides[1].one, self.sides[1].other):
-            store: Any = lp._journal.store
-            self.runner.run(on_writer(store, lambda writer: writer.cache.clear()))
+            self.runner.run(self._forget(lp._journal.store))
+
+    async def _forget(self, store: Any) -> None:
+        await on_writer(store, lambda writer: writer.cache.clear())
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -312,7 +335,7 @@ class StoresAgree(RuleBasedStateMachine):
         parts=st.lists(st.tuples(keys, drafts(), expects), min_size=1, max_size=5),
         door=st.sampled_from(["object", "other"]),
     )
-    def commit(self, parts: list[tuple[Key, dict[str, Any], str | None]], door: str) -> None:
+    def commit(self, parts: list[Part], door: str) -> None:
         versions = [self.expected(key, expect) for key, _, expect in parts]
 
         async def ask(side: Side) -> Any:
@@ -328,8 +351,9 @@ class StoresAgree(RuleBasedStateMachine):
     # temp: belongs to the live object, which shares no transaction: there the order of wakings
     # decides what is refused, and a store that never waits has another.
     @rule(parts=st.lists(st.tuples(keys, drafts(temp=False), expects), min_size=2, max_size=8))
-    def append_at_once(self, parts: list[tuple[Key, dict[str, Any], str | None]]) -> None:
+    def append_at_once(self, parts: list[Part]) -> None:
         """Callers that share a transaction do not fail each other and keep their order."""
+        parts = self._ordered(parts)
         versions = [self.expected(key, expect) for key, _, expect in parts]
 
         async def ask(side: Side) -> Any:
@@ -554,15 +578,62 @@ class StoresAgree(RuleBasedStateMachine):
     def live_objects_agree(self) -> None:
         if not self.sides:
             return
-        memory, sqlite = self.sides
-        assert memory.objects.keys() == sqlite.objects.keys()
+        memory, other = self.sides
+        assert memory.typed.keys() == other.typed.keys()
+        for of, kept in memory.typed.items():
+            assert plain(other.typed[of]) == plain(kept)
+        assert memory.objects.keys() == other.objects.keys()
         for key, session in memory.objects.items():
-            assert plain(sqlite.objects[key]) == plain(session)
+            assert plain(other.objects[key]) == plain(session)
             seqs = [event.seq for event in session.events]
             if seqs:  # the newest events, without a gap
                 assert seqs == [*range(seqs[0], session.version + 1)]
 
 
+class PostgresAgrees(StoresAgree):
+    """PostgreSQL is the one beside memory. It dates by a clock of its own, which is made ours."""
+
+    url: str
+
+    async def _begin(self) -> None:
+        await postgres.cleared(self.url)
+        conn = await asyncpg.connect(self.url)
+        self.its_own = await conn.fetchval("SELECT pg_get_functiondef('limpet.now_us'::regproc)")
+        await conn.close()
+        await self._clock_moved()
+
+    async def _store(self) -> Any:
+        return await PostgresStore.open(self.url, connections=5)
+
+    def _ordered(self, parts: list[Part]) -> list[Part]:
+        """Those to one session that nothing refuses. Others go over other connections and may
+        overtake, and what is refused is judged again once its neighbours are in."""
+        first = parts[0][0]
+        same = [(draft["type"], draft.get("data")) for key, draft, _ in parts if key == first]
+        return [(first, {"type": type, "data": data}, None) for type, data in same]
+
+    async def _clock_moved(self) -> None:
+        await self._execute(NOW.format(self.clock.now_us))
+
+    async def _forget(self, store: Any) -> None:
+        store._committer.cache.clear()
+
+    async def _end(self) -> None:
+        await super()._end()
+        await self._execute(self.its_own)
+
+    async def _execute(self, sql: str) -> None:
+        conn = await asyncpg.connect(self.url)
+        try:
+            await conn.execute(sql)
+        finally:
+            await conn.close()
+
+
+NOW = (
+    "CREATE OR REPLACE FUNCTION limpet.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
+    "$$ SELECT {}::bigint $$"
+)
 QUICK = settings(
     max_examples=60,
     stateful_step_count=35,
@@ -570,6 +641,8 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(QUICK, max_examples=1_200, stateful_step_count=60)
+SERVER = settings(QUICK, max_examples=8, stateful_step_count=30)  # every answer is a round trip, or several
+SERVER_LONG = settings(LONG, max_examples=300)
 
 
 @pytest.fixture(autouse=True)
@@ -588,3 +661,23 @@ def test_sqlite_does_what_memory_does() -> None:
 def test_sqlite_does_what_memory_does_at_length() -> None:
     """The same for long."""
     run_state_machine_as_test(StoresAgree, settings=LONG)
+
+
+def beside(server: postgres.Server | postgres.Elsewhere) -> type[PostgresAgrees]:
+    """The machine on this server."""
+    return type("PostgresAgrees", (PostgresAgrees,), {"url": server.url})
+
+
+def test_postgresql_does_what_memory_does(
+    any_postgres: postgres.Server | postgres.Elsewhere,
+) -> None:
+    """Every answer, every refusal and every live object is the same in both stores."""
+    run_state_machine_as_test(beside(any_postgres), settings=SERVER)
+
+
+@pytest.mark.torture
+def test_postgresql_does_what_memory_does_at_length(
+    any_postgres: postgres.Server | postgres.Elsewhere,
+) -> None:
+    """The same for long."""
+    run_state_machine_as_test(beside(any_postgres), settings=SERVER_LONG)

@@ -2,6 +2,9 @@
 
 `quick` needs nothing but memory, `stores` a file or a server, `world` processes, faults or a
 terminal. `torture` is said by a test itself. A test is in exactly one tier.
+
+An argument is checked before any store is asked, so tests marked `arguments` try every case on
+memory, and on the other stores one case of each error class.
 """
 
 from __future__ import annotations
@@ -9,6 +12,8 @@ from __future__ import annotations
 from typing import Final
 
 import pytest
+
+from tests.support import seeds
 
 TIERS: Final = ("quick", "stores", "world", "torture")
 _WORLD_FOLDERS: Final = ("fault", "compat")
@@ -28,6 +33,28 @@ def tier(item: pytest.Item) -> str:
     if any(part in folders for part in _STORE_FOLDERS) or _needs_store(item):
         return "stores"
     return "quick"
+
+
+def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The cases of argument tests that say nothing new about their store.
+
+    Kept are all cases on memory and, for every other store, the first case of each test with each
+    expected error class. Nothing is left out where fresh seeds are asked for.
+    """
+    if seeds.fresh():
+        return []
+    seen: set[tuple[object, ...]] = set()
+    found: list[pytest.Item] = []
+    for item in items:
+        params = getattr(getattr(item, "callspec", None), "params", {})
+        store = params.get("url", "memory")
+        if store == "memory" or not item.get_closest_marker("arguments"):
+            continue
+        case = (item.path, getattr(item, "originalname", ""), store, params.get("error"))
+        if case in seen:
+            found.append(item)
+        seen.add(case)
+    return found
 
 
 def _needs_store(item: pytest.Item) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import limpet
 
 FORGED = b'{"fields":{"n":999},"versions":{"n":1}}'
+CHECKED = b'{"fields":{"n":999},"versions":{"n":1},"checksum":"' + b"0" * 64 + b'"}'
 
 
 @pytest.fixture
@@ -47,11 +48,12 @@ async def test_a_close_leaves_a_snapshot_of_the_last_version(path: Path) -> None
         ("DELETE FROM snapshots", ()),
         ("UPDATE snapshots SET body = x'00ff'", ()),
         ("UPDATE snapshots SET body = ?, flags = 0, crc = ?", (FORGED, crc32(FORGED))),
+        ("UPDATE snapshots SET body = ?, flags = 0, crc = ?", (CHECKED, crc32(CHECKED))),
         ("UPDATE snapshots SET body = ?, flags = 0, crc = ?", (b"[]", crc32(b"[]"))),
         ("UPDATE snapshots SET seq = 999", ()),
         ("UPDATE snapshots SET flags = 8", ()),
     ],
-    ids=["lost", "rotten", "forged", "another shape", "too new", "unknown form"],
+    ids=["lost", "rotten", "forged", "forged whole", "another shape", "too new", "unknown form"],
 )
 async def test_a_bad_snapshot_changes_nothing_but_the_time(
     path: Path, sql: str, args: tuple[object, ...]

@@ -1,0 +1,131 @@
+"""The command: `python -m mutants [--only MODULE …] [--minutes M] [--processes N]`.
+
+Lists every mutant that no test noticed, with file and line, and fails if there is one. It takes
+minutes and is not part of the suite: run it when a guarded module or its tests change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress
+
+from mutants.equivalent import EQUIVALENT
+from mutants.mutate import Mutant, mutants
+from mutants.run import SURVIVED, Job, run
+from mutants.targets import TARGETS, tests
+
+# Imported once, before the forks, what every test needs and no mutant touches.
+import asyncpg  # noqa: F401  # isort: skip
+import apsw  # noqa: F401  # isort: skip
+import msgspec  # noqa: F401  # isort: skip
+import pydantic  # noqa: F401  # isort: skip
+
+_ROOT: Final = Path(__file__).parent.parent
+_TIMES_SLOWER: Final = 4  # than the unharmed module: then a mutant hangs
+_SECONDS_MIN: Final = 20.0
+
+
+def main() -> int:
+    args = _arguments()
+    console = Console(highlight=False, soft_wrap=True)
+    os.environ["LIMPET_QUICK"] = "1"
+    os.chdir(_ROOT)
+    deadline = time.monotonic() + 60 * args.minutes
+    modules = [name for name in TARGETS if not args.only or name.split(".")[-1] in args.only]
+    found = {name: list(mutants(*_source(name))) for name in modules}
+    _check_table(found)
+    seconds = _unharmed(modules, args.processes)
+    survivors, tried = _try(found, seconds, args.processes, deadline)
+    return _report(console, found, survivors, tried)
+
+
+def _arguments() -> argparse.Namespace:
+    names = [name.split(".")[-1] for name in TARGETS]
+    parser = argparse.ArgumentParser(prog="python -m mutants", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=names, metavar="MODULE", help=", ".join(names))
+    parser.add_argument("--minutes", type=float, default=30, help="stop after so long (30)")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    return parser.parse_args()
+
+
+def _source(module: str) -> tuple[str, str]:
+    path = _ROOT / "src" / Path(*module.split(".")).with_suffix(".py")
+    return path.read_text(), str(path)
+
+
+def _check_table(found: dict[str, list[Mutant]]) -> None:
+    """An entry of the table that fits nothing hides nothing, and misleads the reader."""
+    known = {(name, one.function, one.change) for name, ones in found.items() for one in ones}
+    stale = [entry for entry in EQUIVALENT if entry[0] in found and entry not in known]
+    if stale:
+        sys.exit(
+            "mutants/equivalent.py names mutants that are gone:\n" + "\n".join(map(str, stale))
+        )
+
+
+def _unharmed(modules: list[str], processes: int) -> dict[str, float]:
+    """How long the tests of each module take when nothing is wrong. They have to pass."""
+    jobs = (Job(name, None, tests(name), 600.0) for name in modules)
+    seconds: dict[str, float] = {}
+    for job in run(jobs, processes=processes, more=lambda: True):
+        if job.exit_code != SURVIVED:
+            sys.exit(f"the tests of {job.module} fail before anything is mutated: run them first")
+        seconds[job.module] = job.seconds
+    return seconds
+
+
+def _try(
+    found: dict[str, list[Mutant]], seconds: dict[str, float], processes: int, deadline: float
+) -> tuple[list[tuple[str, Mutant]], int]:
+    survivors: list[tuple[str, Mutant]] = []
+    tried = 0
+    with Progress(console=Console(stderr=True)) as progress:
+        bars = {name: progress.add_task(name, total=len(_tried(name, found))) for name in found}
+        jobs = _jobs(found, seconds)
+        for job in run(jobs, processes=processes, more=lambda: time.monotonic() < deadline):
+            tried += 1
+            progress.advance(bars[job.module])
+            if job.exit_code == SURVIVED:
+                survivors.append((job.module, job.subject))
+    return survivors, tried
+
+
+def _tried(name: str, found: dict[str, list[Mutant]]) -> list[Mutant]:
+    return [one for one in found[name] if (name, one.function, one.change) not in EQUIVALENT]
+
+
+def _jobs(found: dict[str, list[Mutant]], seconds: dict[str, float]) -> Iterator[Job]:
+    for name in found:
+        patience = max(_SECONDS_MIN, _TIMES_SLOWER * seconds[name])
+        for one in _tried(name, found):
+            yield Job(name, one.code, tests(name), patience, one)
+
+
+def _report(
+    console: Console,
+    found: dict[str, list[Mutant]],
+    survivors: list[tuple[str, Mutant]],
+    tried: int,
+) -> int:
+    for name, one in sorted(survivors, key=lambda pair: (pair[0], pair[1].line)):
+        path = Path(_source(name)[1]).relative_to(_ROOT)
+        console.print(f"{path}:{one.line} {one.function}: {one.change}", markup=False)
+    total = sum(len(_tried(name, found)) for name in found)
+    equal = sum(map(len, found.values())) - total
+    left = "" if tried == total else f"; {total - tried} not tried, for want of time"
+    console.print(
+        f"{tried} mutants, {len(survivors)} survived, {equal} known to be equivalent{left}"
+    )
+    return 1 if survivors or tried < total else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

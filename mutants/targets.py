@@ -1,0 +1,75 @@
+"""What is mutated, and the tests that have to notice: the nearest and quickest first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_MODEL: Final = "tests/unit/model"
+_STORE: Final = "tests/unit/store"
+
+# By module: files of tests. Those of their tests that need a server are left out.
+TARGETS: Final[dict[str, tuple[str, ...]]] = {
+    "limpet.model.chain": (
+        f"{_MODEL}/test_chain.py",
+        "tests/golden",
+    ),
+    "limpet.model.canonical": (
+        f"{_MODEL}/test_canonical.py",
+        f"{_MODEL}/diff",
+        "tests/property/test_diff.py",
+        "tests/golden",
+    ),
+    "limpet.model.fold": (
+        f"{_MODEL}/test_fold.py",
+        f"{_MODEL}/test_head.py",
+        "tests/property/test_fold.py",
+        f"{_STORE}/test_verify.py",
+        f"{_STORE}/test_scopes.py",
+        "tests/contract/test_stores.py",
+        "tests/acceptance/test_unreadable.py",
+    ),
+    "limpet.store.plan": (
+        f"{_STORE}/test_plan.py",
+        "tests/contract/test_stores.py",
+        "tests/acceptance/test_commit.py",
+        "tests/acceptance/test_repeated.py",
+        "tests/acceptance/test_untyped_handles.py",
+        "tests/acceptance/test_update_reads.py",
+        "tests/acceptance/test_unreadable.py",
+        "tests/acceptance/test_work.py",
+        "tests/acceptance/test_concurrency.py",
+    ),
+    "limpet.model.ops": (
+        f"{_MODEL}/test_ops.py",
+        f"{_MODEL}/test_inverse.py",
+        f"{_MODEL}/test_events.py",
+        f"{_MODEL}/test_fold.py",
+        "tests/property/test_fold.py",
+        "tests/property/test_replace.py",
+        "tests/golden",
+        f"{_MODEL}/diff",
+        "tests/acceptance/test_bad_input.py",
+    ),
+    "limpet.store.bodies": (
+        f"{_STORE}/test_bodies.py",
+        f"{_STORE}/sqlite/test_snapshots.py",
+        f"{_STORE}/test_scopes.py",
+        "tests/golden",
+        "tests/fault/test_damage.py",
+    ),
+    "limpet.session.loading": (
+        "tests/acceptance/test_evolution.py",
+        "tests/acceptance/test_migrating_damage.py",
+        "tests/property/test_loading.py",
+        "tests/acceptance/test_rolling_deploy.py",
+        "tests/acceptance/test_logging.py",
+        "tests/acceptance/test_typed_sessions.py",
+    ),
+}
+
+
+def tests(module: str) -> list[list[str]]:
+    """The arguments for pytest: the nearest file by itself, since most mutants die there."""
+    how = ["-m", "not torture", "-k", "not postgres"]
+    nearest, *rest = TARGETS[module]
+    return [[*how, nearest], [*how, *rest]]

@@ -1,0 +1,56 @@
+"""Migrations build on nothing that is damaged, even where a load does not meet the damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import limpet
+from limpet import MigrationRegistry, errors
+from tests.support import chats
+
+KEY = ("support", "ada", "1")
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> str:
+    """A session whose log was changed behind the snapshot that its state is read from."""
+    path = tmp_path / "store.db"
+    url = f"sqlite:///{path}?sync=normal"
+    async with limpet.open(url) as lp:
+        s = await lp.create(*KEY[:2], id=KEY[2], state=chats.Old(plan="p"), actor="x")
+        for _ in range(60):
+            await s.append("a.b", {"text": "x" * 300})
+    conn = apsw.Connection(str(path))
+    conn.execute("UPDATE events SET actor = 'somebody else' WHERE seq = 2")
+    assert conn.changes() == 1
+    conn.close()
+    return url
+
+
+async def test_a_session_that_does_not_verify_is_not_migrated(url: str) -> None:
+    """Its state can be read and fits; its chain does not hold, so no migration even runs."""
+    ran: list[dict[str, Any]] = []
+    registry = MigrationRegistry("chats")
+
+    @registry.migration("1.0.0", "2.0.0")
+    def renamed(fields: dict[str, Any]) -> dict[str, Any]:
+        ran.append(dict(fields))
+        fields["goal"] = fields.pop("plan")
+        return fields
+
+    async with limpet.open(url) as lp:
+        found = await lp.get(KEY)
+        assert (found.damaged, found.version, found.state["plan"]) == ((), 61, "p")
+        for _ in range(2):
+            with pytest.raises(errors.SessionCorrupt):
+                await lp.get(KEY, state_type=chats.New, migrations=registry)
+        with pytest.raises(errors.SessionCorrupt):
+            handle = lp.session(KEY, state_type=chats.New, migrations=registry, actor="x")
+            await handle.apply({"goal": "q"})
+        assert ran == []
+        again = await lp.get(KEY)
+        assert (again.version, again.head.schema_version) == (61, "1.0.0")
