@@ -115,7 +115,7 @@ if TYPE_CHECKING:
     from limpet.model.diff.merge import Merged, Resolved, merge
     from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
     from limpet.model.envelope import envelope
-    from limpet.model.envelope.envelope import Envelope
+    from limpet.model.envelope.record import Envelope
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -124,7 +124,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
-    from limpet.session.sync import SyncApp, SyncLimpet, SyncSession
+    from limpet.session.sync.verbs import SyncApp, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -269,7 +269,7 @@ __all__ = [
 _LATER = {
     "Access": "model.state.access",
     "access": "model.state.access",
-    "Envelope": "model.envelope.envelope",
+    "Envelope": "model.envelope.record",
     "Migrated": "model.state.migrations",
     "Migration": "model.state.migrations",
     "MigrationRegistry": "model.state.migrations",
@@ -298,9 +298,9 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
-    "SyncApp": "session.sync",
-    "SyncLimpet": "session.sync",
-    "SyncSession": "session.sync",
+    "SyncApp": "session.sync.verbs",
+    "SyncLimpet": "session.sync.verbs",
+    "SyncSession": "session.sync.verbs",
 }
 
 _MODULES = ("envelope", "reducers")  # of these the module itself
@@ -339,7 +339,7 @@ def open(url: str, *, seal: Seal | None = None, connections: int | None = None) 
 
 def open_sync(url: str, *, seal: Seal | None = None, connections: int | None = None) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
-    from limpet.session.sync import SyncLimpet
+    from limpet.session.sync.verbs import SyncLimpet
 
     return SyncLimpet(url, seal=seal, connections=connections)
 

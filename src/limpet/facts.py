@@ -1,4 +1,4 @@
-"""limpet.facts: what can be recorded about a session beside events of your own.
+"""limpet.facts: the facts about a session that you can record beside your own events.
 
 await s.record(facts.labeled({"plan": "gold"}), facts.prioritized(5))
 

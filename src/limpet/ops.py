@@ -1,7 +1,7 @@
-"""The operations that change state, by name: `ops.Inc(("plan", "done"), 1)`.
+"""The operations that change state: `ops.Inc(("plan", "done"), 1)`.
 
-Only what is written in a program is here: an operation for each change, and the types of paths and
-operations. What the package does with them is in `limpet.model.ops`.
+This module has only what a program uses: one class per operation, and the types of paths and
+operations. `limpet.model.ops` has the functions that work on them.
 """
 
 from limpet.model.ops import (
@@ -38,5 +38,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """What completion offers: the operations, and nothing that a module has anyhow."""
+    """Show only the operations in completion."""
     return sorted(__all__)

@@ -12,7 +12,7 @@ import pytest
 
 import limpet
 from limpet import App, Key, Limpet, MigrationRegistry, State, errors
-from limpet.session import facade
+from limpet.session.sync import facade
 
 
 class Support(State):

@@ -88,7 +88,7 @@ def test_a_damaged_store_is_copied_and_told_of(here: Path) -> None:
     assert [finding["seq"] for finding in told["verify"]["findings"]] == [2]
     done = run(here, "backup", "sqlite:///damaged.db", "2.db", "--verify")
     assert done.returncode == 1
-    assert "as damaged as the store" in done.stdout
+    assert "same damage as the store" in done.stdout
     assert run(here, "verify", "sqlite:///1.db").returncode == 1
 
 
@@ -145,7 +145,7 @@ def test_the_advice_speaks_of_what_a_restore_does(here: Path, command: str) -> N
     """It replaces a whole store; single sessions are carried over."""
     told = run(here, command, "sqlite:///damaged.db").stdout
     assert "the whole" in told
-    assert "carry the state" in told
+    assert "the state of" in told
 
 
 # --- older schemas ------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_where_the_old_content_went_is_told(here: Path) -> None:
     told = answer(here, "restore", "sound.db", "sqlite:///1.db", "--replace")[1]
     assert (here / told["aside"]).read_bytes() == broken
     done = run(here, "restore", "sound.db", "sqlite:///2.db", "--replace")
-    (aside,) = re.findall(r"it is now (\S+)\.$", done.stdout, re.MULTILINE)
+    (aside,) = re.findall(r"was kept as (\S+)\.$", done.stdout, re.MULTILINE)
     assert (here / aside).read_bytes() == broken
     assert answer(here, "restore", "sound.db", "sqlite:///3.db")[1]["aside"] is None
 
@@ -205,11 +205,11 @@ def test_a_file_that_cannot_be_opened_is_told_with_what_can_be_done(
 WORDS: list[tuple[tuple[str, ...], str]] = [
     (("backup", "sqlite:///sound.db", "none/f.db"), "in a directory that does not exist"),
     (("backup", "sqlite:///sound.db", "."), "is a directory; name a file in it"),
-    (("backup", "sqlite:///sound.db", "sqlite:///f.db"), "Write f.db for it."),
+    (("backup", "sqlite:///sound.db", "sqlite:///f.db"), "Write f.db instead."),
     (("backup", "memory://", "f.db"), "memory:// is kept in the memory of one process"),
-    (("backup", "sound", "f.db"), "it is neither a URL nor a file here"),
-    (("restore", "sqlite:////tmp/b.db", "sqlite:///x.db"), "Write /tmp/b.db for it."),
-    (("restore", "sound.db", "x"), "Write the path of a file, as in support.db or ./support"),
+    (("backup", "sound", "f.db"), "it is neither a URL nor an existing file"),
+    (("restore", "sqlite:////tmp/b.db", "sqlite:///x.db"), "Write /tmp/b.db instead."),
+    (("restore", "sound.db", "x"), "Write the path of a file, such as support.db or ./support"),
     (("restore", "sound.db", "memory://"), "a backup is restored to a file"),
     (("restore", "none.db", "sqlite:///x.db"), "none.db is not there; name the file of a backup"),
     (("restore", ".", "sqlite:///x.db"), "is a directory; name the file of a backup"),

@@ -77,7 +77,7 @@ def test_a_plan_counts_every_fate_and_names_one_session_of_each(here: Path, url:
     examples = {o["fate"]: (o["session"]["id"], o["reason"]) for o in told["outcomes"]}
     assert examples["migratable"] == ("old", "1.0.0 → 2.0.0")
     assert examples["missing"][0] == "ancient"
-    assert "no way leads from schema 0.9.0 to 2.0.0" in examples["missing"][1]
+    assert "no migration path leads from schema 0.9.0 to 2.0.0" in examples["missing"][1]
     assert examples["failed"][0] == "bare"
     assert re.search(
         r"raised KeyError in chats\.\w+, chats\.py line \d+\..* It said: 'plan'$",
@@ -120,8 +120,8 @@ async def more_wrong(here: Path) -> None:
     ("paging", "shown", "more"),
     [
         ((), ["wrong", "wrong-0", "wrong-1", "wrong-2", "wrong-3"], None),
-        (("--limit", "2"), ["wrong", "wrong-0"], "and 3 more: --skip 2 goes on, --json has all"),
-        (("--limit", "2", "--skip", "2"), ["wrong-1", "wrong-2"], "and 1 more: --skip 4 goes on"),
+        (("--limit", "2"), ["wrong", "wrong-0"], "and 3 more: --skip 2 continues, --json has all"),
+        (("--limit", "2", "--skip", "2"), ["wrong-1", "wrong-2"], "and 1 more: --skip 4 continues"),
         (("--limit", "2", "--skip", "4"), ["wrong-3"], None),
         (("--skip", "9"), [], None),
     ],
@@ -206,7 +206,7 @@ def test_an_app_without_sessions_is_told(here: Path, url: str, how: str) -> None
     code, told = answer(here, "migrate", url, *STATE, how, "--app", "supprot")
     assert (code, told["error"]["code"]) == (3, "session.not_found")
     assert "'supprot'" in told["error"]["message"]
-    assert told["error"]["message"].endswith("Check --app: the sessions here are of support.")
+    assert told["error"]["message"].endswith("Check --app: this store has sessions of support.")
 
 
 def test_one_app_and_all_apps_are_not_asked_for_at_once(here: Path) -> None:
@@ -378,7 +378,8 @@ def test_in_a_pipe_there_is_a_line_for_each_fate(here: Path) -> None:
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[:-1]] == list(MIXED)
     assert lines[-1] == (
-        "not ok: 2 sessions of 8 to be migrated to schema 2.0.0, 4 cannot be; nothing was written."
+        "not ok: 2 sessions of 8 to be migrated to schema 2.0.0, 4 cannot be migrated; "
+        "nothing was written."
     )
 
 
@@ -404,21 +405,21 @@ def test_what_migrations_print_is_no_part_of_the_answer(here: Path) -> None:
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
-    (("--migrations", "chats"), "Write module:name"),
-    (("--migrations", "chats:"), "Write module:name"),
-    (("--migrations", ":MIGRATIONS"), "Write module:name"),
-    (("--migrations", "../chats:MIGRATIONS"), "Write module:name"),
-    (("--migrations", "no_such:MIGRATIONS"), "there is no module 'no_such'"),
-    (("--migrations", "chats.no_such:MIGRATIONS"), "there is no module 'chats.no_such'"),
+    (("--migrations", "chats"), "Write it like myapp.state:MIGRATIONS"),
+    (("--migrations", "chats:"), "Write it like myapp.state:MIGRATIONS"),
+    (("--migrations", ":MIGRATIONS"), "Write it like myapp.state:MIGRATIONS"),
+    (("--migrations", "../chats:MIGRATIONS"), "Write it like myapp.state:MIGRATIONS"),
+    (("--migrations", "no_such:MIGRATIONS"), "the module 'no_such' was not found"),
+    (("--migrations", "chats.no_such:MIGRATIONS"), "the module 'chats.no_such' was not found"),
     (("--migrations", "chats:MIGRATION"), "the module chats has no 'MIGRATION'"),
-    (("--migrations", "chats:NUMBER"), "int 5 is no registry"),
-    (("--migrations", "chats:Chat"), "is no registry"),
+    (("--migrations", "chats:NUMBER"), "int 5 is not a registry"),
+    (("--migrations", "chats:Chat"), "is not a registry"),
     (("--migrations", "chats:EMPTY"), "no version to migrate to"),
     (("--migrations", "broken:X"), "ZeroDivisionError: division by zero (broken.py, line 3)"),
     (("--migrations", "unfinished:X"), "(unfinished.py, line 1)"),
     (("--migrations", "needy:X"), "No module named 'no_such_package' (needy.py, line 1)"),
     (("--migrations", "leaving:X"), "cannot be imported: SystemExit: 0"),
-    (("--migrations", "exiting:EXITING"), "ended the process (sys.exit)"),
+    (("--migrations", "exiting:EXITING"), "called sys.exit"),
     ((*REGISTRY, "--state", "chats:NUMBER"), "is no State"),
     ((*REGISTRY, "--state", "chats:Chad"), "the module chats has no 'Chad'"),
     ((*REGISTRY, "--app", ""), "the app ''"),
@@ -451,7 +452,7 @@ def test_it_must_be_said_whether_to_write(here: Path, both: tuple[str, ...]) -> 
     """Neither is the default, and not both at once."""
     done: Done = run(here, "migrate", URL, *STATE, *both)
     assert done.returncode == 2
-    assert "Give one of the two." in done.stderr
+    assert "Pass one of the two." in done.stderr
 
 
 def test_a_store_that_is_not_there_is_not_made(here: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_store_is_backed_up_restored_and_migrated_by_path(
     assert answer(here, "verify", "new.db")[1]["events"] == 2
     chats.write_modules(here)
     monkeypatch.syspath_prepend(here)
-    done = run(here, "migrate", "new.db", "--registry", "chats:MIGRATIONS", "--plan")
+    done = run(here, "migrate", "new.db", "--migrations", "chats:MIGRATIONS", "--plan")
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -66,7 +66,7 @@ def test_what_is_neither_a_path_nor_a_url_is_refused(here: Path, args: tuple[str
     """Before anything is opened, with both forms to copy from."""
     code, told = answer(here, *args)
     assert (code, told["error"]["code"]) == (2, "store.url")
-    assert "neither a URL nor a file" in told["error"]["message"]
+    assert "neither a URL nor an existing file" in told["error"]["message"]
     assert not (here / "new").exists()
 
 
@@ -100,7 +100,7 @@ def test_the_table_fits_its_terminal(here: Path, columns: int) -> None:
     async def lease() -> None:
         async with limpet.open(f"sqlite:///{here}/support.db") as lp:
             session = await lp.create("support", "grace" * 12, id="x" * 60, actor="x")
-            await lp.acquire_lock(session.key, "worker-" * 8, lease_seconds=3_600)
+            await lp.acquire_lock(session.key, worker="worker-" * 8, lease_seconds=3_600)
 
     asyncio.run(lease())
     code, shown = run_terminal(here, "status", "support.db", columns=columns)

@@ -85,6 +85,27 @@ async def test_a_page_of_states_ends_by_its_bytes(
     assert [len(page.items) for page in await pages(filled, state=True)] == [1] * 8
 
 
+@pytest.mark.parametrize("users", ["ada", "abcdef"])
+async def test_a_page_of_states_ends_by_the_names_it_shows(
+    stored_url: str, users: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names count for each session that sees them, its user's own or those of all: else a page of
+    many users would read a thousand times as much as one session may."""
+    names = {f"user:{number}": number for number in range(40)}
+    async with limpet.open(stored_url) as lp:
+        for number in range(6):
+            user = users if users == "ada" else users[number]
+            await lp.create("shop", user, id=f"s{number}", state=names)
+        whole = (await lp.list(state=True)).states
+        assert [len(state) for state in whole.values()] == [40] * 6
+        monkeypatch.setattr(limits, "STATES_BYTES_MAX", 60 * limits.STATES_NAME_BYTES)
+        found = await pages(lp, state=True)
+        assert [len(page.items) for page in found] == [2, 2, 2]
+        assert {key: state for page in found for key, state in page.states.items()} == whole
+        monkeypatch.setattr(limits, "STATES_BYTES_MAX", 0)
+        assert [len(page.states) for page in await pages(lp, state=True)] == [1] * 6
+
+
 async def test_states_of_a_page_are_one_round_trip(postgres_url: str) -> None:
     """One statement to a server, whatever the number of sessions and of users."""
     store = await PostgresStore.open(postgres_url)
@@ -151,6 +172,23 @@ async def test_a_damaged_session_does_not_take_its_page_along(stored_url: str, r
             "s0": {"n": 2},
             "s2": {"n": 4},
         }
+
+
+async def test_a_name_of_another_kind_does_not_take_its_page_along(tmp_path: Path) -> None:
+    """One bit makes a number of an id: the listing leaves the name out, as a load does."""
+    url = f"sqlite:///{tmp_path}/list.db"
+    async with limpet.open(url) as lp:
+        for user in ("ada", "bob"):
+            await lp.create("shop", user, id="one", state={"user:n": 5, "user:m": 6})
+    path = tmp_path / "list.db"
+    conn = apsw.Connection(str(path))
+    conn.execute("UPDATE scopes SET uid = 5 WHERE user = 'ada' AND name = 'user:n'")
+    conn.close()
+    async with limpet.open(url) as lp:
+        page = await lp.list(app="shop", state=True)
+        assert page.states == {head.key: (await lp.get(head.key)).values for head in page.items}
+        assert page.states[Key("shop", "bob", "one")] == {"user:n": 5, "user:m": 6}
+        assert page.states[Key("shop", "ada", "one")] == {"user:m": 6}
 
 
 async def test_an_unreadable_snapshot_costs_time_and_no_state(stored_url: str) -> None:

@@ -106,14 +106,14 @@ async def test_a_session_that_is_deleted_meanwhile_is_not_counted(lp: limpet.Lim
         return {"goal": fields["plan"]}
 
     deleted: list[bool] = []
-    load = lp._store_now().load
+    load = lp._journal.store.load
 
     async def deleting(key: limpet.Key, **how: Any) -> Any:
         if key.id == "1" and not deleted:
             deleted.append(await lp.delete(key))
         return await load(key, **how)
 
-    lp._store_now().load = deleting  # type: ignore[method-assign]  # the moment between two calls
+    lp._journal.store.load = deleting  # type: ignore[method-assign]  # the moment between two calls
     plan = await lp.migrate(found, chats.New)
     assert (deleted, plan.sessions) == ([True], 2)
 
@@ -156,7 +156,7 @@ async def test_only_the_sessions_of_an_app_are_migrated(lp: limpet.Limpet) -> No
 
 async def test_a_wrong_registry_or_class_is_refused(lp: limpet.Limpet) -> None:
     """Before any session is looked at."""
-    with pytest.raises(errors.InvalidInput, match="is no registry"):
+    with pytest.raises(errors.InvalidInput, match="is not a registry"):
         await lp.migrate({})  # type: ignore[arg-type]  # on purpose
     with pytest.raises(errors.InvalidInput, match="is no State"):
         await lp.migrate(registry(), dict)  # type: ignore[arg-type]  # on purpose

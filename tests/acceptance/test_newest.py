@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import limpet
 from limpet import Draft, InvalidInput, Limpet, Session
 
 
@@ -42,7 +43,7 @@ async def test_a_processed_input_shows_in_the_tail(lp: Limpet, s: Session, way: 
         done = await s.mark_processed([first.seq])
     else:
         async with lp.commit() as commit:
-            commit.mark_processed(s, [first.seq])
+            commit.record(s, limpet.facts.processed([first.seq]))
         (done,) = commit.events
     assert done.seq == second.seq + 1
     shown = {event.seq: event.processed_us for event in s.events}
@@ -58,7 +59,7 @@ async def test_an_input_processed_in_its_own_commit_shows_so(lp: Limpet, s: Sess
     s.actor = "x"
     async with lp.commit() as commit:
         commit.append(s, "user.said")
-        commit.mark_processed(s, [s.version + 1])
+        commit.record(s, limpet.facts.processed([s.version + 1]))
     assert s.events[-2:] == await s.read(after=s.version - 2)
     assert s.events[-2].processed_us is not None
 

@@ -334,7 +334,7 @@ def test_an_envelope_is_read_as_a_class() -> None:
     assert enveloped({"step": "x"}, None).state(Older) == Older(step="x")
     with pytest.raises(errors.InvalidInput, match="no State"):
         found.state(dict)  # type: ignore[type-var]
-    with pytest.raises(errors.InvalidInput, match="no registry"):
+    with pytest.raises(errors.InvalidInput, match="not a registry"):
         found.state(Newer, migrations={})  # type: ignore[arg-type]
 
 
@@ -528,7 +528,7 @@ async def test_a_lease_given_during_a_migration_stops_it(
 ) -> None:
     """Between the reading and the record: it is noticed by the fence, and nothing is recorded."""
     await chat(lp, plan="p")
-    store = lp._store_now()
+    store = lp._journal.store
     verify = store.verify
 
     async def claimed_meanwhile(*args: Any) -> limpet.Report:
@@ -698,7 +698,7 @@ async def test_one_commit_plans_each_update_on_what_it_makes_of_the_state(
 @pytest.mark.parametrize("habit", [operator.add, lambda old, new: old + new, "append"])
 def test_what_is_no_reducer_is_refused_with_those_that_are(habit: object) -> None:
     """Passed over in silence it would let every update overwrite the field."""
-    with pytest.raises(errors.InvalidSchema, match=r"no reducer.*merge_by_key"):
+    with pytest.raises(errors.InvalidSchema, match=r"not a reducer.*merge_by_key"):
         type(
             "Habit",
             (State,),

@@ -104,8 +104,8 @@ async def test_a_retry_is_not_made_on_a_state_with_a_hole(
     """A body that becomes unreadable between two tries stops the update; nothing is recorded."""
     await other.create("a", "u", id="one", state={"n": 0})
     async with limpet.open(url, seal=seal) as lp:
-        inner = lp._store
-        lp._store = Overtaken(inner, other, seal, attempt)  # type: ignore[assignment]
+        inner = lp._journal.store
+        lp._journal._store = Overtaken(inner, other, seal, attempt)  # type: ignore[assignment]
         s = lp.session(KEY, actor="a")
         seen: list[int] = []
 
@@ -116,7 +116,7 @@ async def test_a_retry_is_not_made_on_a_state_with_a_hole(
         with pytest.raises(SessionCorrupt):
             await s.update(change)
         assert seen == [100 * n for n in range(attempt)]
-        lp._store = inner
+        lp._journal._store = inner
     now = await other.get(KEY)
     assert now.state["n"] == 100 * attempt
     assert not await now.read(types=["state.updated"])
@@ -169,7 +169,7 @@ async def test_the_store_itself_judges_no_guard_on_a_hole(
     await other.create("a", "u", id="one", state={"n": 0})
     await raised(other, set={"n": 5})
     seal.forget("raised")
-    store = mine._store_now()
+    store = mine._journal.store
     for guards in ({"n": 1}, {"n": 2}):
         with pytest.raises(SessionCorrupt):
             await store.commit([addition(KEY, draft(set={"n": 1}), guards=guards)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,11 +131,11 @@ async def test_a_follower_of_types_meets_these_alone(s: Session) -> None:
 
 
 async def test_a_timer_is_set_for_so_long_from_now(lp: Limpet, s: Session) -> None:
-    """A timedelta is added to the time of the call, alone and in a commit."""
+    """A timedelta is added to the time of the call; a fact has a time of its own."""
     before = time.time_ns() // 1_000
     await s.set_timer("one", timedelta(hours=1), actor="x")
     async with lp.commit() as c:
-        c.record(s, limpet.facts.timer_set("two", timedelta(0), actor="x"))
+        c.record(s, limpet.facts.timer_set("two", datetime.now(UTC), actor="x"))
     after = time.time_ns() // 1_000
     hour = timedelta(hours=1) // timedelta(microseconds=1)
     assert before <= to_us(s.head.timers["one"].at) - hour <= after
@@ -261,7 +261,7 @@ EMPTY: dict[str, Callable[[Limpet, Session[Any]], Awaitable[Any]]] = {
     "a draft": lambda lp, s: s.append_many([Draft(type="a.b", actor="")]),
     "commit": lambda lp, s: committed(lp, lambda c: c.apply(s, {"turns": 1}, actor="")),
     "timer": lambda lp, s: committed(
-        lp, lambda c: c.record(s, limpet.facts.timer_set("t", timedelta(0), actor=""))
+        lp, lambda c: c.record(s, limpet.facts.timer_set("t", datetime.now(UTC), actor=""))
     ),
     "create": lambda lp, s: lp.create("a", "u", actor=""),
     "get": lambda lp, s: lp.get(s.key, state_type=Chat, actor=""),

@@ -288,7 +288,7 @@ async def test_nothing_is_handed_out_past_an_open_transaction(postgres_url: str)
     async with limpet.open(postgres_url) as lp:
         session = await lp.create("a", "u", id="1", actor="x")
         (first,) = await take(lp.watch(), 1)
-        store: Any = lp._store
+        store: Any = lp._journal.store
         late = await asyncpg.connect(postgres_url)
         try:
             transaction = late.transaction()
@@ -363,3 +363,25 @@ async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres
             *(("other", seq) for seq in range(1, 7)),
         ]
         assert seen == await take(lp.watch(), 9)
+
+
+async def test_a_watcher_far_behind_lets_others_run(lp: Limpet) -> None:
+    """Between pages, though a store answers without a pause and all that is there is wanted."""
+    session = await lp.create("a", "u", actor="x")
+    await session.append_many([Draft(type="x.y")] * (5 * PAGE))
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.create_task(others())
+    watching = lp.watch()
+    await take(watching, 1)
+    before = turns
+    await take(watching, 5 * PAGE)
+    assert turns - before >= 5
+    beside.cancel()
+    await watching.aclose()

@@ -18,7 +18,7 @@ import pytest
 
 import limpet
 from limpet.model.canonical import canonical
-from limpet.model.events import Draft, prepare
+from limpet.model.events import Fact, prepare
 from limpet.model.fold import Fold, Recorded, record
 from limpet.model.head import blank
 from limpet.store.postgres import connect as postgres
@@ -31,15 +31,15 @@ GONE = limpet.Key("shop", "ada", "gone")
 AT_US = 1_750_000_000_000_000
 WAKE_US = AT_US + 9_000_000
 DRAFTS = (
-    Draft(
+    Fact(
         type="session.created",
         data={"app": "shop", "user": "ada", "id": "one", "labels": {"plan": "gold"}},
         set={"step": 0},
     ),
-    Draft(type="user.said", data={"text": "hi"}, set={"step": 1}, inc={"app:visits": 1}),
-    Draft(type="session.processed", data={"seqs": [2]}),
-    Draft(type="session.timer_set", data={"name": "t", "at_us": WAKE_US, "kind": "wake"}),
-    Draft(type="user.said", data={"text": "again"}, add={"log": ["x"]}),
+    Fact(type="user.said", data={"text": "hi"}, set={"step": 1}, inc={"app:visits": 1}),
+    Fact(type="session.processed", data={"seqs": [2]}),
+    Fact(type="session.timer_set", data={"name": "t", "at_us": WAKE_US, "kind": "wake"}),
+    Fact(type="user.said", data={"text": "again"}, add={"log": ["x"]}),
 )
 SCOPE = b"1"  # the value of app:visits
 # A scope's checksum covers its place too: owner, name and version, form, base and event.

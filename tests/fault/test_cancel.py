@@ -168,7 +168,7 @@ async def test_a_cancelled_follower_leaves_no_trace(lp: Limpet) -> None:
         await session.append("x.y", actor=ACTOR)
     seen = [e.seq async for e in _first(session.follow(), session.version)]
     assert seen == list(range(1, session.version + 1))
-    assert not lp._hub._followers
+    assert not lp._journal.hub._followers
 
 
 async def _first(events: Any, count: int) -> Any:
@@ -265,7 +265,7 @@ async def test_a_cancelled_close_still_closes(tmp_path: Path) -> None:
         lp = await limpet.open(f"sqlite:///{path}").__aenter__()
         session = await lp.create("a", "b", id="c", state={"n": 0})
         await session.append("x.y", {"text": "z" * 30_000}, actor=ACTOR, inc={"n": 1})
-        store: Any = lp._store
+        store: Any = lp._journal.store
         await cancelled_after(count, lp.close)
         await asyncio.wait_for(lp.close(), DEADLINE_SECONDS)
         await asyncio.wait_for(store.close(), DEADLINE_SECONDS)

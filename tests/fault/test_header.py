@@ -93,14 +93,14 @@ async def test_a_log_beside_a_spoiled_file_says_that_it_was_a_store(
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])
 async def test_another_program_is_still_another_program(tmp_path: Path, journal: str) -> None:
-    """A sound database without our tables was made by something else, also with names like ours."""
+    """A sound database without our tables belongs to another program, even with similar names."""
     path = tmp_path / "theirs.db"
     make_foreign(path)
     conn = apsw.Connection(str(path))
     conn.pragma("journal_mode", journal)
     conn.execute("CREATE TABLE events (id); CREATE TABLE sessions (id); CREATE TABLE scopes (id)")
     conn.close()
-    with pytest.raises(StoreForeign, match="made by something else"):
+    with pytest.raises(StoreForeign, match="another program created it"):
         await limpet.open(url(path))
 
 

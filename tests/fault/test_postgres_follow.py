@@ -120,7 +120,7 @@ async def test_a_watch_over_a_crash_misses_nothing(
         for _ in range(50):
             await admin.execute("SELECT pg_current_xact_id()")
         await admin.close()
-        feed = watch.feed_of(lp._store_now())
+        feed = watch.feed_of(lp._journal.store)
         _, position = await feed.changes(None, app=None, key=None, limit=100)
         await asyncio.to_thread(postgres_server.restart, signal.SIGQUIT)
         await session.append("a.b")

@@ -306,7 +306,7 @@ async def test_a_dump_restored_on_another_server_goes_on(
     await admin.close()
     async with limpet.open(postgres_url) as lp:
         await lp.session(("shop", "ada", "a"), actor="x").append("after.move")
-        store = lp._store_now()
+        store = lp._journal.store
         changes, position = await store.changes(None, app=None, key=None, limit=100)
         assert [change.event.seq for change in changes] == [1, 2, 3, 4, 5]
         await lp.session(("shop", "ada", "a"), actor="x").append("after.move")

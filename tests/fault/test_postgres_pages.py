@@ -34,7 +34,7 @@ async def test_the_server_sends_no_more_than_a_page(postgres_url: str) -> None:
             (SQL["feed"], "0", 0, None, None, None, ALL),
             (SQL["audit_events"], sid, 0, ALL),
             (SQL["audit_scopes"], "", "", "", 0, ALL),
-            (SQL["load"], *key, ALL, False),
+            (SQL["load"], *key, ALL, False, None),
         ]
         await conn.execute(
             "DELETE FROM limpet.snapshots; "

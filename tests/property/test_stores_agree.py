@@ -98,7 +98,7 @@ def plain(answer: Any) -> Any:
             lease = (answer.fence, answer.lease_us, answer.worker, answer.deleted_us)
             return ("head", answer.key, answer.version, *times, *folded, *lease)
         case Session():
-            if answer._scopes is None:
+            if answer.writer.known.scopes is None:
                 return ("handle", answer.key)
             return (
                 "session",
@@ -184,7 +184,7 @@ class StoresAgree(RuleBasedStateMachine):
         return memory
 
     def version(self, key: Key) -> int:
-        kept = self.sides[0].one._store._kept.get(key)  # type: ignore[union-attr]
+        kept = self.sides[0].one._journal.store._kept.get(key)  # type: ignore[union-attr]
         return 0 if kept is None else kept.fold.head.version
 
     def expected(self, key: Key, expect: str | None) -> int | None:
@@ -230,7 +230,7 @@ class StoresAgree(RuleBasedStateMachine):
     def evict(self) -> None:
         """The SQLite store forgets everything that it had in memory."""
         for lp in (self.sides[1].one, self.sides[1].other):
-            store: Any = lp._store
+            store: Any = lp._journal.store
             self.runner.run(on_writer(store, lambda writer: writer.cache.clear()))
 
     # --- sessions ------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class StoresAgree(RuleBasedStateMachine):
         """What the store itself says: versions of fields and scopes are in it."""
 
         async def ask(side: Side) -> Any:
-            store = (side.other if other else side.one)._store
+            store = (side.other if other else side.one)._journal.store
             assert store is not None
             return await store.load(key, tail=tail)
 

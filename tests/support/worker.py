@@ -91,7 +91,7 @@ async def creator(lp: Limpet, name: str, count: int) -> None:
 
 async def dier(lp: Limpet, name: str, count: int) -> None:
     """Takes the write lock, writes something, and dies without letting go."""
-    store: Any = lp._store
+    store: Any = lp._journal.store
     conn = store._database.connect()
     conn.execute("BEGIN IMMEDIATE")
     conn.execute("UPDATE sessions SET version = version + 1000")

@@ -82,8 +82,8 @@ class Run:
 
 def shown(session: Session) -> tuple[Any, ...]:
     """All that a live object shows."""
-    if session._scopes is None:
-        return (session._head, session.events)
+    if session.writer.known.scopes is None:
+        return (session.writer.known.maybe_head, session.events)
     return (session.head, dict(session.state), session.events, session.damaged)
 
 

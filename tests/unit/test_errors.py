@@ -57,6 +57,7 @@ ARGUMENTS: dict[str, Any] = {
     "actual": "a number",
     "seq": 3,
     "key": limpet.Key("shop", "ada", "1"),
+    "on": "session",
     "fence": 1,
     "worker": "w1",
     "until": datetime(2030, 1, 1, tzinfo=UTC),

@@ -76,9 +76,6 @@ async def main(lp: limpet.Limpet, key: limpet.Key) -> None:
     reveal_type(lp.session("a", "u", "i", state_type=Chat))
     await lp.delete("a", "u", "i")
     await lp.verify()
-    await lp.get("a")  # wrong
-    await lp.get("a", "u")  # wrong
-    await lp.get(key, "u")  # wrong
     await lp.acquire_lock("a", "u", "i", worker="w")
     await lp.acquire_lock(key, "w")  # wrong
     chats = lp.app("a", state_type=Chat, actor="x")
@@ -205,13 +202,13 @@ def test_the_synchronous_face_is_typed(at: Path) -> None:
     """A wrong verb is refused, and state is of its class, as with await."""
     revealed = checked(SYNC, at)
     assert revealed == [
-        "limpet.session.sync.SyncLimpet",
+        "limpet.session.sync.verbs.SyncLimpet",
         "str",
         "typing.Mapping[str, Any]",
-        "limpet.session.sync.SyncSession[program.Chat] | None",
+        "limpet.session.sync.verbs.SyncSession[program.Chat] | None",
         "list[int]",
         "str",
-        "limpet.session.sync.SyncSession[program.Chat]",
+        "limpet.session.sync.verbs.SyncSession[program.Chat]",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Times for people: the moment, and how long ago it was or how far away it is."""
+"""Times for people: the timestamp, and how long ago or how far ahead it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def timed(at_us: int, now_us: int) -> str:
-    """As in `2026-05-01T10:00:00Z (3 h ago)`."""
+    """For example `2026-05-01T10:00:00Z (3 h ago)`."""
     moment = to_time(at_us).isoformat(timespec="seconds").replace("+00:00", "Z")
     return f"{moment} ({age(at_us, now_us)})"
 

@@ -1,8 +1,8 @@
 """The commands: doctor, verify, status, backup, restore, migrate.
 
-Each opens the store, calls one verb, shows its answer and ends with a code: 0 nothing is wrong,
+Each opens the store, calls one method, shows the result and exits with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
-store). A store that is not there is a mistake in its name; no command makes one but restore.
+store). A missing store is an error; only restore creates one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
-from limpet.session.migrate import MigrationPlan, apps_of
+from limpet.model.limits import PAGE_MAX
+from limpet.session.migrate import MigrationPlan
 from limpet.store.cursor import check_app
 from limpet.store.doctor import damage
 from limpet.store.open import (
@@ -40,24 +41,24 @@ T = TypeVar("T")
 
 FOUND: Final = 1
 _APPS_SHOWN: Final = 10
-# A line each, which \b keeps as they are. docs/cli.md has the same in its words.
+# \b keeps the line breaks. docs/cli.md describes the same codes.
 _CODES: Final = """\b
 Exit codes:
   0    nothing is wrong
   1    something was found
   2    the request is wrong
-  3    the session is not as needed
-  4    the store cannot serve
-  74   the answer could not be written
+  3    the session does not exist, or is not in the needed state
+  4    the store cannot serve the request
+  74   the output could not be written
   130  interrupted
-  141  the reader of the output went away
+  141  the reader of the output closed the pipe
 """
 
 app = typer.Typer(
     name="limpet",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Look after a store of sessions.",
+    help="Check, back up, restore and migrate a store of sessions.",
     epilog=_CODES,
     no_args_is_help=True,
     add_completion=False,
@@ -80,7 +81,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.
 def root(
     *,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version and end.", is_eager=True)
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True)
     ] = False,
 ) -> None:
     if version:
@@ -97,10 +98,10 @@ def doctor(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Examine a store, and say what to do about each finding.
+    """Check a store, and recommend a fix for each finding.
 
-    Verifies every session, then checks durability settings, versions, sizes and clocks. Changes
-    nothing, and may run while others write.
+    Verifies every session, then checks durability settings, versions, sizes and clocks. Read-only;
+    safe to run while other processes write.
     """
     screen = Screen(as_json=as_json)
 
@@ -128,7 +129,8 @@ def verify(
 ) -> None:
     """Check every session's hash chain, or one session's.
 
-    Also checks checksums, seqs, state and indexes. Changes nothing, and may run while others write.
+    Also checks checksums, seqs, state and indexes. Read-only; safe to run while other processes
+    write.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -155,10 +157,10 @@ def status(
     ] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show which sessions wait, which are leased, and to whom.
+    """Show which sessions are waiting, which are leased, and to whom.
 
     Counts all sessions and lists those that are leased, due or held back, the most urgent first.
-    Changes nothing, and may run while others write.
+    Read-only; safe to run while other processes write.
     """
     screen = Screen(as_json=as_json)
 
@@ -181,10 +183,10 @@ def backup(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Copy a SQLite store to a file, while it is in use.
+    """Copy a SQLite store to a file while it is in use.
 
-    The copy is of one instant, and appears whole or not at all. For PostgreSQL use pg_dump or
-    pg_basebackup.
+    The copy is a consistent snapshot, and appears complete or not at all. For PostgreSQL use
+    pg_dump or pg_basebackup.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -203,11 +205,11 @@ def backup(
 def restore(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The backup.")],
     url: Annotated[
-        str, typer.Argument(metavar="STORE", help="The file to restore to, as in support.db.")
+        str, typer.Argument(metavar="STORE", help="The file to restore to, such as support.db.")
     ],
     *,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite the store that is there.")
+        bool, typer.Option("--replace", help="Overwrite the existing store.")
     ] = False,
     damaged: Annotated[
         bool, typer.Option("--damaged", help="Restore even a damaged backup; exit with 1.")
@@ -245,7 +247,7 @@ def migrate(
         typer.Option(
             "--migrations",
             metavar="MODULE:NAME",
-            help="The MigrationRegistry, found from the working directory.",
+            help="The MigrationRegistry to apply.",
         ),
     ],
     state: Annotated[
@@ -265,15 +267,15 @@ def migrate(
     plan: Annotated[bool, typer.Option("--plan", help="Dry run: write nothing.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Migrate the sessions.")] = False,
     limit: Annotated[
-        int, typer.Option(min=1, help="List so many failing sessions of each kind; --json: all.")
+        int, typer.Option(min=1, help="List at most N failing sessions of each kind; --json: all.")
     ] = 20,
-    skip: Annotated[int, typer.Option(min=0, help="Skip so many of them first.")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="Skip the first N of them.")] = 0,
     as_json: Json = False,
 ) -> None:
     """Migrate typed state to a new schema version, in every session.
 
-    Choose --plan (dry run) or --apply. A session that cannot be migrated is reported and left as
-    it is. May be interrupted and run again.
+    Choose --plan (dry run) or --apply. A session that cannot be migrated is reported and left
+    unchanged. Safe to interrupt and run again.
     """
     screen = Screen(as_json=as_json)
     stuck = Stuck() if as_json else Stuck(skip, limit)
@@ -281,10 +283,10 @@ def migrate(
     async def run(lp: limpet.Limpet) -> MigrationPlan:
         if app_name is not None:
             await _refuse_unknown(lp, app_name)
-        elif not all_apps and len(apps := await apps_of(lp)) > 1:
+        elif not all_apps and len(apps := await _apps_of(lp)) > 1:
             raise InvalidInput(
                 f"this store has typed sessions of several apps: {_listed(apps)}. Choose one with "
-                "--app, or --all-apps if the registry is for all of them."
+                "--app, or pass --all-apps if the registry is for all of them."
             )
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
             return await lp.migrate(
@@ -298,9 +300,11 @@ def migrate(
 
     with screen.errors():
         if plan == apply:
-            raise InvalidInput("choose --plan (dry run) or --apply. Give one of the two.")
+            raise InvalidInput("choose --plan (dry run) or --apply. Pass one of the two.")
         if app_name is not None and all_apps:
-            raise InvalidInput("--app names one app and --all-apps takes all. Give one of the two.")
+            raise InvalidInput(
+                "--app selects one app, --all-apps selects all. Pass one of the two."
+            )
         with screen.foreign():
             migrations = named("--migrations", registry)
             state_type = None if state is None else named("--state", state)
@@ -310,7 +314,7 @@ def migrate(
 
 
 def _on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: bool = False) -> T:
-    """Open the store that is there, and work on it. `looking`: only to read it."""
+    """Open an existing store and work on it; with `looking`, read-only."""
 
     async def run(url: str) -> T:
         if not looking:
@@ -323,17 +327,29 @@ def _on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: boo
 
 
 def now_us() -> int:
-    """By which ages are told, and whether a lease has ended."""
+    """The time for showing ages and for deciding whether a lease has ended."""
     return time.time_ns() // 1_000
 
 
 async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
-    """Raise SessionNotFound for an app that has no session: a mistake in its name, most likely."""
+    """Raise SessionNotFound for an app without sessions: probably a misspelled name."""
     if (await lp.list(app=check_app(app_name), limit=1)).items:
         return
-    apps = await apps_of(lp, typed=False)
-    here = f"the sessions here are of {_listed(apps)}" if apps else "there is no session at all"
+    apps = await _apps_of(lp, typed=False)
+    here = f"this store has sessions of {_listed(apps)}" if apps else "this store has no sessions"
     raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
+
+
+async def _apps_of(lp: limpet.Limpet, *, typed: bool = True) -> list[str]:
+    """The apps that have sessions, or typed ones."""
+    found: set[str] = set()
+    cursor = None
+    while True:  # oldest first, which no write changes: each session is met once
+        page = await lp.list(reverse=False, limit=PAGE_MAX, cursor=cursor)
+        found.update([h.key.app for h in page.items if h.schema_version is not None or not typed])
+        cursor = page.cursor
+        if cursor is None:
+            return sorted(found)
 
 
 def _listed(apps: list[str]) -> str:
@@ -343,23 +359,23 @@ def _listed(apps: list[str]) -> str:
 
 @contextmanager
 def _named_by_options() -> Iterator[None]:
-    """Say of a session that is not there what can be done about it on a command line."""
+    """Give command-line advice for a session that does not exist."""
     try:
         yield
     except SessionNotFound as error:
         raise SessionNotFound(error.key, "Check --app, --user and --id") from error
     except (SessionDeleted, SessionErased) as error:
-        raise type(error)(error.key, "Nothing is left of it to be read") from error
+        raise type(error)(error.key, "Its events can no longer be read") from error
 
 
 def _path(text: str) -> Path:
-    """A file, which some write as a URL. Raises InvalidInput."""
+    """A path. Raises InvalidInput for a URL."""
     if text.startswith("sqlite://"):
-        raise InvalidInput(f"FILE is a path, not a URL. Write {sqlite_path(text)} for it.")
+        raise InvalidInput(f"FILE is a path, not a URL. Write {sqlite_path(text)} instead.")
     if "://" in text:
         raise InvalidInput(
-            f"FILE is a path, and {text.partition('://')[0]}:// begins a URL. "
-            "Write the path of a file, as in monday.db."
+            f"FILE is a path, and {text.partition('://')[0]}:// starts a URL. "
+            "Write the path of a file, such as monday.db."
         )
     return Path(text)
 
@@ -368,5 +384,5 @@ def _key(app_name: str | None, user: str | None, id_: str | None) -> limpet.Key 
     if app_name is None and user is None and id_ is None:
         return None
     if app_name is None or user is None or id_ is None:
-        raise InvalidInput("a session is named by --app, --user and --id together. Give all three.")
+        raise InvalidInput("a session is named by --app, --user and --id together. Pass all three.")
     return limpet.Key(app_name, user, id_)

@@ -1,7 +1,7 @@
-"""The group of commands, and what ends beside them: wrong usage, output that nobody takes.
+"""The command group, and the errors outside the commands: wrong usage, output that fails.
 
-A command tells its own errors. What happens before it begins, or while its answer is written, is
-told here in the same form and with a code of its own.
+A command reports its own errors. Errors before it starts, or while its output is written, are
+reported here in the same form and with their own exit codes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Commands(TyperGroup):
             self._main_in_json(given, *rest, **extra)
 
     def _main_in_json(self, given: list[str], *rest: Any, **extra: Any) -> None:
-        """The same, with wrong usage told as every other error is."""
+        """The same, with usage errors reported as JSON too."""
         screen = Screen(as_json=True)
         try:
             code = super().main(given, *rest, **{**extra, "standalone_mode": False})
@@ -48,14 +48,14 @@ class Commands(TyperGroup):
 
 
 class _Lost(Exception):
-    """The answer could not be written; no OSError, which others take for one of theirs."""
+    """The output could not be written. Not an OSError, so that nobody mistakes it for a store's."""
 
     def __init__(self, cause: OSError) -> None:
         self.cause = cause
 
 
 class _Output:
-    """The standard output, whose failures are told from those of a store."""
+    """Standard output whose failures cannot be confused with those of a store."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -78,7 +78,7 @@ class _Output:
 
 @contextmanager
 def _answering() -> Iterator[None]:
-    """Around everything that is printed: what is not taken is not called a finding."""
+    """Wraps all output, so that a failed write gets its own exit code."""
     stream = sys.stdout
     output: Any = _Output(stream)
     sys.stdout = output
@@ -93,8 +93,8 @@ def _answering() -> Iterator[None]:
             sys.exit(READER_GONE)
         reason = lost.cause.strerror or str(lost.cause)
         sys.stderr.write(
-            f"limpet: output.lost\n  the answer could not be written: {reason}. What was asked "
-            "for was done as far as it came: make room, or write elsewhere, and run it again.\n"
+            f"limpet: output.lost\n  the output could not be written: {reason}. The command ran "
+            "up to that point: free space, or write elsewhere, and run it again.\n"
         )
         sys.exit(OUTPUT_LOST)
     finally:
@@ -102,7 +102,7 @@ def _answering() -> Iterator[None]:
 
 
 def _let_go(stream: TextIO) -> None:
-    """What still waits to be written goes nowhere, instead of failing once more at the end."""
+    """Discard buffered output, so that it does not fail again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, stream.fileno())

@@ -1,4 +1,4 @@
-"""The entry of the `limpet` command, which must start even where its extra is not installed."""
+"""The entry point of the `limpet` command; it must start even without the extra `cli`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from limpet.errors import ExtraMissing
 
 
 def main() -> None:
-    """Run the command line, or say what is missing for it."""
+    """Run the command line, or say which package is missing."""
     try:
         from limpet.cli.app import app
     except ImportError as error:

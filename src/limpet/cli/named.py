@@ -1,4 +1,4 @@
-"""Objects of the user's own, by the names that are given on the command line: `module:name`."""
+"""Imports the user's objects that the command line names as `module:name`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from limpet.errors import InvalidInput, LimpetError
 
 
 def named(option: str, text: str) -> Any:
-    """What `module:name` names, imported as `python -m` would from the working directory.
+    """The object at `module:name`, imported from the working directory as `python -m` does.
 
-    Raises InvalidInput with what to do; an error of ours that the module raises is passed on.
+    Raises InvalidInput with advice. A LimpetError from the module passes through.
     """
     where, colon, name = text.partition(":")
     parts = name.split(".")
     if not colon or not all(part.isidentifier() for part in [*where.split("."), *parts]):
         raise InvalidInput(
-            f"{option} {text!r} names nothing. Write module:name, as in myapp.state:MIGRATIONS."
+            f"{option} {text!r} is not module:name. Write it like myapp.state:MIGRATIONS."
         )
     found: Any = _module(option, where)
     for part in parts:
@@ -29,8 +29,7 @@ def named(option: str, text: str) -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise InvalidInput(
-                f"{option}: the module {where} has no {name!r}. Give the name of what it defines, "
-                "spelled as it is there."
+                f"{option}: the module {where} has no {name!r}. Check the spelling of the name."
             ) from None
     return found
 
@@ -47,8 +46,8 @@ def _module(option: str, name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise InvalidInput(
-                f"{option}: there is no module {error.name!r} here or among the installed ones. "
-                "Go to the directory that it is in, or install its package."
+                f"{option}: the module {error.name!r} was not found. Change to the directory that "
+                "contains it, or install its package."
             ) from error
         raise _broken(option, name, error) from error
     except (Exception, SystemExit) as error:
@@ -56,11 +55,11 @@ def _module(option: str, name: str) -> ModuleType:
 
 
 def _broken(option: str, name: str, error: BaseException) -> InvalidInput:
-    """The module is there and raised: say what and where, since no traceback is shown."""
+    """The module exists but raised: name the error and the line, since no traceback is shown."""
     told = " ".join(traceback.format_exception_only(error)[-1].split()).rstrip(".")
     return InvalidInput(
-        f"{option}: the module {name} cannot be imported: {told} ({_place(error)}). Correct it "
-        f"until python -c 'import {name}' succeeds."
+        f"{option}: the module {name} cannot be imported: {told} ({_place(error)}). Fix it so that "
+        f"python -c 'import {name}' succeeds."
     )
 
 

@@ -1,7 +1,7 @@
-"""How answers are shown: tables on a terminal, plain lines in a pipe, JSON when asked for.
+"""Output of the commands: tables on a terminal, plain lines in a pipe, JSON with --json.
 
-Answers go to stdout, progress and errors to stderr; with --json both answers and errors are JSON
-on stdout and nothing else is printed.
+Results go to stdout, progress and errors to stderr. With --json both results and errors are JSON on
+stdout, and nothing else is printed.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from limpet.errors import BackupDamaged, InvalidInput, LimpetError
 from limpet.model.due import runnable_us
 from limpet.model.events import to_time
 from limpet.model.head import Head
-from limpet.model.keys import Key
 from limpet.session.migrate import MigrationOutcome, MigrationPlan
+from limpet.session.wire import error_form, key_form, report_form
 from limpet.store.doctor import damage, finding_line, plural, size
-from limpet.store.protocol import Check, Diagnosis, Finding, Report, Restored
+from limpet.store.protocol import Check, Diagnosis, Report, Restored
 from limpet.store.protocol import Progress as Callback
 
 _COLOURS: Final = {"ok": "green", "skipped": "dim", "warning": "yellow", "problem": "bold red"}
 _FINDINGS: Final = (
-    "What to do: keep a copy of the store. Then restore the whole of it from a backup that "
-    "verifies (limpet restore FILE STORE --replace); or, to lose nothing of the other sessions, "
-    "open that backup beside it and carry the state of the sessions named here over."
+    "What to do: keep a copy of the store. Then restore the whole store from a backup that "
+    "verifies (limpet restore FILE STORE --replace); or, to keep newer events of the other "
+    "sessions, open that backup and copy the state of the damaged sessions from it."
 )
-_ASIDE: Final = "What was there could not be closed and was not deleted: it is now"
+_ASIDE: Final = "The old store could not be closed and was kept as"
 _SHOWN_MAX: Final = 100
 
 INTERRUPTED: Final = 130  # as a shell reports a process that was interrupted
-_STOPPED: Final = "stopped before the end. Nothing is left half done: run the same command again."
+_STOPPED: Final = "stopped before the end. Nothing was half written: run the same command again."
 _INTERRUPTED: Final = (
-    "stopped before the end. What was migrated stays migrated, the rest is as it was: run the same "
-    "command again to go on."
+    "stopped before the end. Sessions already migrated stay migrated, the others are unchanged: "
+    "run the same command again to continue."
 )
 
 
 class Screen:
-    """Where one command says what it has to say."""
+    """The output of one command."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
@@ -67,7 +67,7 @@ class Screen:
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """An error of ours is told by its code and its words, and ends with its exit code."""
+        """Print a LimpetError with its code and message, and exit with its exit code."""
         try:
             yield
         except LimpetError as error:
@@ -79,13 +79,13 @@ class Screen:
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callback | None]:
-        """A bar on the terminal, for as long as the work takes; else nothing."""
+        """A progress bar on a terminal while the work lasts; otherwise nothing."""
         with self.steps(what) as (callback,):
             yield callback
 
     @contextmanager
     def steps(self, *whats: str) -> Iterator[tuple[Callback | None, ...]]:
-        """The same for work in several steps, each with a bar of its own from its beginning on."""
+        """The same for work in several steps, each with its own bar."""
         if self._json or not self._err.is_terminal:
             yield (None,) * len(whats)
             return
@@ -97,14 +97,14 @@ class Screen:
 
     @contextmanager
     def foreign(self) -> Iterator[None]:
-        """Around code that is not ours: what it prints is no answer, and where it ends is told."""
+        """Wraps the user's code: its prints go to stderr, and sys.exit becomes an error."""
         try:
             with redirect_stdout(sys.stderr):
                 yield
         except SystemExit as error:
             raise InvalidInput(
-                "a migration, or a module that it needs, ended the process (sys.exit). Let it "
-                "raise an exception instead."
+                "a migration, or a module that it imports, called sys.exit. Raise an exception "
+                "instead."
             ) from error
         except KeyboardInterrupt:
             self._tell("interrupted", _INTERRUPTED, retryable=True)
@@ -113,12 +113,12 @@ class Screen:
     # --- answers -------------------------------------------------------------------------------
 
     def diagnosis(self, found: Diagnosis, *, strict: bool) -> bool:
-        """Show it; whether all is well, by the measure that was asked for."""
+        """Show it. Returns whether all is well; with `strict`, warnings count."""
         counts = Counter(check.severity for check in found.checks)
         well = not counts["problem"] and not (strict and counts["warning"])
         if self._json:
             checks = [{**msgspec.to_builtins(c), "ok": c.ok} for c in found.checks]
-            self._write({"ok": well, "checks": checks, "verify": _report(found.report)})
+            self._write({"ok": well, "checks": checks, "verify": report_form(found.report)})
             return well
         if self._out.is_terminal:
             self._out.print(_table(found.checks))
@@ -135,7 +135,7 @@ class Screen:
 
     def report(self, report: Report) -> None:
         if self._json:
-            self._write(_report(report))
+            self._write(report_form(report))
             return
         for finding in report.findings:
             self._say(finding_line(finding), "problem")
@@ -162,7 +162,7 @@ class Screen:
             for line in _waiting_lines(found):
                 typer.echo(line)
         if found.left_off:
-            self._say(f"and {found.left_off:,} more; --limit shows more of them.", "skipped")
+            self._say(f"and {found.left_off:,} more; use --limit to show more.", "skipped")
 
     def backed_up(self, file: Path, report: Report | None, seconds: float) -> None:
         found = () if report is None else damage(report)
@@ -173,7 +173,7 @@ class Screen:
             self._say(finding_line(finding), "problem")
         told = f"backed up to {file}: {size(file.stat().st_size)} in {seconds:.1f} s; "
         if found:
-            told += f"{_verified(report)}. The copy is as damaged as the store. {_FINDINGS}"
+            told += f"{_verified(report)}. The copy has the same damage as the store. {_FINDINGS}"
         elif report is None:
             told += "not verified (--verify reads the copy back)."
         else:
@@ -211,9 +211,9 @@ class Screen:
         self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
 
     def error(self, error: LimpetError) -> None:
-        """Tell of an error by its code and its words."""
+        """Print an error with its code and message."""
         found = error.findings if isinstance(error, BackupDamaged) else ()
-        self._tell(error.code, str(error), retryable=error.retryable, findings=found)
+        self._tell(findings=found, **error_form(error))
 
     # --- private -------------------------------------------------------------------------------
 
@@ -246,7 +246,7 @@ def _stepping(bar: Progress, task: TaskID) -> Callback:
 
 
 def _verified(report: Report | None) -> str:
-    """What was read of a copy, and with what outcome."""
+    """What was read from a copy, and the result."""
     assert report is not None
     found = damage(report)
     read = f"{plural(report.sessions, 'session')}, {plural(report.events, 'event')}"
@@ -263,7 +263,7 @@ def _copied(file: Path, report: Report | None, seconds: float) -> dict[str, Any]
         return {"ok": True, **told, "verify": None}
     found = damage(report)
     sealed = len(report.findings) - len(found)
-    verify = {**_report(Report(report.sessions, report.events, found)), "sealed": sealed}
+    verify = {**report_form(Report(report.sessions, report.events, found)), "sealed": sealed}
     return {"ok": not found, **told, "verify": verify}
 
 
@@ -291,7 +291,7 @@ def _waiting_lines(found: Status) -> Iterator[str]:
 
 
 def _waits(head: Head, state: State, now_us: int) -> list[str]:
-    """Until when or since when a session waits, and whose lease it is about."""
+    """Since when or until when a session waits, and who holds or held its lease."""
     at = timed(runnable_us(head) or 0, now_us)
     if state == "leased":
         return [f"until {at}", f"leased to {head.worker} (fence {head.fence})"]
@@ -304,7 +304,7 @@ def _waits(head: Head, state: State, now_us: int) -> list[str]:
 
 def _waiting(head: Head, now_us: int) -> dict[str, Any]:
     return {
-        "session": _parts(head.key),
+        "session": key_form(head.key),
         "state": state_of(head, now_us),
         "pending": head.pending,
         "priority": head.priority,
@@ -336,24 +336,6 @@ def _lines(checks: tuple[Check, ...]) -> Iterator[str]:
             yield f"{'':<7}  {'':<{width}}  → {check.advice}"
 
 
-def _report(report: Report) -> dict[str, Any]:
-    return {
-        "ok": report.ok,
-        "sessions": report.sessions,
-        "events": report.events,
-        "findings": [_finding(finding) for finding in report.findings],
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "where": finding.where,
-        "problem": finding.problem,
-        "session": None if finding.key is None else _parts(finding.key),
-        "seq": finding.seq,
-    }
-
-
 def _fates(plan: MigrationPlan, stuck: Stuck) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("outcome")
@@ -381,7 +363,7 @@ def _fate_lines(plan: MigrationPlan, stuck: Stuck) -> Iterator[str]:
 
 
 def _listed(outcome: MigrationOutcome, stuck: Stuck) -> list[tuple[str, str]]:
-    """Sessions and reasons under an outcome: an example, or a page of what cannot be migrated."""
+    """Sessions and reasons of an outcome: an example, or a page of those that cannot migrate."""
     if outcome.ok:
         return [(str(outcome.key), outcome.reason)] if outcome.reason else []
     rows = [(str(key), reason) for key, reason in stuck.of(outcome.fate)]
@@ -395,9 +377,9 @@ def _migration_summary(plan: MigrationPlan) -> str:
     told = f"{plural(able, 'session')} of {plan.sessions:,} {verb} to schema {plan.target}"
     stuck = sum(outcome.sessions for outcome in plan.outcomes if not outcome.ok)
     if plan.applied:
-        left = f", {stuck:,} could not be and are as they were" if stuck else ""
+        left = f", {stuck:,} could not be migrated and are unchanged" if stuck else ""
     else:
-        left = (f", {stuck:,} cannot be" if stuck else "") + "; nothing was written"
+        left = (f", {stuck:,} cannot be migrated" if stuck else "") + "; nothing was written"
     return f"{'ok' if plan.ok else 'not ok'}: {told}{left}."
 
 
@@ -406,11 +388,7 @@ def _outcome(outcome: MigrationOutcome, stuck: Stuck) -> dict[str, Any]:
         "fate": outcome.fate,
         "ok": outcome.ok,
         "sessions": outcome.sessions,
-        "session": _parts(outcome.key),
+        "session": key_form(outcome.key),
         "reason": outcome.reason,
-        "named": [{**_parts(key), "reason": why} for key, why in stuck.of(outcome.fate)],
+        "named": [{**key_form(key), "reason": why} for key, why in stuck.of(outcome.fate)],
     }
-
-
-def _parts(key: Key) -> dict[str, str]:
-    return {"app": key.app, "user": key.user, "id": key.id}

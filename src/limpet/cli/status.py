@@ -1,7 +1,7 @@
-"""What a store's sessions are waiting for: counted, and the most urgent of them by name.
+"""What a store's sessions are waiting for: counts, and the most urgent sessions.
 
-Reads the heads page by page and keeps no more of them than are shown, so a store of any size takes
-the same memory. Whether a lease has ended is told by this machine's clock.
+Reads the heads page by page and keeps only those that are shown, so memory does not depend on the
+size of the store. This machine's clock decides whether a lease has ended.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ _STATES: Final[tuple[State, ...]] = get_args(State)
 
 
 class Status(msgspec.Struct):
-    """Counts at one moment. A session is in one state at most; in each it may have input."""
+    """Counts at one moment. A session is in at most one state; in any state it may have input."""
 
     now_us: int
     sessions: int = 0
-    pending: int = 0  # with input that was not processed yet
-    due: int = 0  # to be claimed now: input, a wake timer, or a lease that ended
+    pending: int = 0  # with unprocessed input
+    due: int = 0  # can be claimed now: input, a wake timer, or an ended lease
     leased: int = 0
-    held: int = 0  # given up by its worker, to be retried later
+    held: int = 0  # released by its worker, to be retried later
     shown: list[Head] = []  # by state, due ones as they would be claimed
 
     @property
     def left_off(self) -> int:
-        """How many that are in a state to be shown are not."""
+        """How many leased, due or held sessions are not shown."""
         return self.leased + self.due + self.held - len(self.shown)
 
     def add(self, heads: Iterable[Head], *, limit: int) -> None:
-        """Count some more sessions, and keep the most urgent of all."""
+        """Count more sessions, and keep the most urgent ones."""
         urgent = self.shown
         for head in heads:
             self.sessions += 1
@@ -58,8 +58,8 @@ class Status(msgspec.Struct):
 
 
 def state_of(head: Head, now_us: int) -> State:
-    """What becomes of it: somebody works on it, a worker that asks now may be given it, it is held
-    back until it is retried; or there is nothing to do now."""
+    """Whether the session is leased to a worker, can be claimed now, is held back for a retry, or
+    has nothing to do now."""
     if is_leased(head, now_us):
         return "leased"
     at_us = runnable_us(head)

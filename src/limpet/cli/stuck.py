@@ -1,4 +1,4 @@
-"""The sessions that cannot be migrated, as a command lists them: a page of each kind, or all."""
+"""The sessions that cannot be migrated, for the command's output: a page of each kind, or all."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from limpet.session.migrate import Fate
 
 
 class Stuck:
-    """Told of every one of them; keeps those from `skip` on, no more than `limit` of each fate."""
+    """Receives every such session; keeps at most `limit` of each fate, after the first `skip`."""
 
     def __init__(self, skip: int = 0, limit: int | None = None) -> None:
         self._skip, self._limit = skip, limit
@@ -15,7 +15,7 @@ class Stuck:
         self._kept: dict[Fate, list[tuple[Key, str]]] = {}
 
     def add(self, key: Key, fate: Fate, reason: str) -> None:
-        """Take one more, in the order in which the sessions were created."""
+        """Add one more session. They arrive in order of creation."""
         count = self._counts[fate] = self._counts.get(fate, 0) + 1
         if self._skip < count and (self._limit is None or count <= self._skip + self._limit):
             self._kept.setdefault(fate, []).append((key, reason))
@@ -25,9 +25,9 @@ class Stuck:
         return self._kept.get(fate, [])
 
     def more(self, fate: Fate) -> str:
-        """How many come behind the page, and how they are seen; empty if none do."""
+        """How many follow after the page, and how to see them; empty if none do."""
         end = self._skip + len(self.of(fate))
         left = self._counts.get(fate, 0) - end
         if left <= 0 or self._limit is None:
             return ""
-        return f"and {left:,} more: --skip {self._skip + self._limit} goes on, --json has all"
+        return f"and {left:,} more: --skip {self._skip + self._limit} continues, --json has all"

@@ -1,7 +1,7 @@
 """Every error Limpet raises, under one root.
 
     LimpetError
-    ├── InvalidInput        what was asked cannot be done as asked; nothing was changed
+    ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
     │   ├── InvalidEvent · ReservedType · ActorMissing
@@ -11,7 +11,7 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   └── SessionCorrupt · FollowerBehind
-    ├── StateError          stored state and what is asked of it do not agree
+    ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
     │   └── MigrationError  (of a session: a SessionError too)
@@ -19,14 +19,14 @@
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
     │       ├── MigrationFailed       SessionMigrationFailed · CheckpointMigrationFailed
     │       └── SchemaIncompatible    SessionSchemaIncompatible · CheckpointSchemaIncompatible
-    └── StoreError          the store cannot serve
+    └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         └── BackupRefused · BackupDamaged · ExtraMissing
 
-A class carries a stable `code`, whether the same call may succeed later (`retryable`), and what
-the doors answer (`status` for HTTP, `exit_code` for the command line). The message is built here,
-in one place, and ends with what to do next.
+Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
+`status` and a command-line `exit_code`. Messages are built in this package only and end with the
+next step.
 """
 
 from __future__ import annotations

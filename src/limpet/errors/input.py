@@ -1,4 +1,4 @@
-"""What was asked cannot be done as asked: nothing was changed, and repeating it cannot help."""
+"""The request itself is wrong. Nothing was changed, and repeating the call does not help."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from limpet.errors.root import LimpetError
 
 
 class InvalidInput(LimpetError, ValueError):
-    """The request itself is wrong: repeating it cannot help."""
+    """The request itself is wrong; repeating it does not help."""
 
     code = "input.invalid"
     status = 400
@@ -28,7 +28,7 @@ class InvalidKey(InvalidInput):
 
 
 def _without_secrets(url: str) -> str:
-    """A URL that may be shown: whatever it is, what looks like a password is left out."""
+    """The URL with anything that looks like a password removed."""
     url = re.sub(r"(?<=password=)[^&]*", "…", url)
     return re.sub(r"(?<=://)([^:@]*):.*@", r"\1:…@", url, flags=re.DOTALL)
 
@@ -62,10 +62,10 @@ class InvalidCursor(InvalidInput):
         self.of = of
         super().__init__(
             "the cursor is not one that this query returned. Pass page.cursor of the same "
-            "query unchanged, or None to begin again."
+            "query unchanged, or None to start again."
             if of == "page"
-            else "`after` is no position in the feed of this store. Pass change.position of a "
-            "change that was watched in it unchanged, or None to begin with the first event."
+            else "`after` is not a position in this store's feed. Pass entry.position from "
+            "lp.watch unchanged, or None to start with the first event."
         )
 
 
@@ -76,9 +76,9 @@ class PositionUnknown(InvalidInput):
     def __init__(self, position: str) -> None:
         self.position = position
         super().__init__(
-            f"this store never handed out the position {position!r}: it is of another store, or "
-            "the store was put back to an earlier time since. Watch from a position stored before "
-            "that time, or without one from the beginning."
+            f"this store never issued the position {position!r}: it belongs to another store, or "
+            "this store was restored to an earlier time. Watch from a position saved before that "
+            "time, or without one to start from the beginning."
         )
 
 
@@ -88,8 +88,8 @@ class InvalidValue(InvalidInput):
     def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = where, reason
         super().__init__(
-            f"{where} {reason}. Values are what JSON can hold without loss: None, bool, 64-bit "
-            "integers, finite floats, text, and lists and dicts of these."
+            f"{where} {reason}. Values must be what JSON can hold without loss: None, bool, "
+            "64-bit integers, finite floats, text, and lists and dicts of these."
         )
 
 
@@ -100,8 +100,8 @@ class EventTooLarge(InvalidInput):
     def __init__(self, size_bytes: int, bytes_max: int) -> None:
         self.size_bytes, self.bytes_max = size_bytes, bytes_max
         super().__init__(
-            f"the event takes {size_bytes:,} bytes and an event may take {bytes_max:,}. "
-            "Keep large payloads elsewhere and put a reference in the event."
+            f"the event takes {size_bytes:,} bytes; the limit is {bytes_max:,}. Keep large "
+            "payloads elsewhere and put a reference in the event."
         )
 
 
@@ -112,8 +112,8 @@ class CommitTooLarge(InvalidInput):
     def __init__(self, what: str, size: int, size_max: int) -> None:
         self.size, self.size_max = size, size_max
         super().__init__(
-            f"one commit holds {size:,} {what} and may hold {size_max:,}. Split it: each part is "
-            "still all or nothing."
+            f"the commit holds {size:,} {what}; the limit is {size_max:,}. Split it: each part "
+            "is still all or nothing."
         )
 
 
@@ -131,8 +131,8 @@ class ReservedType(InvalidInput):
     def __init__(self, type: str) -> None:
         self.type = type
         super().__init__(
-            f"events of type {type!r} are written by Limpet itself. Choose a type outside "
-            "session.*, state.* and audit.*, or call the verb that records this fact."
+            f"only Limpet writes events of type {type!r}. Choose a type outside session.*, "
+            "state.* and audit.*, or record the fact with s.record and limpet.facts."
         )
 
 
@@ -141,7 +141,7 @@ class ActorMissing(InvalidInput):
 
     def __init__(self) -> None:
         super().__init__(
-            "every event says who caused it. Pass actor='user:ada', or bind one once with "
+            "every event needs an actor: who caused it. Pass actor='user:ada', or bind one with "
             "lp.session(key, actor='agent:main')."
         )
 
@@ -160,8 +160,8 @@ class ScopeUnknown(InvalidInput):
     def __init__(self, name: str) -> None:
         self.name = name
         super().__init__(
-            f"the name {name!r} has a colon and names no scope. Begin it with app:, user: or "
-            "temp:, or leave the colon out for a field of the session's own."
+            f"the name {name!r} has an unknown scope prefix. Start it with app:, user: or temp:, "
+            "or remove the colon for a field of the session itself."
         )
 
 
@@ -171,8 +171,8 @@ class OpPathUnknown(InvalidInput):
     def __init__(self, path: str, missing: str) -> None:
         self.path, self.missing = path, missing
         super().__init__(
-            f"state has no {missing} on the way to {path}. An operation may create the last "
-            "name of its path, never the ones before it: set the parent first."
+            f"state has no {missing} on the path {path}. An operation can create only the last "
+            "name of its path: set the parent first."
         )
 
 
@@ -182,7 +182,7 @@ class OpTypeMismatch(InvalidInput):
     def __init__(self, op: str, path: str, expected: str, actual: str) -> None:
         self.op, self.path, self.expected, self.actual = op, path, expected, actual
         super().__init__(
-            f"{op} at {path} needs {expected} and found {actual}. Set a fitting value first, "
+            f"{op} at {path} needs {expected} but found {actual}. Set a matching value first, "
             "or use another operation."
         )
 
@@ -194,8 +194,8 @@ class NotPending(InvalidInput):
     def __init__(self, seq: int) -> None:
         self.seq = seq
         super().__init__(
-            f"event {seq} is not pending: it is no user.* event of this session, or it was "
-            "processed already. Read the session again and process what is pending."
+            f"event {seq} is not pending: it is not a user.* event of this session, or it was "
+            "already processed. Read s.pending() again and process those events."
         )
 
 
@@ -218,7 +218,7 @@ class FieldAccessDenied(InvalidInput):
         self.field, self.actor, self.allowed = field, actor, allowed
         super().__init__(
             f"{actor} may not write {field}: its class allows {', '.join(allowed) or 'nobody'}. "
-            "Let such an actor write it, or change the access that the class declares."
+            "Write it as one of these roles, or change the access that the class declares."
         )
 
 
@@ -228,7 +228,7 @@ class InvalidDiff(InvalidInput):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"this is no diff: {reason}. Pass the bytes that Diff.to_bytes gave, unchanged."
+            f"these bytes are not a diff: {reason}. Pass the bytes from Diff.to_bytes unchanged."
         )
 
 
@@ -239,6 +239,6 @@ class SchemaViolation(InvalidInput):
     def __init__(self, field: str, expected: str, actual: str) -> None:
         self.field, self.expected, self.actual = field, expected, actual
         super().__init__(
-            f"{field} must be {expected}; found {actual}. Give a value that fits, or change the "
+            f"{field} must be {expected}; found {actual}. Pass a matching value, or change the "
             "class that declares the state."
         )

@@ -1,4 +1,4 @@
-"""State cannot be brought to the version that the code expects."""
+"""Stored state cannot be migrated to the schema version that the code expects."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WRITER_OR_MIGRATION: Final = "Run the code that wrote it, or register a migrati
 
 
 class MigrationError(StateError):
-    """Stored state cannot be brought to the version that the code declares.
+    """Stored state cannot be migrated to the version that the code declares.
 
-    `category` is the stable name of the kind of failure. Each kind below comes in two flavours,
-    for the state of a session, which is a SessionError too, and that of a checkpoint; `of` chooses.
+    `category` is the stable name of the kind of failure. Each kind has two variants: one for a
+    session's state, which is also a SessionError, and one for a checkpoint's. `of` picks one.
     """
 
     code = "migration.error"
@@ -26,12 +26,12 @@ class MigrationError(StateError):
 
     @classmethod
     def of(cls, lifecycle: Lifecycle) -> type[Self]:
-        """This kind of error for one lifecycle."""
+        """The variant of this error for one lifecycle."""
         for flavour in cls.__subclasses__():
             if flavour.lifecycle == lifecycle:
                 return flavour
         raise InvalidInput(
-            f"{lifecycle!r} is no lifecycle that has state. Pass 'session' or 'checkpoint'."
+            f"{lifecycle!r} is not a lifecycle with state. Pass 'session' or 'checkpoint'."
         )
 
 
@@ -50,12 +50,13 @@ class MigrationMissing(MigrationError):
         self.registered_migrations_count = registered_migrations_count
         self.registry_description = registry_description
         super().__init__(
-            f"no way leads from schema {from_version} to {to_version} over the "
-            f"{registered_migrations_count:,} registered migrations, and nothing was changed. "
-            "Register the one that is missing; error.registry_description lists those there are."
+            f"no migration path leads from schema {from_version} to {to_version} "
+            f"(registered migrations: {registered_migrations_count:,}); nothing was changed. "
+            "Register the missing migration; error.registry_description lists the others."
             if registered_migrations_count
-            else f"no way leads from schema {from_version} to {to_version}: no migrations were "
-            "given, and nothing was changed. Pass migrations=registry beside the state_type."
+            else f"no migration path leads from schema {from_version} to {to_version}: no "
+            "migrations were given; nothing was changed. Pass migrations=registry with the "
+            "state_type."
         )
 
 
@@ -70,10 +71,10 @@ class MigrationAmbiguous(MigrationError):
         ways = "; or ".join(", ".join(f"{a} → {b}" for a, b in path) for path in paths)
         twice = len(set(paths)) < len(paths)
         super().__init__(
-            f"{from_version} → {to_version} is registered already. Keep one function for it."
+            f"{from_version} → {to_version} is already registered. Keep one function for it."
             if twice
-            else f"several ways lead from schema {from_version} to {to_version} and none is "
-            f"better: {ways}. Remove one of them, or register a shorter one."
+            else f"several equally good migration paths lead from schema {from_version} to "
+            f"{to_version}: {ways}. Remove one of them, or register a shorter one."
         )
 
 
@@ -86,9 +87,9 @@ class MigrationFailed(MigrationError):
         self.from_version, self.to_version = from_version, to_version
         self.step, self.reason = step, reason
         super().__init__(
-            f"on the way from schema {from_version} to {to_version} the migration "
-            f"{step[0]} → {step[1]} {reason}. No later one ran and the stored state is as it was: "
-            "correct the function, then load again."
+            f"migrating from schema {from_version} to {to_version}, the step "
+            f"{step[0]} → {step[1]} {reason}. No later step ran and the stored state is "
+            "unchanged: fix the function, then load again."
         )
 
 

@@ -1,4 +1,4 @@
-"""The root of every error, and what each of them carries."""
+"""The root of every error, and the attributes that each error has."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from limpet.errors.root import LimpetError
 
@@ -34,7 +34,7 @@ class SessionExists(SessionError):
 
     def __init__(self, key: object) -> None:
         self.key = key
-        super().__init__(f"session {key} exists already. Use lp.get, or lp.get_or_create.")
+        super().__init__(f"session {key} already exists. Use lp.get, or lp.get_or_create.")
 
 
 class SessionDeleted(SessionError):
@@ -43,7 +43,7 @@ class SessionDeleted(SessionError):
 
     def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
         self.key, self.advice = key, advice
-        super().__init__(f"session {key} was deleted and its key is not used again. {advice}.")
+        super().__init__(f"session {key} was deleted and its key cannot be reused. {advice}.")
 
 
 class SessionErased(SessionError):
@@ -52,18 +52,26 @@ class SessionErased(SessionError):
 
     def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
         self.key, self.advice = key, advice
-        super().__init__(f"session {key} was erased and its key is not used again. {advice}.")
+        super().__init__(f"session {key} was erased and its key cannot be reused. {advice}.")
+
+
+# What another writer changed first: the session's version, its schema, or one name in its state.
+ConflictOn: TypeAlias = Literal["session", "schema", "name"]
 
 
 class SessionConflict(SessionError):
     code = "session.conflict"
     retryable = True
 
-    def __init__(self, key: object, what: str, expected: object, actual: object) -> None:
-        self.key, self.what, self.expected, self.actual = key, what, expected, actual
+    def __init__(
+        self, key: object, on: ConflictOn, expected: object, actual: object, name: str | None = None
+    ) -> None:
+        self.key, self.on, self.name = key, on, name
+        self.expected, self.actual = expected, actual
         super().__init__(
-            f"{what} of {key} is at version {actual}, not {expected}: another writer was first. "
-            "Refresh, decide again and retry, or leave expect out to let the append rebase."
+            f"{name or f'the {on}'} of {key} is at version {actual}, not {expected}: another "
+            "writer was first. Refresh, decide again and retry, or leave expect out to let the "
+            "append rebase."
         )
 
 
@@ -72,10 +80,10 @@ class SessionFenced(SessionError):
 
     def __init__(self, key: object, fence: int, current: int) -> None:
         self.key, self.fence, self.current = key, fence, current
-        why = f"its fence is {current}" if fence != current else "its lease has ended"
+        why = f"the current fence is {current}" if fence != current else "its lease has ended"
         super().__init__(
-            f"fence {fence} no longer guards {key}: {why}. Another runner may hold the session; "
-            "stop, and claim it again before writing."
+            f"fence {fence} is no longer valid for {key}: {why}. Another worker may hold the "
+            "session; stop, and claim it again before writing."
         )
 
 
@@ -98,9 +106,9 @@ class SessionTyped(SessionError):
     def __init__(self, key: object, schema_version: str) -> None:
         self.key, self.schema_version = key, schema_version
         super().__init__(
-            f"session {key} has typed state of schema {schema_version}, and what would change it "
-            "was not checked against a State class; nothing was recorded. Open the session with "
-            "its state_type, or, to write past the class, with untyped=True."
+            f"session {key} has typed state (schema {schema_version}) and this change was not "
+            "checked against a State class; nothing was recorded. Open the session with its "
+            "state_type, or with untyped=True to bypass the class."
         )
 
 
@@ -110,7 +118,7 @@ class SessionNotLoaded(SessionError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(
-            f"{what} is not known: this handle has read nothing yet. Call await s.refresh() first."
+            f"{what} is not known: this handle is not loaded yet. Call await s.refresh() first."
         )
 
 
@@ -121,9 +129,9 @@ class SessionCorrupt(SessionError):
     def __init__(self, key: object, reason: str) -> None:
         self.key, self.reason = key, reason
         super().__init__(
-            f"stored data of session {key} is damaged: {reason}. Run lp.verify for the whole "
-            "picture, then restore the store from a backup, or open the backup beside it and "
-            "carry the session's state over."
+            f"stored data of session {key} is damaged: {reason}. Run lp.verify for details, then "
+            "restore the store from a backup, or open the backup and copy the session's state "
+            "from it."
         )
 
 
@@ -134,6 +142,6 @@ class FollowerBehind(SessionError):
     def __init__(self, after: int, waiting_max: int) -> None:
         self.after, self.waiting_max = after, waiting_max
         super().__init__(
-            f"more than {waiting_max:,} partial events waited for this follower and it was cut "
-            f"off. No recorded event is lost: go on with s.follow(after={after})."
+            f"this follower had more than {waiting_max:,} unread partial events and was "
+            f"disconnected. No recorded event is lost: continue with s.follow(after={after})."
         )

@@ -1,4 +1,4 @@
-"""Stored state and what is asked of it do not agree."""
+"""Stored state does not match what the call needs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from limpet.errors.root import LimpetError
 
 
 class StateError(LimpetError):
-    """Stored state and what is asked of it do not agree."""
+    """Stored state does not match what the call needs."""
 
     code = "state.error"
     status = 409
@@ -19,7 +19,7 @@ class DiffMismatch(StateError):
     def __init__(self, path: str, expected: str, actual: str) -> None:
         self.path, self.expected, self.actual = path, expected, actual
         super().__init__(
-            f"the diff expects {expected} at {path} and found {actual}; nothing was changed. "
+            f"the diff expects {expected} at {path} but found {actual}; nothing was changed. "
             "Apply it to the value it was made from, or merge the two."
         )
 
@@ -32,8 +32,8 @@ class MergeConflict(StateError):
         named = ", ".join(places[:5])
         more = f" and {len(places) - 5:,} more" if len(places) > 5 else ""
         super().__init__(
-            f"both sides changed {named}{more}. Decide these places and merge again, or give them "
-            "a policy."
+            f"both sides changed {named}{more}. Resolve these places and merge again, or give "
+            "them a policy."
         )
 
 
@@ -44,9 +44,9 @@ class ScopeFull(StateError):
         self.app, self.user, self.what, self.size, self.size_max = app, user, what, size, size_max
         whose = f"user {user!r} of app {app!r}" if user else f"app {app!r}"
         super().__init__(
-            f"{whose} would have {size:,} {what} that its sessions share and may have "
-            f"{size_max:,}; nothing was written. Delete {'user' if user else 'app'}: names that "
-            "are not needed, use one name again, or keep the values in a session's own fields."
+            f"{whose} would have {size:,} shared {what}; the limit is {size_max:,}. Nothing was "
+            f"written. Delete {'user' if user else 'app'}: names that are not needed, reuse a "
+            "name, or keep the values in a session's own fields."
         )
 
 
@@ -57,8 +57,8 @@ class IntegrityViolation(StateError):
     def __init__(self, what: str, expected: str, computed: str) -> None:
         self.what, self.expected, self.computed = what, expected, computed
         super().__init__(
-            f"{what} is damaged: its checksum should be {expected} and is {computed}. Use another "
-            "copy, or have it written again from its source."
+            f"{what} is damaged: its checksum should be {expected} but is {computed}. Use another "
+            "copy, or write it again from its source."
         )
 
 
@@ -69,7 +69,8 @@ class InvalidEnvelope(StateError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"these bytes are no envelope: {reason}. Pass the bytes of envelope.encode unchanged."
+            f"these bytes are not an envelope: {reason}. Pass the bytes from envelope.encode "
+            "unchanged."
         )
 
 
@@ -79,6 +80,6 @@ class EnvelopeNewer(StateError):
     def __init__(self, found: int, known: int) -> None:
         self.found, self.known = found, known
         super().__init__(
-            f"the envelope has format {found} and this release knows {known}. Upgrade limpet to "
-            "read it."
+            f"the envelope has format {found}; this release reads up to {known}. Upgrade limpet "
+            "to read it."
         )

@@ -1,4 +1,4 @@
-"""The store cannot serve."""
+"""The store cannot serve the call."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from limpet.errors.root import LimpetError
 
 
 class StoreError(LimpetError):
-    """The store cannot serve the call; the session is as it was."""
+    """The store cannot serve the call; the session is unchanged."""
 
     code = "store.error"
     status = 503
     exit_code = 4
-    # The ids under which drafts were sent. Whether or not they were recorded, sending them again
-    # with these ids never doubles them.
+    # The ids of the drafts that were sent. Sending them again with these ids never records them
+    # twice, whether or not the first attempt was recorded.
     ids: tuple[str, ...] = ()
 
 
@@ -38,8 +38,8 @@ class StoreForked(StoreError):
         )
 
 
-_HELD: Final = "another process holds it and did not let go in time"
-_LET_GO: Final = "if it stays so, end the process that keeps a transaction open"
+_HELD: Final = "another process holds the write lock and did not release it in time"
+_LET_GO: Final = "if this persists, end the process that keeps a transaction open"
 
 
 class StoreBusy(StoreError):
@@ -77,17 +77,16 @@ class StoreReadOnly(StoreError):
         super().__init__(f"{where} cannot be written: {advice}.")
 
 
-# What a store was asked to do, by what a failure leaves open: events that may be recorded, a
-# session that may be made, a change that may be made again (a deletion, a release), a lease that
-# may be given; or nothing.
+# What the store was asked to do, which decides what is unknown after a failure: whether events were
+# recorded, a session was created, a change was made (a deletion, a release) or a lease was granted.
+# After a read nothing is unknown.
 Asked: TypeAlias = Literal["write", "create", "change", "lease", "read"]
 _OPEN: Final[dict[Asked, str]] = {
-    "write": "What was acknowledged before is safe. Whether this write was recorded is not known: "
-    "send it again under the same id (error.ids), never doubled",
-    "create": "Whether the session was made is not known: lp.get_or_create with its id finds it or "
-    "makes it",
-    "change": "Whether this was done is not known: call again, which does no harm",
-    "lease": "A lease may have been given, which ends by itself. Try again",
+    "write": "Earlier acknowledged writes are safe. Whether this write was recorded is unknown: "
+    "send it again with the same id (error.ids); it is never recorded twice",
+    "create": "Whether the session was created is unknown: call lp.get_or_create with its id",
+    "change": "Whether the change was made is unknown: calling again is safe",
+    "lease": "A lease may have been granted; it expires by itself. Try again",
     "read": "Nothing was written. Try again",
 }
 
@@ -124,11 +123,11 @@ class BackupDamaged(StoreError):
 
     def __init__(self, where: str, findings: tuple[str, ...]) -> None:
         self.where, self.findings = where, findings
-        more = f", and {len(findings) - 1:,} findings more" if len(findings) > 1 else ""
+        more = f", and {len(findings) - 1:,} more findings" if len(findings) > 1 else ""
         super().__init__(
-            f"{where} is not as it was written, and nothing was replaced: {findings[0]}{more}. "
-            "Restore another backup; or take this one as it is (damaged=True, or --damaged on the "
-            "command line): sessions that are not named are whole."
+            f"{where} is damaged, and nothing was replaced: {findings[0]}{more}. Restore another "
+            "backup, or restore this one anyway (damaged=True, or --damaged on the command line): "
+            "sessions that are not named are intact."
         )
 
 
@@ -137,9 +136,7 @@ class StoreForeign(StoreError):
 
     def __init__(self, where: str, advice: str = "Choose another path or another database") -> None:
         self.where, self.advice = where, advice
-        super().__init__(
-            f"{where} is not a Limpet database: what is there was made by something else. {advice}."
-        )
+        super().__init__(f"{where} is not a Limpet database: another program created it. {advice}.")
 
 
 class StoreNewer(StoreError):
@@ -148,8 +145,8 @@ class StoreNewer(StoreError):
     def __init__(self, where: str, found: int, known: int) -> None:
         self.where, self.found, self.known = where, found, known
         super().__init__(
-            f"{where} has schema {found} and this release knows {known}. Upgrade limpet; "
-            "nothing was changed."
+            f"{where} has schema {found}; this release supports up to {known}. Nothing was "
+            "changed. Upgrade limpet."
         )
 
 
@@ -159,9 +156,9 @@ class StoreOlder(StoreError):
     def __init__(self, where: str, found: int, known: int) -> None:
         self.where, self.found, self.known = where, found, known
         super().__init__(
-            f"{where} has schema {found} and this release works on {known}; nothing was changed, "
-            "because this command only looks. Use the release that wrote it, or start your "
-            "application with this one, which brings the schema forward."
+            f"{where} has schema {found}; this release needs {known}. This command is read-only "
+            "and changed nothing. Use the release that wrote the store, or start your application "
+            "with this release, which migrates the schema."
         )
 
 

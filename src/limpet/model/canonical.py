@@ -1,4 +1,4 @@
-"""The canonical encoding: equal values, equal bytes; the checksum taken over it, and sameness.
+"""The canonical encoding: equal values give equal bytes. Also its checksum, and sameness.
 
 JSON in UTF-8 without white space, names sorted by code point. Integers and floats keep their
 kind (1 and 1.0 are different values), floats are written in the shortest form that reads back.
@@ -22,12 +22,12 @@ SCALARS: Final = frozenset((str, int, float, bool, type(None)))
 
 
 def checksum(fields: Any) -> bytes:
-    """SHA-256 of the canonical encoding: what a snapshot's state must still amount to."""
+    """SHA-256 of the canonical encoding. A snapshot's state must still match it."""
     return hashlib.sha256(canonical(fields)).digest()
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values have the same canonical encoding. ABSENT is the same as itself only."""
+    """Whether two values have the same canonical encoding. ABSENT equals only itself."""
     if a is b:
         return True
     kind = type(a)

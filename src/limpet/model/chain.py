@@ -1,12 +1,12 @@
-"""The chain: each event's link covers the one before it, so history cannot be changed unseen.
+"""The hash chain: each event's link covers the link before it, so any change to history shows.
 
     header = SHA-256(canonical [id, type, actor, cause, invocation_id, correlation_id, wake_id])
     body   = SHA-256(salt ‖ encoded body), before compression and sealing
     link   = SHA-256(previous link ‖ seq ‖ at in µs ‖ header ‖ body)
 
-Numbers are 8 bytes, big-endian. A store in SQL can compute links; headers verify without keys; a
-body may be recompressed, resealed or erased and the chain holds, and the salt, gone with it, keeps
-a short erased body from being guessed.
+Numbers are 8 bytes, big-endian. A store can compute links in SQL. Headers verify without keys. A
+body may be recompressed, resealed or erased without breaking the chain; the salt is erased with it,
+so a short erased body cannot be guessed from its digest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SALT_BYTES: Final = 16
 
 
 def genesis(uid: str) -> bytes:
-    """The link before the first: bound to the session, so chains cannot be exchanged."""
+    """The link before the first one. It depends on the session, so chains cannot be swapped."""
     return sha256(b"limpet\x00" + uid.encode()).digest()
 
 

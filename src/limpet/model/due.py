@@ -1,4 +1,4 @@
-"""Due: when a session next wants attention. Folds of the head, so no scheduler can disagree."""
+"""Due: when a session next needs attention, computed from its head alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from limpet.model.head import Head
 
 
 def runnable_us(head: Head) -> int | None:
-    """Since or at which microsecond there is something to run: pending input, or a wake timer.
+    """When the session is runnable, in microseconds: since its input, or at its wake timer.
 
-    While it is leased: the lease's end, so that a session whose worker died is due like any other.
-    While it is held back: when it is to be tried again.
+    While it is leased, this is the end of the lease, so a session whose worker died becomes due
+    like any other. While it is held back, this is the time of the retry.
     """
     if head.lease_us is not None:
         return head.lease_us
@@ -21,7 +21,7 @@ def runnable_us(head: Head) -> int | None:
 
 
 def deadline_us(head: Head) -> int | None:
-    """At which microsecond the session is to be ended, if ever."""
+    """When the session should end, in microseconds, or None."""
     return first_us(head, "deadline")
 
 

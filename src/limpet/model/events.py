@@ -1,8 +1,8 @@
-"""Events and drafts: what happened, and what is proposed to have happened.
+"""Events and drafts: what happened, and what a caller proposes to record.
 
-A draft becomes a `Prepared` (walked, encoded, given an id) before it meets a store, and an Event
-once the store has given it its seq, its time and its link. A Commit is what a store is asked to
-record: several drafts for one session, on a condition.
+A draft becomes a `Prepared` (checked, encoded, given an id) before a store sees it, and an Event
+once the store has assigned its seq, time and link. A Commit is a request to a store: drafts for one
+session, with conditions.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     type: str
     actor: str
     at_us: int
-    # None if the event is damaged. `| Any` lets a type checker pass event.data["text"] without a
-    # check for that in every place, and pass the check where it is made.
+    # None if the event is damaged. `| Any` lets a type checker accept event.data["text"] without
+    # an explicit check, and also accept the check where there is one.
     data: FrozenDict | Any
     ops: tuple[op.Op, ...] = ()
     cause: str | None = None  # id of the event this one answers
@@ -89,9 +89,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     link: bytes = b""
     partial: bool = False
     damage: str | None = None  # why the stored body could not be read; data is None then
-    # This write returned what was recorded under the draft's id before. Says something of the
-    # answer, not of the event: it is not stored, no reader sees it, and two events that differ in
-    # it alone are equal.
+    # This write returned the event that was recorded earlier under the draft's id. It describes the
+    # answer, not the event: it is not stored, readers never see it, and equality ignores it.
     repeated: bool = False
 
     def __eq__(self, other: object) -> bool:
@@ -114,8 +113,8 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A proposed event. set, merge, add, inc and delete are short for ops on top-level names,
-    applied in that order, then `ops`."""
+    """A proposed event. set, merge, add, inc and delete are short forms of ops on top-level
+    names, applied in that order, followed by `ops`."""
 
     type: str
     data: Mapping[str, Any] = {}
@@ -134,18 +133,18 @@ class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class Fact(Draft, frozen=True, gc=False, kw_only=True):
-    """A draft of a reserved event, as its constructor in `facts` makes it: checked."""
+    """A checked draft of a reserved event, made by a constructor in `facts`."""
 
 
 class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """The part of an event that is compressed and sealed: what was said and what it changed."""
+    """The part of an event that is compressed and sealed: its data and its ops."""
 
     data: dict[str, Any]
     ops: tuple[op.Op, ...] = ()
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
-    """A draft that no store need look at again: checked, encoded, decoded, hashed."""
+    """A draft that is checked, encoded, decoded and hashed. Stores do not check it again."""
 
     id: str
     given: bool  # the caller chose the id, so it may have been recorded before
@@ -165,15 +164,15 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
 
 
 class Commit(msgspec.Struct, frozen=True, gc=False):
-    """Drafts for one session, on conditions. No condition: they rebase onto what is there."""
+    """Drafts for one session, with conditions. Without any they rebase onto the newest state."""
 
     key: Key
     drafts: tuple[Prepared, ...]
     expect: int | None = None  # the session's version; 0 with session.created: make it
     fence: int | None = None  # the fence its runner holds
     guards: Mapping[str, int] = {}  # names in state, and the version each must still have
-    schema: str | msgspec.UnsetType | None = msgspec.UNSET  # of the state it was made for
-    classless: bool = False  # no State class saw it: it changes no fields of typed state
+    schema: str | msgspec.UnsetType | None = msgspec.UNSET  # the schema version it was made for
+    classless: bool = False  # not checked by a State class: must not change fields of typed state
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode
@@ -195,7 +194,7 @@ def _frozen(body: Body) -> Body:
 def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     """Check and encode a draft. `id` is used when the draft has none, `actor` likewise.
 
-    Raises InvalidInput; what it returns can be recorded without another look at its form.
+    Raises InvalidInput. The result can be recorded without further checks of its form.
     """
     actor = actor if draft.actor is None else draft.actor
     _check_names(draft, actor)
@@ -232,7 +231,7 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
 
 
 def collect_ops(draft: Draft) -> list[op.Op]:
-    """All of a draft's operations in the order they apply, each checked for its form."""
+    """All operations of a draft in the order they apply, each checked for its form."""
     data = draft.data
     for name, given in zip(_SUGAR, (draft.set, draft.merge, draft.add, draft.inc), strict=True):
         if type(given) is not dict and not isinstance(given, Mapping):
@@ -262,7 +261,7 @@ def collect_ops(draft: Draft) -> list[op.Op]:
 def _without_temporary(
     ops: list[op.Op], data: Mapping[str, Any]
 ) -> tuple[list[op.Op], tuple[op.PlainOp, ...]]:
-    """Part the temp: operations from the rest. Their values are checked like all others."""
+    """Separate the temp: operations from the rest. Their values are checked like all others."""
     temp = tuple(o for o in ops if op.scope_of(str(o.path[0])) == "temp")
     if not temp:
         return ops, ()
@@ -286,7 +285,7 @@ def _encode(data: Mapping[str, Any], ops: tuple[op.Op, ...]) -> tuple[bytes, Bod
 
 
 def _is_flat(data: dict[str, Any], ops: tuple[op.Op, ...]) -> bool:
-    """Whether everything in the body is immutable and read back as it is: nothing to copy."""
+    """Whether everything in the body is immutable and reads back unchanged: nothing to copy."""
     for o in ops:
         if type(o) is not op.Set or len(o.path) != 1 or not is_exact(o.value):
             return False
@@ -294,7 +293,7 @@ def _is_flat(data: dict[str, Any], ops: tuple[op.Op, ...]) -> bool:
 
 
 def _settled(data: Any, ops: tuple[op.Op, ...]) -> Body:
-    """The slow walk: the same body in plain values, or the exact reason why it cannot be stored."""
+    """The slow path: the same body in plain values, or the exact reason why it cannot be stored."""
     if not isinstance(data, Mapping):
         raise InvalidValue("data", unfitting(data, "not a dict"))
     settled: list[op.Op] = []
@@ -326,7 +325,7 @@ def _check_names(draft: Draft, actor: str | None) -> None:
     if actor is None:
         raise ActorMissing
     if reason := unfit(actor, ACTOR_CHARS_MAX):
-        raise InvalidEvent(f"its actor {reason}; name who acts, as in actor='agent:main'")
+        raise InvalidEvent(f"its actor {reason}; name who acts, for example actor='agent:main'")
     ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
     if ids == _NO_IDS:
         return
@@ -368,7 +367,7 @@ def _add(name: str, items: Sequence[Any], data: Any) -> list[op.Op]:
 
 
 def _reference(value: Any, data: Any) -> op.Path | None:
-    """Where the very object `value` stands in `data`, if storing it once is worth a reference."""
+    """The path of the object `value` itself in `data`, if a reference saves space."""
     if isinstance(value, str):
         if len(value) < _REFER_CHARS_MIN:
             return None

@@ -1,7 +1,7 @@
-"""Fold: a session's state and head as what its events amount to.
+"""Fold: a session's state and head, computed from its events.
 
-`record` is the only place where a prepared draft becomes an event; `replay` reads events back into
-the same fold. Every store calls these and none has its own idea of state.
+`record` is the only place where a prepared draft becomes an event; `replay` folds stored events
+again. Every store calls these two and computes state in no other way.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     head: Head
     fields: FrozenDict = EMPTY
     versions: FrozenDict = EMPTY
-    damaged: tuple[int, ...] = ()  # seqs that could not be read: what they did is missing here
+    damaged: tuple[int, ...] = ()  # seqs that could not be read: their changes are missing here
 
 
 class ScopeValue(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class ScopeValue(msgspec.Struct, frozen=True, gc=False):
     version: int
     value: Any
     deleted: bool = False
-    damage: str | None = None  # why the stored value could not be read; there is none then
+    damage: str | None = None  # why the stored value could not be read; there is no value then
 
 
 class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
@@ -52,7 +52,7 @@ class ScopeWrite(msgspec.Struct, frozen=True, gc=False):
 
 
 class Recorded(msgspec.Struct, frozen=True, gc=False):
-    """An event with the draft it was made of and the bytes a store keeps of it."""
+    """An event, the draft it was made from, and the bytes that a store keeps."""
 
     event: Event
     draft: Prepared
@@ -65,10 +65,10 @@ class Recorded(msgspec.Struct, frozen=True, gc=False):
 
 
 def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold, Recorded]:
-    """Give the draft its seq, time and link, and fold it in.
+    """Assign the draft its seq, time and link, and fold it in.
 
-    Session ops are checked on the fold as they are applied; scope ops are the caller's (see
-    `scope_writes`). Raises InvalidInput and leaves nothing behind.
+    Session ops are checked on the fold as they are applied. The caller applies scope ops (see
+    `scope_writes`). Raises InvalidInput and changes nothing.
     """
     before = fold.head
     seq = before.version + 1
@@ -98,7 +98,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
 
 
 def replay(fold: Fold, event: Event) -> Fold:
-    """The fold after an event read back. A damaged one moves the head, not the state."""
+    """The fold after one stored event. A damaged event moves the head, not the state."""
     data = EMPTY if event.data is None else event.data
     after = head.advance(fold.head, event.type, data, event.at_us, event.link)
     plain = tuple(ops.resolve(op, data) for op in event.ops)
@@ -106,8 +106,8 @@ def replay(fold: Fold, event: Event) -> Fold:
 
 
 def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
-    """Replay whatever can be replayed; False if the event is damaged, or does not fit because an
-    earlier one is. One bad event must not make a session unreadable."""
+    """Replay what can be replayed; False if the event is damaged, or does not apply because an
+    earlier one is damaged. One bad event must not make a session unreadable."""
     try:
         return replay(fold, event), event.damage is None
     except (InvalidInput, LookupError, TypeError, ValueError, AttributeError):
@@ -146,7 +146,7 @@ def scope_ops(draft: Prepared, app: str, user: str) -> list[tuple[ScopeKey, ops.
 
 
 def scope_next(key: ScopeKey, before: ScopeValue | None, op: ops.PlainOp) -> ScopeValue:
-    """The next version of a scope name. Raises InvalidInput if the op does not fit its value."""
+    """The next version of a scope name. Raises InvalidInput if the op does not match its value."""
     name = key[2]
     fields, version = EMPTY, 1
     if before is not None:

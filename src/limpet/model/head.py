@@ -1,7 +1,7 @@
-"""The head: the row that says where a session stands, folded from its events.
+"""The head: one row that summarizes a session, folded from its events.
 
-Nobody keeps labels, timers or pending inputs: they follow from the log. The facts that change them
-have a module each in `facts`; the table below says which event is folded by which.
+Labels, timers and pending inputs are never written on their own: they follow from the log. Each
+fact that changes them has a module in `facts`; the table below maps event types to those modules.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _BOUNDS: Final[Mapping[str, Bound]] = {
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """Where a session stands. `version` is the seq of its last event."""
+    """The summary of a session. `version` is the seq of its last event."""
 
     key: Key
-    uid: str  # this session for ever, whatever its key: the id of its first event
+    uid: str  # the id of the first event; identifies this session, never reused
     version: int
     link: bytes
     created_us: int
@@ -52,8 +52,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     pending_us: int | None = None  # since when they wait: the first came, or others were processed
     timers: Mapping[str, timers.Timer] = EMPTY
     priority: int = 0  # the higher is claimed first
-    schema_version: str | None = None  # of typed state; None: never typed
-    # Not folded, and no part of the log: who may run it.
+    schema_version: str | None = None  # of typed state; None if never typed
+    # Not folded and not part of the log: who may run the session.
     fence: int = 0  # the number of the last lease
     lease_us: int | None = None  # until when it is leased; without a worker: held back until then
     worker: str | None = None  # to whom
@@ -69,7 +69,7 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def deleted_at(self) -> datetime | None:
-        """When the session was deleted; None of a living one."""
+        """When the session was deleted; None for a live session."""
         return None if self.deleted_us is None else to_time(self.deleted_us)
 
 
@@ -92,11 +92,11 @@ def advance(
     link: bytes,
     now_us: int | None = None,
 ) -> Head:
-    """The head after one more event. Total: whatever the event, there is a next head.
+    """The head after one more event. Total: every event gives a next head.
 
-    `now_us` is the clock at its recording, for which `at_us` stands when it is read back. The two
-    differ where the clock was set back behind the event before: input waits from the clock's time
-    on, not from the log's, or it would be due only when the clock has caught up.
+    `now_us` is the clock's time at recording; on replay `at_us` stands in for it. They differ if
+    the clock was set back to before the previous event. Input then waits from the clock's time, not
+    the event's; otherwise it would become due only when the clock has caught up.
     """
     due_us = at_us if now_us is None else now_us
     if is_input(type):
@@ -129,7 +129,7 @@ def advance(
 
 
 def check_bounds(head: Head, type: str) -> None:
-    """Raise InvalidEvent if an event of this type leaves a head that is past a bound."""
+    """Raise InvalidEvent if an event of this type leaves the head over a limit."""
     bound = _BOUNDS.get(type)
     if bound is not None:
         bound(head)

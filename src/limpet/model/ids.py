@@ -1,9 +1,9 @@
-"""Ids: UUID version 7, made from time and pooled randomness that arrive as arguments.
+"""Ids: UUID version 7, made from a time and random bytes that are passed in.
 
 48 bits of milliseconds, 12 of a counter within them, 62 of noise (RFC 9562).
 
-Ids made by one pool sort in the order they were made, even within a millisecond and when the
-clock steps back. Randomness is drawn in large blocks: one system call per id costs more than the
+Ids from one pool sort in the order they were made, even within a millisecond and when the clock
+steps back. Random bytes are read in large blocks: one system call per id would cost more than the
 rest of an append.
 """
 
@@ -19,7 +19,7 @@ _VARIANT: Final = {f"{digit:x}": f"{digit & 3 | 8:x}" for digit in range(16)}
 
 
 class Entropy:
-    """Random bytes handed out from a block. One owner, one thread, one process: never shared."""
+    """Random bytes from a block. One owner, one thread, one process: never shared."""
 
     __slots__ = ("_at", "_block", "_draw")
 
@@ -40,7 +40,7 @@ class Entropy:
 
 
 class Ids:
-    """A source of UUIDv7 texts that only grow."""
+    """A source of UUIDv7 texts in ascending order."""
 
     __slots__ = ("_counter", "_entropy", "_last_ms", "_now_ms", "_prefix")
 
@@ -63,7 +63,7 @@ class Ids:
 
 
 def uuid7(at_ms: int, counter: int, noise: bytes) -> str:
-    """The id of a moment, a count within it, and eight bytes of noise."""
+    """The id for a millisecond, a counter within it, and eight random bytes."""
     return _text(_prefix(at_ms), counter, noise)
 
 

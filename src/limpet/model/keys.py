@@ -1,4 +1,4 @@
-"""The key that names a session, and the rules for every short text that becomes a column."""
+"""The key that names a session, and the rules for short texts that are stored in columns."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from limpet.errors import InvalidKey
 from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 
 # Control characters (NUL among them) break logs, terminals and PostgreSQL text; lone surrogates
-# cannot be encoded. Neither is ever meant.
+# cannot be encoded. Neither is ever intended.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True):
-    """app, user and id together name one session, for ever."""
+    """app, user and id together name one session. A key is never reused."""
 
     app: str
     user: str

@@ -1,8 +1,8 @@
-"""Leases: who may run a session, until when, and the fence that tells the present one from former.
+"""Leases: who may run a session, until when, and the fence that identifies the current lease.
 
-A lease is no event and changes no version: it says who may write as the runner, not what
-happened. Its number, the fence, only grows, so a commit that carries an old one is known whenever
-it arrives.
+A lease is not an event and does not change the version: it says who may write as the runner, not
+what happened. Its number, the fence, only grows, so a commit with an old fence is always
+recognized.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     worker: str
     fence: int
     until_us: int
-    lease_seconds: float = 30  # for how long it was given: what renewing it gives again
-    claimed_us: int = 0  # when it was given, by the store's clock; renewing keeps it
+    lease_seconds: float = 30  # the length it was granted for; renewing grants it again
+    claimed_us: int = 0  # when it was granted, by the store's clock; renewing keeps it
     reasons: Reasons = NONE  # what made the session due then
-    lock: bool = False  # it was acquired by name, due or not
+    lock: bool = False  # acquired by key with acquire_lock, due or not
 
     @property
     def until(self) -> datetime:
@@ -40,7 +40,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def claimed_at(self) -> datetime:
-        """When the lease was given, by the store's clock. Renewing it does not change that."""
+        """When the lease was granted, by the store's clock. Renewing does not change it."""
         return to_time(self.claimed_us)
 
     @property
@@ -50,7 +50,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 
 
 def lease_of(head: Head, lease_seconds: float, now_us: int = 0, *, lock: bool = False) -> Lease:
-    """The lease that a leased head shows, given now and for so long."""
+    """The lease that a leased head describes, granted now for this long."""
     assert head.worker is not None
     assert head.lease_us is not None
     reasons = reasons_at(head, now_us)
@@ -60,46 +60,46 @@ def lease_of(head: Head, lease_seconds: float, now_us: int = 0, *, lock: bool = 
 
 
 def lasting(lease: Lease, until_us: int, lease_seconds: float) -> Lease:
-    """The same lease until later: when and why it was given stays."""
+    """The same lease with a later end. When and why it was granted stays the same."""
     return msgspec.structs.replace(lease, until_us=until_us, lease_seconds=lease_seconds)
 
 
 def is_leased(head: Head, now_us: int) -> bool:
-    """Whether somebody holds it now. At its end a lease is over."""
+    """Whether the session is leased now. At its end time a lease is over."""
     return head.worker is not None and head.lease_us is not None and now_us < head.lease_us
 
 
 def admits(head: Head, fence: int, now_us: int) -> bool:
-    """Whether a commit that carries this fence may be recorded: its lease is held now.
+    """Whether a commit with this fence may be recorded: its lease is held now.
 
-    Fence 0 stands for a session that was never leased.
+    Fence 0 means that the session was never leased.
     """
     return fence == head.fence and (fence == 0 or is_leased(head, now_us))
 
 
 def taken(head: Head, worker: str, until_us: int) -> Head:
-    """The head under a new lease, whose fence fences off every lease before it."""
+    """The head under a new lease. Its fence invalidates every earlier lease."""
     return with_lease(head, head.fence + 1, until_us, worker)
 
 
 def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
-    """As taken, if nobody else holds it. Raises SessionLocked."""
+    """Like `taken`, if nobody else holds the lease. Raises SessionLocked."""
     if head.worker != worker and is_leased(head, now_us):
         raise locked(head)
     return taken(head, worker, until_us)
 
 
 def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
-    """The head with the same lease until later. Raises SessionFenced if it is not held."""
+    """The head with the same lease and a later end. Raises SessionFenced if it is not held."""
     if fence == 0 or not admits(head, fence, now_us):
         raise SessionFenced(head.key, fence, head.fence)
     return with_lease(head, fence, until_us, head.worker)
 
 
 def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -> Head | None:
-    """The head without its lease; None if the lease is not held any more.
+    """The head without its lease; None if the lease is no longer held.
 
-    With a time to retry at, it is not due before: the lease's end without a worker says so.
+    With a retry time, the session is not due before it; a lease end without a worker stores that.
     """
     if fence == 0 or not admits(head, fence, now_us):
         return None
@@ -107,9 +107,9 @@ def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -
 
 
 def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = None) -> Head | None:
-    """As released. What was claimed and is left as it was found is held back for a moment.
+    """Like `released`, but a session that is still due for the same reasons is held back briefly.
 
-    Else the next claim would give it again, without end.
+    Otherwise the next claim would return it at once, in an endless loop.
     """
     if retry_us is None and not lease.lock and is_unchanged(lease.reasons, head, now_us):
         retry_us = now_us + LEFT_US

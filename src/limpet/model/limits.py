@@ -1,7 +1,7 @@
-"""Every bound of the spine, named once.
+"""Every limit of the model, named once.
 
-A bound exists so that one caller cannot make another wait or fail without end. Raising one is a
-decision about memory and latency, never about the stored format.
+A limit exists so that one caller cannot block or break another. Raising one affects memory and
+latency, never the stored format.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ TIMERS_MAX: Final = 64
 PRIORITY_MAX: Final = 1_000  # and as far below zero
 WORKER_CHARS_MAX: Final = 320  # as an actor
 LEASE_SECONDS_MAX: Final = 86_400
-LEFT_SECONDS: Final = 1.0  # how long a session is held back that was released as it was claimed
-# app: and user: names: for each app, and again for each user in it. A load brings all of them.
+LEFT_SECONDS: Final = 1.0  # how long a session is held back if it was released unchanged
+# app: and user: names: per app, and again per user in it. A load reads all of them.
 SCOPE_NAMES_MAX: Final = 1_000
 SCOPE_NAMES_EVER_MAX: Final = 10_000  # deleted ones too: a deleted name keeps its version
 SCOPE_BYTES_MAX: Final = 16 * 2**20
@@ -45,16 +45,17 @@ PAGE_MAX: Final = 1_000
 READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events ends once it has them
 WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters
 STATES_BYTES_MAX: Final = 4 * 2**20  # of stored state, after which a page of states ends
+STATES_NAME_BYTES: Final = 512  # what a shared name counts there for each session that sees it
 QUERY_LABELS_MAX: Final = 8
 QUERY_TYPES_MAX: Final = 100
 TAIL_LOADED: Final = 20  # events that a load brings, if not asked otherwise
 TAIL_KEPT: Final = 100  # events a session object holds on to, if not asked to load more
 PARTIALS_WAITING_MAX: Final = 1_024
 UPDATE_TRIES_MAX: Final = 256
-MIGRATION_PATHS_SHOWN_MAX: Final = 8  # of several equally good ways, those that an error names
+MIGRATION_PATHS_SHOWN_MAX: Final = 8  # equally good paths that an error names
 
-# A snapshot pays when the log since the last one outweighs it, and never below the floor: restore
-# then reads at most about twice the state, and writing costs at most about twice the log.
+# A snapshot is worth writing when the log since the last one is larger than it, and never below
+# the floor: a load then reads at most about twice the state, and writes at most double.
 SNAPSHOT_FLOOR_BYTES: Final = 64 * 2**10
 # What an event costs a reader beyond its body, so that many tiny events snapshot in time too.
 EVENT_OVERHEAD_BYTES: Final = 128

@@ -1,11 +1,11 @@
-"""Ops: what an event does to state.
+"""Ops: how an event changes state.
 
 Seven operations, each small enough that adding one message stores one message, each with an exact
-inverse. A path begins with a name in state (its prefix tells the scope) and goes on through dicts
-by name and through lists by index. The last name may be new; everything before it must be there.
+inverse. A path starts with a name in state (its prefix is the scope) and continues through dicts by
+name and through lists by index. The last name may be new; everything before it must exist.
 
 Set, Add and Merge may take their value from the event's own data (SetRef, AddRef, MergeRef):
-a message that is both said and remembered is stored once.
+a message that is both event data and part of state is stored once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Path: TypeAlias = tuple[str | int, ...]
 Scope: TypeAlias = Literal["session", "app", "user", "temp"]
 
 
-# In every operation a lone name may be given as text: `check` makes a path of it before anything
-# else looks. A type checker is told by the __init__ of each, which msgspec makes by itself.
+# Every operation accepts a single name as text: `check` turns it into a path before anything else
+# reads it. The __init__ of each tells type checkers so; msgspec generates the real one.
 
 
 class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,7 +34,7 @@ class _Op(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Set(_Op, frozen=True, array_like=True, gc=False, tag="set"):
-    """Put `value` at the path, whatever was there."""
+    """Put `value` at the path, replacing any old value."""
 
     value: Any
 
@@ -44,7 +44,7 @@ class Set(_Op, frozen=True, array_like=True, gc=False, tag="set"):
 
 
 class Delete(_Op, frozen=True, array_like=True, gc=False, tag="del"):
-    """Take the name at the path out of its dict. It must be there."""
+    """Remove the name at the path from its dict. It must exist."""
 
     if TYPE_CHECKING:
 
@@ -52,7 +52,7 @@ class Delete(_Op, frozen=True, array_like=True, gc=False, tag="del"):
 
 
 class Add(_Op, frozen=True, array_like=True, gc=False, tag="add"):
-    """Put `items` at the end of the list at the path (begun if missing)."""
+    """Append `items` to the list at the path (created if missing)."""
 
     items: list[Any]
 
@@ -62,7 +62,7 @@ class Add(_Op, frozen=True, array_like=True, gc=False, tag="add"):
 
 
 class Insert(_Op, frozen=True, array_like=True, gc=False, tag="ins"):
-    """Put `items` into the list at the path, before index `at`."""
+    """Insert `items` into the list at the path, before index `at`."""
 
     at: int
     items: list[Any]
@@ -75,7 +75,7 @@ class Insert(_Op, frozen=True, array_like=True, gc=False, tag="ins"):
 
 
 class Merge(_Op, frozen=True, array_like=True, gc=False, tag="merge"):
-    """Update the dict at the path (begun if missing) with the names of `value`, one level deep."""
+    """Update the dict at the path (created if missing) with the names of `value`, one level."""
 
     value: dict[str, Any]
 
@@ -95,7 +95,7 @@ class Inc(_Op, frozen=True, array_like=True, gc=False, tag="inc"):
 
 
 class Cut(_Op, frozen=True, array_like=True, gc=False, tag="cut"):
-    """Take the items from `start` up to `stop` out of the list at the path."""
+    """Remove the items from `start` up to `stop` from the list at the path."""
 
     start: int
     stop: int
@@ -158,9 +158,9 @@ def scope_of(name: str) -> Scope:
 
 
 def check_name(name: object, *, deleted: bool = False) -> str:
-    """A name in state, well formed; raises InvalidOp, and ScopeUnknown for an unknown prefix.
+    """Check a name in state. Raises InvalidOp, or ScopeUnknown for an unknown prefix.
 
-    A name that is deleted may have any prefix: earlier releases let such names be written.
+    A name to be deleted may have any prefix, because earlier releases allowed such names.
     """
     if reason := unfit(name, NAME_CHARS_MAX):
         raise InvalidOp(f"the name {name!r} {reason}")
@@ -171,9 +171,9 @@ def check_name(name: object, *, deleted: bool = False) -> str:
 
 
 def check(op: object) -> Op:
-    """The operation, well formed whatever the state; raises InvalidOp."""
+    """Check the form of an operation, independent of the state. Raises InvalidOp."""
     if not isinstance(op, _OPS):
-        raise InvalidOp(f"{type(op).__name__} is no operation")
+        raise InvalidOp(f"{type(op).__name__} is not an operation")
     path: object = op.path
     if not isinstance(path, tuple):
         path = tuple(path) if isinstance(path, list) else (path,)
@@ -232,7 +232,7 @@ def resolve(op: Op, data: Any) -> PlainOp:
 
 
 def apply(fields: FrozenDict, ops: Iterable[PlainOp]) -> FrozenDict:
-    """The state after `ops`; `fields` itself is untouched and shares what did not change."""
+    """The state after `ops`. `fields` is not modified; unchanged parts are shared."""
     root = FrozenDict(fields)
     for op in ops:
         if len(op.path) == 1 and type(op) is Set:
@@ -276,7 +276,7 @@ def show(path: Sequence[str | int]) -> str:
 
 
 def kind(value: object) -> str:
-    """What a value is, in the words of errors."""
+    """The kind of a value, as error messages name it."""
     match value:
         case None:
             return "None"
@@ -293,7 +293,7 @@ def kind(value: object) -> str:
 
 
 def _apply_at(root: FrozenDict, op: PlainOp) -> None:
-    """Apply `op` inside `root`, a dict made for this call, copying each container on the way."""
+    """Apply `op` inside `root`, a dict made for this call, copying each container on its path."""
     holder: Any = root
     *way, last = op.path
     for depth, step in enumerate(way):

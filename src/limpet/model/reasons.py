@@ -1,8 +1,8 @@
-"""Reasons: what made a session due when its lease was given, and whether it is still just that.
+"""Reasons: why a session was due when its lease was granted, and whether they still hold.
 
-A worker that gives a session back as it found it would be given it again at once, and again. A
-store compares the reasons it gave with the head at the release, and holds such a session back for
-a moment. Whatever is new, a timer or an input, makes it due at once.
+A worker that releases a session unchanged would get it again at once, in a loop. At release a store
+compares the reasons of the lease with the head, and holds such a session back briefly. Anything
+new, a timer or an input, makes it due at once.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ NONE: Final = Reasons()
 def due_for(
     timers: Mapping[str, Timer], pending: int, pending_us: int | None, now_us: int
 ) -> Reasons:
-    """What there is to do at this moment, by what a head says of timers and inputs."""
+    """The reasons to run now, from a head's timers and inputs."""
     due = [(t.at_us, n) for n, t in timers.items() if t.kind == "wake" and t.at_us <= now_us]
     return Reasons(tuple([(name, at_us) for at_us, name in sorted(due)]), pending, pending_us)
 
 
 def reasons_at(head: Head, now_us: int) -> Reasons:
-    """What there is to do in a session at this moment, whoever holds its lease."""
+    """The reasons to run a session now, regardless of its lease."""
     return due_for(head.timers, head.pending, head.pending_us, now_us)
 
 
 def is_unchanged(given: Reasons, head: Head, now_us: int) -> bool:
-    """Whether the session is due now for nothing but reasons that were given with the lease.
+    """Whether every reason why the session is due now was already a reason of the lease.
 
-    Inputs count as changed if one came and also if one was processed: who does them one at a time
-    is not to wait in between.
+    Inputs count as changed if one arrived and also if one was processed, so a worker that handles
+    one input per lease does not wait in between.
     """
     now = reasons_at(head, now_us)
     waits = now.pending_us is not None and now.pending_us <= now_us

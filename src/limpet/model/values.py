@@ -1,8 +1,9 @@
-"""Values: what may be stored, and the read-only form in which everything stored is handed out.
+"""Values: what may be stored, and the read-only form in which stored values are returned.
 
-A value is admitted only if its encoding decodes to an equal value; the decoded form, never the
-caller's object, goes on into events and state. So live and stored state cannot differ, nothing is
-aliased, and what an encoder would change in silence (NaN, bytes, sets, integer keys) is refused.
+A value is accepted only if its encoding decodes to an equal value. The decoded form, never the
+caller's object, goes into events and state. So live and stored state cannot differ, nothing is
+aliased, and values that an encoder would silently change (NaN, bytes, sets, integer keys) are
+refused.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class FrozenList(list[Any]):
 
 
 class Absent:
-    """The kind of ABSENT, which stands where there is no value: None is one."""
+    """The type of ABSENT, which means that there is no value. None is a value."""
 
     __slots__ = ()
 
@@ -91,7 +92,7 @@ OPEN: Final = frozenset((dict, list))  # the kinds that freeze turns into someth
 
 
 def freeze(value: Any) -> Any:
-    """The read-only form of a decoded value. Already frozen parts are shared, not copied."""
+    """The read-only form of a decoded value. Parts that are already frozen are shared."""
     kind = type(value)
     if kind is dict:
         for inner in value.values():
@@ -115,8 +116,8 @@ def thaw(value: Any) -> Any:
 def round_trip(value: T, decode: Callable[[bytes], T]) -> tuple[bytes, T] | None:
     """The encoding of `value` and its decoded form, or None when the two would differ.
 
-    One C-speed pass out, one back, one comparison: cheaper than a walk in Python, and it checks
-    the very bytes that will be stored. None means the slow walk must say what is wrong.
+    One pass out, one back and one comparison, all in C: cheaper than a walk in Python, and it
+    checks the bytes that will be stored. None means that the slow path must find the problem.
     """
     try:
         raw = encode(value)
@@ -152,8 +153,9 @@ def try_encode(value: Any) -> bytes | None:
 def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool:
     """Whether a dict can be encoded as it is, but for lone surrogates, which encoders refuse.
 
-    Level by level, so that most of the work is done in C and depth costs no stack. False means
-    that `settle` must copy it or say what is wrong; InvalidValue, that it is endless or too large.
+    Works level by level, so that most of the work is done in C and depth costs no stack. False
+    means that `settle` must copy it or name the problem. Raises InvalidValue if it is endless or
+    too large.
     """
     level = [value]
     shared = False
@@ -171,7 +173,7 @@ def is_plain(value: Any, where: str, *, depth_max: int, values_max: int) -> bool
 
 
 def _inside(level: list[Any]) -> list[Any] | None:
-    """What the lists and dicts of one level hold, or None if they, or their names, are others."""
+    """The items of all lists and dicts of one level; None if a container or a name is not plain."""
     if not _CONTAINERS.issuperset(map(type, level)):
         return None
     dicts = [inner for inner in level if isinstance(inner, dict)]
@@ -191,9 +193,9 @@ def _are_exact(values: list[Any]) -> bool:
 
 
 def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict[int, int]) -> int:
-    """How many values are written for this one, where a shared one is written each time.
+    """How many values are written for this one; a shared value is written each time.
 
-    Thirty lists, each holding the next one twice, are a billion values once they are written.
+    Thirty lists, each holding the next one twice, become a billion values when written.
     """
     if not depth_left:
         raise InvalidValue(where, "contains itself, or is nested too deep")
@@ -208,9 +210,9 @@ def _count(value: Any, where: str, depth_left: int, values_max: int, known: dict
 
 
 def admit(value: Any, where: str) -> Any:
-    """The read-only form of any value fit to be stored; raises InvalidValue naming the place.
+    """The read-only form of a value that can be stored. Raises InvalidValue, naming the place.
 
-    What is read-only was admitted before and is handed back as it is.
+    A value that is already read-only was accepted before and is returned unchanged.
     """
     if type(value) is FrozenDict or type(value) is FrozenList:
         return value
@@ -225,7 +227,7 @@ def _is_text(text: str) -> bool:
 
 
 def settle(value: Any, where: str, *, depth_max: int = VALUE_DEPTH_MAX) -> Any:
-    """A plain copy of `value` fit to be stored; raises InvalidValue naming the exact place."""
+    """A plain copy of `value` that can be stored. Raises InvalidValue, naming the exact place."""
     return _settle(value, where, depth_max, [])
 
 
@@ -255,7 +257,7 @@ def _settle(value: Any, where: str, depth_max: int, open_: list[int]) -> Any:
 
 
 def unfitting(value: object, why: str) -> str:
-    """What is said of a value of a wrong type; of typed state, where its plain values are."""
+    """The error text for a value of a wrong type; for typed state, how to get its plain values."""
     if getattr(type(value), "__is_record__", False):
         why = "typed state: pass s.values, or what limpet.encode_fields makes of a State"
     return f"is {type(value).__name__}, {why}"
@@ -283,7 +285,7 @@ def _settle_text(text: str, where: str) -> str:
 
 
 def described(value: object) -> str:
-    """A value in the words of errors: its type, and as much of it as helps to find it."""
+    """A value as errors describe it: its type, and enough of it to find it."""
     if value is None:
         return "None"
     try:
@@ -295,17 +297,17 @@ def described(value: object) -> str:
     return f"{type(value).__name__} {text if len(text) <= 60 else text[:59] + '…'}"
 
 
-_reprs: Final = reprlib.Repr()  # never long, whatever the value
+_reprs: Final = reprlib.Repr()  # always short
 _reprs.maxother = _reprs.maxstring = 60
 _short: Final = _reprs.repr
 
 
 class Reads(Mapping[str, Any]):
-    """A mapping that remembers what was looked at: names, or which names there are at all.
+    """A mapping that remembers what was read: single names, or the set of all names.
 
-    It is not a dict on purpose: what is written in C (json, msgspec) takes the items of a dict
-    without asking, and would go unnoticed; of this it takes nothing and says so. Every copy is a
-    plain one, made after all names were noted.
+    It is deliberately not a dict: C code (json, msgspec) reads the items of a dict directly, and
+    those reads would go unnoticed; with this class it raises instead. Every copy is a plain dict,
+    made after all names were noted.
     """
 
     __slots__ = ("_of", "all", "names")
@@ -335,7 +337,7 @@ class Reads(Mapping[str, Any]):
         return {**other, **self} if isinstance(other, Mapping) else NotImplemented
 
     def copy(self) -> dict[str, Any]:
-        """A plain dict of the same values, as that of a dict."""
+        """A plain dict of the same values."""
         return dict(self._whole())
 
     __copy__ = copy
@@ -350,7 +352,7 @@ class Reads(Mapping[str, Any]):
         return self.copy()
 
     def _whole(self) -> Mapping[str, Any]:
-        """Everything there is, noted as looked at."""
+        """All items, noted as read."""
         self.all = True
         self.names.update(self._of)
         return self._of

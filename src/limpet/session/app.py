@@ -6,9 +6,9 @@ here hands them to the verb of Limpet with the same name. Nothing is read or wri
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
 from limpet.model.keys import unfit
@@ -21,10 +21,21 @@ from limpet.store.protocol import FeedEntry, Order, Page
 
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
-    from limpet.session.limpet import Limpet
 
 S = TypeVar("S")
 _NONE: Final[Mapping[str, Any]] = {}
+
+
+class Verbs(Protocol):
+    """The verbs of Limpet that an app binds its own name to."""
+
+    def create(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
+    def get(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
+    def find(self, *key: Any, **how: Any) -> Awaitable[Any]: ...
+    def session(self, *key: Any, **how: Any) -> Any: ...
+    def list(self, *args: Any, **how: Any) -> Awaitable[Page]: ...
+    def watch(self, *args: Any, **how: Any) -> AsyncGenerator[FeedEntry, None]: ...
+    def claim(self, *args: Any, **how: Any) -> Awaitable[tuple[Lease, ...]]: ...
 
 
 class App(Generic[S]):
@@ -32,7 +43,7 @@ class App(Generic[S]):
 
     def __init__(
         self,
-        lp: Limpet,
+        lp: Verbs,
         name: str,
         *,
         state_type: type[S] | None = None,

@@ -6,17 +6,28 @@ is never handed what it would stumble over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from limpet.errors import InvalidEvent, InvalidInput, InvalidKey, InvalidQuery
+from limpet.errors import ExtraMissing, InvalidEvent, InvalidInput, InvalidKey, InvalidQuery
 from limpet.model.events import Fact, to_time, to_us
 from limpet.model.keys import Key, unfit
-from limpet.model.limits import ACTOR_CHARS_MAX, PAGE_MAX, TAIL_LOADED
+from limpet.model.limits import (
+    ACTOR_CHARS_MAX,
+    INT_MAX,
+    PAGE_MAX,
+    QUERY_TYPES_MAX,
+    TAIL_LOADED,
+    TYPE_CHARS_MAX,
+)
 from limpet.model.values import described
 from limpet.store.protocol import Progress
-from limpet.store.select import check_tail
+
+if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.session.typed import Typed
 
 T = TypeVar("T", bound=Callable[..., Any])
 AnyKey: TypeAlias = Key | tuple[str, str, str]
@@ -119,3 +130,93 @@ def check_flag(name: str, flag: object) -> None:
     """Yes or no, and nothing that only counts as one of them."""
     if not isinstance(flag, bool):
         raise InvalidQuery(f"{name} is True or False, not {described(flag)}")
+
+
+def check_types(types: object) -> tuple[str, ...] | None:
+    """The selection as a tuple, each entry a type or a family."""
+    if types is None:
+        return None
+    if isinstance(types, str) or not hasattr(types, "__iter__"):
+        raise InvalidQuery("types takes a list, as in types=['user.message', 'agent.*']")
+    found = tuple(types)
+    if len(found) > QUERY_TYPES_MAX:
+        raise InvalidQuery(f"{len(found)} types at once, more than {QUERY_TYPES_MAX}")
+    for each in found:
+        if reason := unfit(each, TYPE_CHARS_MAX):
+            raise InvalidQuery(f"the type {described(each)} {reason}")
+    return found
+
+
+def check_limit(limit: object) -> int:
+    """A page size within bounds."""
+    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
+        found = described(limit)
+        raise InvalidQuery(f"a page holds 1 to {PAGE_MAX:,}, not {found}; read on by page")
+    return limit
+
+
+def check_tail(tail: object) -> int:
+    """How many of the last events are loaded."""
+    if type(tail) is not int or not 0 <= tail <= PAGE_MAX:
+        found = described(tail)
+        raise InvalidQuery(f"tail is 0 to {PAGE_MAX:,} events, not {found}; read others by page")
+    return tail
+
+
+def check_before(before: object) -> int | None:
+    """A seq to end before, or none."""
+    if before is not None and (type(before) is not int or not 1 <= before <= INT_MAX):
+        raise InvalidQuery(f"before is a seq, 1 or more, not {described(before)}")
+    return before
+
+
+def check_seq(after: object) -> int:
+    """A seq to begin from."""
+    if type(after) is not int or not 0 <= after <= INT_MAX:
+        raise InvalidQuery(f"after is a seq, 0 or more, not {described(after)}")
+    return after
+
+
+def check_expect(expect: object) -> int | None:
+    """A version to expect, or none; True is not 1 here."""
+    if expect is None:
+        return None
+    if type(expect) is not int or not 0 <= expect <= INT_MAX:
+        raise InvalidInput(
+            f"expect is a version, not {described(expect)}. Pass the version that the session was "
+            "read at, or leave it out."
+        )
+    return expect
+
+
+def typed_of(
+    state_type: type[Any] | None, migrations: MigrationRegistry | None, *, untyped: bool = False
+) -> Typed[Any] | None:
+    """The class that a session is seen by, if one was given; pydantic is imported only then."""
+    if state_type is None:
+        if migrations is not None:
+            raise InvalidInput("migrations belong to typed state. Give a state_type with them.")
+        return None
+    check_untyped(untyped=untyped)
+    with pydantic_needed():
+        from limpet.session.typed import Typed
+    return Typed(state_type, migrations)
+
+
+def check_untyped(*, untyped: bool) -> None:
+    """Beside a State class, which untyped=True would pass by."""
+    if untyped:
+        raise InvalidInput(
+            "untyped=True writes past the State class that was given. Leave out one of the two."
+        )
+
+
+@contextmanager
+def pydantic_needed() -> Iterator[None]:
+    """Around what imports typed state: names the extra if it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pydantic"):
+            raise
+        raise ExtraMissing("pydantic", "state") from error

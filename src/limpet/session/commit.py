@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import UNSET, structs
 
@@ -13,7 +13,6 @@ from limpet.errors import (
     InvalidInput,
     SessionFenced,
     SessionNotLoaded,
-    StoreError,
 )
 from limpet.model import ops
 from limpet.model.events import Commit, Draft, Event, Fact, Prepared
@@ -21,15 +20,14 @@ from limpet.model.facts.schema import drafted
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, described
-from limpet.session.arguments import check_fact
+from limpet.session.arguments import check_actor, check_expect, check_fact
+from limpet.session.journal import Journal
+from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
-from limpet.session.session import Session, changes_fields, check_expect, own_ops
-
-if TYPE_CHECKING:
-    from limpet.session.limpet import Limpet
+from limpet.session.session import Session
 
 
-class _Known:
+class _Planned:
     """What typed updates of one session are planned on, from its first mention in a commit on."""
 
     __slots__ = ("fields", "head", "raised", "versions")
@@ -45,12 +43,12 @@ class CommitBuilder:
     `events` has the records afterwards, in the order of the appends.
     """
 
-    def __init__(self, lp: Limpet) -> None:
-        self._lp = lp
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
         self._sessions: list[Session[Any]] = []
         self._drafts: list[Prepared] = []
         self._expect: dict[int, int] = {}
-        self._known: dict[Key, _Known] = {}
+        self._known: dict[Key, _Planned] = {}
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
         self._begun = self._done = False
@@ -88,14 +86,14 @@ class CommitBuilder:
 
         It is not tried again: if another writer was faster, the commit raises SessionConflict.
         """
-        typed = _checked(session)._typed
+        typed = _checked(session).writer.typed
         if typed is None:
             raise InvalidInput("apply needs typed state. Open the session with a state_type.")
         known = self._know(session)
         typed.check(known.head)
         if known.head.schema_version is not None:
-            typed.prove(known.head, session._fields)
-        planned = typed.plan(known.fields, update, session._acting(actor))
+            typed.prove(known.head, session.writer.known.fields)
+        planned = typed.plan(known.fields, update, _acting(session, actor))
         if not planned.ops and type is None:
             return
         raising = None if known.raised else typed.raising(known.head, known.fields, planned.ops)
@@ -107,8 +105,8 @@ class CommitBuilder:
             **more,
         )
         facts = [] if raising is None else [structs.replace(raising, actor=actor)]
-        prepared = [self._lp._prepare(fact, session.actor) for fact in facts]
-        prepared.append(self._lp._prepare(draft, session.actor))
+        prepared = [self._journal.prepare(fact, session.actor) for fact in facts]
+        prepared.append(self._journal.prepare(draft, session.actor))
         for each in prepared:
             self._put(session, each)
         known.raised = True
@@ -124,8 +122,8 @@ class CommitBuilder:
 
     def _add(self, session: Session[Any], draft: Draft, *, expect: int | None = None) -> None:
         version = check_expect(expect)
-        prepared = self._lp._prepare(draft, _checked(session).actor)
-        typed = session._typed
+        prepared = self._journal.prepare(draft, _checked(session).actor)
+        typed = session.writer.typed
         if typed is not None and changes_fields(prepared):
             known = self._know(session)
             typed.check(known.head)
@@ -139,7 +137,7 @@ class CommitBuilder:
             raise InvalidEvent("this commit is over; begin another with lp.commit()")
         if not self._begun:  # or all that is added would be forgotten without a word
             raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
-        if session._lp is not self._lp:
+        if session.writer.journal is not self._journal:
             raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
         known = self._known.get(session.key)
         if known is not None:
@@ -147,20 +145,21 @@ class CommitBuilder:
         self._drafts.append(prepared)
         self._sessions.append(session)
 
-    def _guard(self, session: Session[Any], known: _Known, names: Iterable[str]) -> None:
+    def _guard(self, session: Session[Any], known: _Planned, names: Iterable[str]) -> None:
         """Record only under this schema, and if these fields are still what was looked at."""
         guards = {name: int(known.versions.get(name, 0)) for name in names}
         self._guards.setdefault(session.key, {}).update(guards)
         self._schemas[session.key] = known.head.schema_version
 
-    def _know(self, session: Session[Any]) -> _Known:
+    def _know(self, session: Session[Any]) -> _Planned:
         """State as this commit will leave it so far: one for a key, whatever object names it."""
         known = self._known.get(session.key)
         if known is None:
-            if session._head is None:
+            loaded = session.writer.known
+            if loaded.maybe_head is None:
                 raise SessionNotLoaded("the state")
-            session._check_whole()
-            known = _Known(session.head, session._fields, session._versions)
+            loaded.check_whole()
+            known = _Planned(loaded.maybe_head, loaded.fields, loaded.versions)
             for owner, draft in zip(self._sessions, self._drafts, strict=True):
                 if owner.key == session.key:
                     known.fields = ops.apply(known.fields, own_ops(draft))
@@ -187,12 +186,9 @@ class CommitBuilder:
             by_key.setdefault(session.key, []).append(place)
         commits = tuple(self._commit(places) for places in by_key.values())
         for session in dict.fromkeys(self._sessions):
-            session._check_temp(self._of(session))
+            session.writer.known.check_temp(self._of(session))
         try:
-            answers = await self._lp._committing(commits)
-        except StoreError as error:
-            error.ids = tuple(draft.id for draft in self._drafts)
-            raise
+            answers = await self._journal.commit(commits)
         except SessionFenced as error:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
             lease_lost(error, leases[0] if leases else None, "commit")
@@ -200,10 +196,9 @@ class CommitBuilder:
         events: dict[int, Event] = {}
         for places, answer in zip(by_key.values(), answers, strict=True):
             events.update(zip(places, answer.events, strict=True))
-            self._lp._hub.touch(answer.head.key, answer.head.version)
             for session in dict.fromkeys(self._sessions[place] for place in places):
                 mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
-                session._absorb(answer, tuple(mine))
+                session.writer.known.absorb(answer, tuple(mine))
         self.events = tuple(events[place] for place in range(len(self._drafts)))
 
     def _of(self, session: Session[Any]) -> list[Prepared]:
@@ -225,8 +220,18 @@ class CommitBuilder:
             fences.pop() if fences else None,
             self._guards.get(sessions[0].key, {}),
             self._schemas.get(sessions[0].key, UNSET),
-            any([self._sessions[p]._classless and changes_fields(self._drafts[p]) for p in places]),
+            any(
+                [
+                    self._sessions[p].writer.classless and changes_fields(self._drafts[p])
+                    for p in places
+                ]
+            ),
         )
+
+    def _is_classless(self, place: int) -> bool:
+        """Whether this draft changes fields and was not checked against a State class."""
+        session, draft = self._sessions[place], self._drafts[place]
+        return session.writer.classless and changes_fields(draft)
 
 
 def _checked(session: Session[Any]) -> Session[Any]:
@@ -236,3 +241,8 @@ def _checked(session: Session[Any]) -> Session[Any]:
             f"{described(session)} is no session. Pass lp.session(key), or what lp.get returned."
         )
     return session
+
+
+def _acting(session: Session[Any], actor: str | None) -> str | None:
+    """Who acts: the one named, or the one bound to the session."""
+    return check_actor(session.actor if actor is None else actor)

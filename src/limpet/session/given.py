@@ -16,7 +16,7 @@ from limpet.model.ops import scope_of
 from limpet.model.state.semver import SchemaVersion
 
 if TYPE_CHECKING:
-    from limpet.model.envelope.envelope import Envelope
+    from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
     from limpet.session.typed import Typed
@@ -55,7 +55,7 @@ def is_plain(state: Begin) -> bool:
     """Whether a session that begins with this is seen without a class."""
     if isinstance(state, Mapping):
         return True
-    from limpet.model.envelope.envelope import Envelope
+    from limpet.model.envelope.record import Envelope
 
     return isinstance(state, Envelope)
 

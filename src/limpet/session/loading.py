@@ -21,12 +21,12 @@ from limpet.model.events import Commit, Prepared
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.session.journal import Journal
 from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed, Loaded
 
 if TYPE_CHECKING:
     from limpet.session.forward import Forward
-    from limpet.session.limpet import Limpet
 
 MIGRATOR: Final = "system:migrations"  # who brings state forward when no actor is bound
 
@@ -35,9 +35,9 @@ class Loading:
     """One session to be read, for an actor who may hold its lease."""
 
     def __init__(
-        self, lp: Limpet, key: Key, actor: str | None = None, lease: Lease | None = None
+        self, journal: Journal, key: Key, actor: str | None = None, lease: Lease | None = None
     ) -> None:
-        self._lp, self._key, self._actor, self._lease = lp, key, actor, lease
+        self._journal, self._key, self._actor, self._lease = journal, key, actor, lease
 
     async def load(
         self,
@@ -52,7 +52,7 @@ class Loading:
         Raises what the store's load raises; MigrationError, SchemaViolation; SessionCorrupt if it
         is damaged, SessionLocked if another runs it, SessionConflict if others never pause.
         """
-        store, verified = self._lp._store_now(), False
+        store, verified = self._journal.store, False
         for tries in range(UPDATE_TRIES_MAX):
             loaded = await store.load(self._key, tail=tail, since_us=since_us, scopes=scopes)
             if forward is None or not forward.way(loaded.head.schema_version):
@@ -97,7 +97,7 @@ class Loading:
         assert draft is not None
         try:
             actor = MIGRATOR if self._actor is None else self._actor
-            return self._lp._prepare(draft, actor)
+            return self._journal.prepare(draft, actor)
         except EventTooLarge as error:
             stored, step = str(loaded.head.schema_version), tuple(draft.data["steps"][-1])
             reason = f"changes too much for one event ({error.size_bytes:,} bytes)"
@@ -105,18 +105,17 @@ class Loading:
 
     async def _verify(self) -> None:
         """Integrity first, before any function runs: a migration must not build on damage."""
-        report = await self._lp._store_now().verify(self._key)
+        report = await self._journal.store.verify(self._key)
         if not report.ok:
             raise SessionCorrupt(self._key, report.findings[0].problem)
 
     async def _record(self, prepared: Prepared, loaded: Loaded) -> Committed:
         head, lease = loaded.head, self._lease
         mine = lease is not None and lease.fence == head.fence
-        if not mine and is_leased(head, self._lp._now_us()):
+        if not mine and is_leased(head, self._journal.now_us()):
             raise locked(head)  # its runner may be of the old version: not under its hands
         # 0 admits only what was never leased. Of a later lease there is no such sign.
         fence = lease.fence if lease is not None else 0 if head.fence == 0 else None
         commit = Commit(self._key, (prepared,), head.version, fence, {}, head.schema_version)
-        (committed,) = await self._lp._committing((commit,))
-        self._lp._hub.touch(self._key, committed.head.version)
+        (committed,) = await self._journal.commit((commit,))
         return committed

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -39,12 +39,10 @@ from limpet.model.limits import PAGE_MAX
 from limpet.model.ops import apply
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.forward import Forward
+from limpet.session.journal import Journal
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION
 from limpet.store.protocol import Progress, Query
-
-if TYPE_CHECKING:
-    from limpet.session.limpet import Limpet
 
 # What becomes of a session:
 #   untyped       it has no schema version and is left alone
@@ -176,7 +174,7 @@ class Migrating:
 
     def __init__(
         self,
-        lp: Limpet,
+        journal: Journal,
         forward: Forward,
         *,
         app: str | None,
@@ -184,14 +182,14 @@ class Migrating:
         actor: str | None = None,
         failure: Failure | None = None,
     ) -> None:
-        self._lp, self._forward, self._app, self._apply = lp, forward, app, apply
+        self._journal, self._forward, self._app, self._apply = journal, forward, app, apply
         self._actor = actor
         self._ways: dict[str, str | MigrationError] = {}  # by stored version
         self._tally = _Tally(failure)
 
     async def run(self, progress: Progress | None) -> MigrationPlan:
         total = 0 if progress is None else await self._count()
-        async for page in _pages(self._lp, self._app):
+        async for page in _pages(self._journal, self._app):
             waiting = [head for head in page if not self._settle(head)]
             for start in range(0, len(waiting), _AT_ONCE):
                 await self._several(waiting[start : start + _AT_ONCE])
@@ -209,7 +207,7 @@ class Migrating:
         return plan
 
     async def _count(self) -> int:
-        return sum([len(page) async for page in _pages(self._lp, self._app)])
+        return sum([len(page) async for page in _pages(self._journal, self._app)])
 
     def _settle(self, head: Head) -> bool:
         """Whether the version alone tells what becomes of the session."""
@@ -259,36 +257,26 @@ class Migrating:
         )
 
     async def _migrate(self, key: Key) -> bool:
-        loading = Loading(self._lp, key, self._actor)
+        loading = Loading(self._journal, key, self._actor)
         _, moved = await loading.load(self._forward, tail=0, scopes=False)
         return moved is not None
 
     async def _try(self, key: Key) -> bool:
         """Everything that comes before the commit, but for the verification of the whole log."""
-        loaded = await self._lp._store_now().load(key, tail=0, scopes=False)
+        loaded = await self._journal.store.load(key, tail=0, scopes=False)
         if not self._forward.way(loaded.head.schema_version):
             return False
-        prepared = Loading(self._lp, key, self._actor).propose(self._forward, loaded)
+        prepared = Loading(self._journal, key, self._actor).propose(self._forward, loaded)
         for name in self._forward.undeclared(apply(loaded.fields, prepared.plain_ops)):
             self._tally.leftovers[name] = self._tally.leftovers.get(name, 0) + 1
         return True
 
 
-async def apps_of(lp: Limpet, *, typed: bool = True) -> list[str]:
-    """The apps that have sessions, or typed ones."""
-    found: set[str] = set()
-    async for page in _pages(lp, None):
-        found.update(
-            [head.key.app for head in page if head.schema_version is not None or not typed]
-        )
-    return sorted(found)
-
-
-async def _pages(lp: Limpet, app: str | None) -> AsyncIterator[tuple[Head, ...]]:
+async def _pages(journal: Journal, app: str | None) -> AsyncIterator[tuple[Head, ...]]:
     """Oldest first, which no write changes: each session is met once."""
     query, cursor = Query(app=app, reverse=False), None
     while True:
-        page = await lp._store_now().heads(query, cursor=cursor, limit=PAGE_MAX)
+        page = await journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
         yield page.items
         cursor = page.cursor
         if cursor is None:

@@ -21,7 +21,7 @@ from limpet.model.state.state import Record, State, decode_fields, encode_fields
 from limpet.model.state.update import Planned, plan_update, rests_on
 from limpet.model.values import FrozenDict, FrozenList, described
 from limpet.session.forward import Forward
-from limpet.session.session import own_ops
+from limpet.session.known import own_ops
 
 S = TypeVar("S", bound=State)
 

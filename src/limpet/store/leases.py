@@ -57,7 +57,8 @@ class Leases(Protocol):
         """End the lease now: the session is due when its inputs and timers say so.
 
         With `retry_seconds` it is held back: due then and not before, also if something is
-        recorded meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding back.
+        recorded meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding
+        back.
         Without, a session that was claimed and is due for nothing but what it was due for at the
         claim (the same timers, none of its inputs processed) is held back for LEFT_SECONDS, so
         that it does not go round and round. Judged in one step with the end of the lease.

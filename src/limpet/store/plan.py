@@ -224,17 +224,17 @@ class Plan:
         if expect is not None and expect != fold.head.version:
             if creates:
                 raise SessionExists(key)
-            raise SessionConflict(key, "the session", expect, fold.head.version)
+            raise SessionConflict(key, "session", expect, fold.head.version)
         if commit.fence is not None and not admits(fold.head, commit.fence, self._lease_now_us):
             raise SessionFenced(key, commit.fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
-            raise SessionConflict(key, "the schema", commit.schema, fold.head.schema_version)
+            raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
         if fold.damaged and commit.guards:  # what was decided may rest on what is missing
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)
             if actual != version:
-                raise SessionConflict(key, name, version, actual)
+                raise SessionConflict(key, "name", version, actual, name)
         return fold
 
     def _check_typed(self, key: Key, schema_version: str, before: int) -> None:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.errors import InvalidQuery
 from limpet.model.events import Event
-from limpet.model.keys import unfit
-from limpet.model.limits import INT_MAX, PAGE_MAX, QUERY_TYPES_MAX, TYPE_CHARS_MAX
-from limpet.model.values import described
 
 
 def wanted(type: str, types: tuple[str, ...] | None) -> bool:
@@ -32,48 +28,3 @@ def newest_since(events: tuple[Event, ...], since_us: int | None) -> tuple[Event
         elif at_us:
             break
     return events[start:]
-
-
-def check_types(types: object) -> tuple[str, ...] | None:
-    """The selection as a tuple, each entry a type or a family."""
-    if types is None:
-        return None
-    if isinstance(types, str) or not hasattr(types, "__iter__"):
-        raise InvalidQuery("types takes a list, as in types=['user.message', 'agent.*']")
-    found = tuple(types)
-    if len(found) > QUERY_TYPES_MAX:
-        raise InvalidQuery(f"{len(found)} types at once, more than {QUERY_TYPES_MAX}")
-    for each in found:
-        if reason := unfit(each, TYPE_CHARS_MAX):
-            raise InvalidQuery(f"the type {described(each)} {reason}")
-    return found
-
-
-def check_limit(limit: object) -> int:
-    """A page size within bounds."""
-    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
-        found = described(limit)
-        raise InvalidQuery(f"a page holds 1 to {PAGE_MAX:,}, not {found}; read on by page")
-    return limit
-
-
-def check_tail(tail: object) -> int:
-    """How many of the last events are loaded."""
-    if type(tail) is not int or not 0 <= tail <= PAGE_MAX:
-        found = described(tail)
-        raise InvalidQuery(f"tail is 0 to {PAGE_MAX:,} events, not {found}; read others by page")
-    return tail
-
-
-def check_before(before: object) -> int | None:
-    """A seq to end before, or none."""
-    if before is not None and (type(before) is not int or not 1 <= before <= INT_MAX):
-        raise InvalidQuery(f"before is a seq, 1 or more, not {described(before)}")
-    return before
-
-
-def check_seq(after: object) -> int:
-    """A seq to begin from."""
-    if type(after) is not int or not 0 <= after <= INT_MAX:
-        raise InvalidQuery(f"after is a seq, 0 or more, not {described(after)}")
-    return after

@@ -1,8 +1,8 @@
 """Suites and doubles that others can run against their own stores.
 
-`contract.StoreContract` holds a store to the words of `limpet.store.protocol`; `clock.FakeClock`
-moves time by hand. The suites need pytest and pytest-asyncio, which a plain install of limpet
-does not bring; the clock does not.
+`contract.StoreContract` tests a store against `limpet.store.protocol`; `clock.FakeClock` moves time
+by hand. The suites need pytest and pytest-asyncio, which a plain install of limpet does not
+include; the clock does not need them.
 """
 
 import sys

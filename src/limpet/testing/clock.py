@@ -1,4 +1,4 @@
-"""A clock that stands still until it is told to move."""
+"""A clock that stands still until a test moves it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ START: Final = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class FakeClock:
-    """Both hands of a store's Clock: the wall, which may be set, and steady time, which passes."""
+    """Both sources of a store's Clock: wall time, which can be set, and monotonic time."""
 
     def __init__(self, at: datetime = START) -> None:
         self._wall_ns = to_us(at) * 1_000
@@ -37,12 +37,12 @@ class FakeClock:
     def advance(self, by: timedelta) -> None:
         """Let time pass."""
         if by < timedelta(0):
-            raise ValueError("time does not pass backwards; leap sets the wall back")
+            raise ValueError("monotonic time cannot go back; use leap to set the wall clock back")
         self._steady_ns += _nanoseconds(by)
         self.leap(by)
 
     def leap(self, by: timedelta) -> None:
-        """Set the wall ahead or back, as an operator or NTP does, while no time passes."""
+        """Set the wall clock ahead or back, as an operator or NTP does; monotonic time stays."""
         self._wall_ns += _nanoseconds(by)
 
 

@@ -1,4 +1,4 @@
-"""Short ways to say what a store is asked to record, and to see all that it shows."""
+"""Helpers for building commits and for reading everything that a store holds."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def key(id: str = "one", *, app: str = "shop", user: str = "ada") -> Key:
 
 
 def draft(type: str = "note.made", data: Mapping[str, Any] | None = None, **more: Any) -> Prepared:
-    """A draft ready for a store. Takes what Draft takes."""
+    """A prepared draft. Takes the arguments of Draft."""
     return ready(Fact(type=type, data=data or {}, **more))
 
 
 def ready(made: Draft) -> Prepared:
-    """A draft as a store takes it."""
+    """A draft, prepared for a store."""
     return prepare(made, id=_new_id(), actor=ACTOR)
 
 
@@ -43,7 +43,7 @@ def creation(
     labels: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Commit:
-    """The commit that begins a session."""
+    """The commit that creates a session."""
     first = created(of, labels=labels or {}, fields=state or {})
     return Commit(of, (ready(msgspec.structs.replace(first, **more)),), 0)
 
@@ -55,7 +55,7 @@ def addition(
     fence: int | None = None,
     guards: Mapping[str, int] | None = None,
 ) -> Commit:
-    """A commit of these drafts, or of one plain note."""
+    """A commit with these drafts, or with one plain note."""
     return Commit(to, drafts or (draft(),), expect, fence, guards or {})
 
 
@@ -74,12 +74,12 @@ async def load(store: Store, of: Key, tail: int = ALL) -> Loaded:
 
 
 async def log(store: Store, of: Key) -> tuple[Event, ...]:
-    """Every event of a session that fits a page."""
+    """The events of a session, up to one page."""
     return await store.read(of, after=0, limit=ALL, reverse=False, types=None)
 
 
 async def picture(store: Store) -> tuple[Loaded, ...]:
-    """Everything a store shows of its living sessions, comparable with an earlier picture."""
+    """Everything a store returns about its live sessions, comparable with an earlier picture."""
     page = await store.heads(Query(), cursor=None, limit=ALL)
     return tuple([await load(store, head.key) for head in page.items])
 
@@ -88,7 +88,7 @@ async def picture(store: Store) -> tuple[Loaded, ...]:
 async def refused(
     store: Store, error: type[LimpetError]
 ) -> AsyncIterator[pytest.ExceptionInfo[LimpetError]]:
-    """The block is refused with exactly this error, and the store is as it was."""
+    """The block raises exactly this error, and the store is unchanged."""
     before = await picture(store)
     with pytest.raises(error) as info:
         yield info

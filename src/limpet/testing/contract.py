@@ -1,4 +1,4 @@
-"""The contract suite: every sentence of the store protocol, as tests that any store can run.
+"""The contract suite: every guarantee of the store protocol, as tests that any store can run.
 
     class TestMyStore(StoreContract):
         @pytest.fixture
@@ -7,10 +7,10 @@
             yield store
             await store.close()
 
-`store` gives an empty store for each test. A store that is given its clock adds `TimeLaws`, one
-that outlives its process `DurableLaws` with a fixture `reopen`, one that several processes may
-open `SharedLaws` with a fixture `other`; one with a feed adds `FeedLaws`; one that gives leases
-adds `WorkLaws` and `SetBackLaws`, and `SharedWorkLaws` if it is shared. Needs pytest and
+`store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
+`DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
+`other` for one that several processes may open, `FeedLaws` for one with a feed, `WorkLaws` and
+`SetBackLaws` for one with leases, and `SharedWorkLaws` if that one is shared. Needs pytest and
 pytest-asyncio.
 """
 
@@ -67,13 +67,13 @@ class StoreContract(
     EndLaws,
     RaceLaws,
 ):
-    """What holds for every store. Subclass it with a name that pytest collects."""
+    """The tests for every store. Subclass it with a name that pytest collects."""
 
     pytestmark = pytest.mark.asyncio
 
     @pytest.fixture
     def clock(self) -> FakeClock:
-        """Time by hand, for stores that take a Clock."""
+        """A clock that tests move by hand, for stores that take a Clock."""
         return FakeClock()
 
     @pytest.fixture

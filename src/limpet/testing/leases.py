@@ -1,4 +1,4 @@
-"""Sessions that are due and leases on them, for the laws of work."""
+"""Due sessions and leases on them, for the lease tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def prioritized(priority: int) -> Prepared:
 
 
 async def due(store: LeaseStore, of: Key, at_us: int = 1_000, *more: Prepared) -> None:
-    """A session that wants to run since this time."""
+    """A session that is due since this time."""
     await create(store, of)
     await add(store, of, timer("t", at_us), *more)
 
@@ -34,7 +34,7 @@ async def claim(
 
 
 async def claimed(store: LeaseStore, of: Key = _ONE) -> Lease:
-    """The lease on a session that is the only one due."""
+    """The lease on the only session that is due."""
     await due(store, of)
     (lease,) = await claim(store)
     assert lease.key == of

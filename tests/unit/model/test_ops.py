@@ -286,7 +286,7 @@ def test_a_name_with_an_unknown_scope_is_refused(name: str) -> None:
         ops.SetRef(name, ("x",)),
         ops.Delete((name, "x")),
     ):
-        with pytest.raises(ScopeUnknown, match="Begin it with app:, user: or temp:") as refused:
+        with pytest.raises(ScopeUnknown, match="Start it with app:, user: or temp:") as refused:
             check(op)
         assert (refused.value.code, refused.value.name) == ("op.scope", name)
 

@@ -13,11 +13,13 @@ from typing import Any, get_overloads
 import pytest
 
 import limpet
-from limpet.session import facade, sync
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
+from limpet.session.sync import facade
+from limpet.session.sync import verbs as sync
+from tools import sync_stub
 
 STUB = Path(sync.__file__).with_suffix(".pyi")
 PAIRS = [
@@ -74,6 +76,11 @@ def test_every_verb_is_typed_as_its_async_twin(stub: Any, name: str, of: type, v
     kinds = [isinstance(inspect.getattr_static(cls, verb), property) for cls in (ours, of)]
     assert kinds[0] == kinds[1]
     assert [shown(way) for way in ways(ours, verb)] == [shown(way) for way in ways(of, verb)]
+
+
+def test_the_stub_is_what_is_generated() -> None:
+    """If this fails, run python -m tools.sync_stub."""
+    assert STUB.read_text() == sync_stub.stub()
 
 
 @pytest.mark.parametrize(("name", "of", "verb"), VERBS)

@@ -29,7 +29,7 @@ async def cost(inputs: int) -> int:
         for number in range(inputs):
             commit.append(session, "user.said", {"n": number})
         for number in range(inputs):
-            commit.mark_processed(session, [2 + number])
+            commit.record(session, limpet.facts.processed([2 + number]))
         before = sys.gettrace()
         sys.settrace(count)
         try:
@@ -56,7 +56,7 @@ async def test_thousands_of_inputs_are_processed_in_the_commit_that_brings_them(
             for _ in range(3_000):
                 commit.append(session, "user.said")
             for number in range(3_000):
-                commit.mark_processed(session, [2 + number])
+                commit.record(session, limpet.facts.processed([2 + number]))
         assert (session.version, session.head.pending) == (6_001, 0)
         assert (await lp.verify()).findings == ()
 

@@ -8,7 +8,8 @@ import pytest
 
 from limpet.errors import InvalidQuery
 from limpet.model.limits import PAGE_MAX
-from limpet.store.select import check_limit, check_tail, check_types, wanted
+from limpet.session.arguments import check_limit, check_tail, check_types
+from limpet.store.select import wanted
 
 
 @pytest.mark.parametrize(

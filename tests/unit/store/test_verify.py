@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from limpet.model.events import Draft, prepare
+from limpet.model.events import Fact, prepare
 from limpet.model.fold import Fold, record
 from limpet.model.head import blank
 from limpet.model.keys import Key
@@ -32,7 +32,7 @@ def history() -> tuple[Fold, list[Stored]]:
     fold = Fold(blank(KEY, "id-1", 1_000))
     stored: list[Stored] = []
     for n, (type, data, more) in enumerate(drafts, 1):
-        draft = Draft(type=type, data=data, actor="me", id=f"id-{n}", **more)
+        draft = Fact(type=type, data=data, actor="me", id=f"id-{n}", **more)
         ready = prepare(draft, id="", actor=None)
         fold, rec = record(fold, ready, 1_000 * n, bytes([n]) * 16)
         stored.append((rec.event, rec.raw, rec.salt, rec.digest))

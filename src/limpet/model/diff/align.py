@@ -1,8 +1,8 @@
-"""Align: which runs of one list stand for which runs of another.
+"""Align: which runs of one list correspond to which runs of another.
 
-What both begin with and what both end with is left out at once. In what remains, items that occur
-once on each side are anchors; those that keep their order cut the middle into small gaps. So a
-list that lost its first items and gained some at its end is seen as just that.
+The common prefix and suffix are skipped. In the rest, items that occur once on each side are
+anchors; anchors in the same order split the middle into small gaps. So a list that lost its first
+items and gained some at its end is recognized as that.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Gap(NamedTuple):
 
 
 def alike(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> bool:
-    """Whether two runs of one length are the same, at the speed of an encoder.
+    """Whether two runs of the same length are the same, at the speed of an encoder.
 
-    `look` whether they are equal at all before encoding them: it pays where they may well not be.
-    A value that is not fit to be stored is the same as nothing else.
+    With `look`, compare for equality before encoding: useful where they probably differ. A value
+    that cannot be stored is never the same as another.
     """
     if xs[0] is ys[0] or xs[-1] is ys[-1]:  # perhaps they share most: leave out what they do
         apart = list(map(is_not, xs, ys))
@@ -55,7 +55,7 @@ def alike(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> bool:
 
 
 def places_apart(xs: Sequence[Any], ys: Sequence[Any], *, look: bool = False) -> list[int]:
-    """Where two lists of one length differ; also where one holds what is not fit to be stored."""
+    """Where two lists of the same length differ, or hold a value that cannot be stored."""
     size = RUN
     while size >= len(xs) and size > 1:  # a single run would be searched at once
         size //= _PARTS
@@ -94,7 +94,7 @@ def gaps(old: Sequence[Any], new: Sequence[Any]) -> list[Gap]:
 
 
 def _shared(xs: Sequence[Any], ys: Sequence[Any]) -> int:
-    """How many items both begin with."""
+    """The length of the common prefix."""
     most = min(len(xs), len(ys))
     for start in range(0, most, RUN):
         x, y = xs[start : min(start + RUN, most)], ys[start : min(start + RUN, most)]
@@ -108,7 +108,7 @@ def _shared(xs: Sequence[Any], ys: Sequence[Any]) -> int:
 
 
 def _shared_tail(xs: Sequence[Any], ys: Sequence[Any]) -> int:
-    """How many items both end with."""
+    """The length of the common suffix."""
     most = min(len(xs), len(ys))
     xs, ys = xs[len(xs) - most :], ys[len(ys) - most :]
     for stop in range(most, 0, -RUN):

@@ -1,9 +1,9 @@
-"""Changes: single differences between two values, and how a list of them is applied or undone.
+"""Changes: single differences between two values, and how to apply or undo a list of them.
 
-A change says where, what was there and what is there now. Changes are applied one after the other,
-so an index is the one that the item has when its turn comes. Of a list, an added or deleted run of
-items is one change: its path ends with the index of the first, its old or new is the list of them,
-and `length` is how long the list was just before.
+A change has a path, an old value and a new value. Changes are applied in order, so an index is the
+one that the item has when its change is applied. In a list, an added or deleted run of items is one
+change: its path ends with the index of the first item, its old or new value is the list of items,
+and `length` is the length of the list just before.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False, eq=False):
 
     @property
     def type(self) -> Type:
-        """The type of what is put at the path, or of what is taken away."""
+        """The type of the new value, or of the deleted one."""
         return _TYPES[type(self.old if self.kind is Kind.DELETE else self.new)]
 
     def inverse(self) -> Change:
-        """The change that takes this one back."""
+        """The change that undoes this one."""
         match self.kind:
             case Kind.MODIFY:
                 return Change(self.path, Kind.MODIFY, self.new, self.old)
@@ -78,7 +78,7 @@ class Change(msgspec.Struct, frozen=True, array_like=True, gc=False, eq=False):
 
 
 def check(change: Change) -> None:
-    """Whether the parts of a change that was read from bytes fit together; raises InvalidDiff."""
+    """Check that the parts of a change read from bytes are consistent. Raises InvalidDiff."""
     where = show(change.path)
     if len(change.path) > VALUE_DEPTH_MAX:
         raise InvalidDiff(f"a path of {len(change.path)} steps, more than {VALUE_DEPTH_MAX}")
@@ -102,9 +102,9 @@ def check(change: Change) -> None:
 
 
 def apply(value: Any, changes: Iterable[Change]) -> Any:
-    """The value after the changes; `value` is untouched and what did not change is shared.
+    """The value after the changes. `value` is not modified; unchanged parts are shared.
 
-    Raises DiffMismatch at the first change whose old value is not there.
+    Raises DiffMismatch at the first change whose old value does not match.
     """
     whole = freeze(value) if isinstance(value, (dict, list)) else admit(value, "the value")
     top = FrozenDict({"": whole})
@@ -161,7 +161,7 @@ def brief(value: Any, chars_max: int = _SHOWN_CHARS_MAX) -> str:
 
 
 def brief_pair(old: Any, new: Any, chars_max: int = _SHOWN_CHARS_MAX) -> tuple[str, str]:
-    """Two values beside each other, from shortly before the place where they begin to differ."""
+    """Two values side by side, starting shortly before the first difference."""
     texts = _text(old), _text(new)
     start = 0
     if max(map(len, texts)) > chars_max:
@@ -171,7 +171,7 @@ def brief_pair(old: Any, new: Any, chars_max: int = _SHOWN_CHARS_MAX) -> tuple[s
 
 
 def _alike(one: str, other: str) -> int:
-    """How many characters two texts begin with in common."""
+    """The length of the common prefix of two texts."""
     most = min(len(one), len(other))
     return next((at for at in range(most) if one[at] != other[at]), most)
 

@@ -1,9 +1,8 @@
 """Compare: the walk over two values that finds what changed.
 
-Parts that are the same object are passed over, as folds share what did not change. Of the rest,
-runs of items that are not even equal are searched, and runs that are equal are encoded to see
-whether they are the same: both at the speed of C, and what was found to be the same is not looked
-at again.
+Parts that are the same object are skipped, since folds share what did not change. In the rest, runs
+that are not equal are searched, and runs that are equal are encoded to check whether they are the
+same: both at C speed. Parts found to be the same are not compared again.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def changes_between(a: Any, b: Any) -> tuple[Change, ...]:
 
 
 def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
-    """Names that hold every difference of two dicts, in no order; without sweeps, also others."""
+    """Names that cover every difference of two dicts, unordered; without sweeps, also others."""
     if sweeps:
         names = list(a)
         if len(b) == len(names) and names == list(b):
@@ -49,14 +48,14 @@ def names_apart(a: dict[str, Any], b: dict[str, Any], sweeps: int) -> list[str]:
 
 
 def items_apart(a: list[Any], b: list[Any], sweeps: int) -> list[int]:
-    """Indexes of every difference of two lists of one length; without sweeps, also others."""
+    """Indexes that cover every difference of two lists of one length; without sweeps, more."""
     if sweeps:
         return places_apart(a, b)
     return [index for index, old in enumerate(a) if old is not b[index]]
 
 
 def moved(base: list[Any], *sides: tuple[list[Any], Collection[int]]) -> bool:
-    """Whether a side has at one index, of those that may differ, what the base has at another."""
+    """Whether a side has, at an index that may differ, an item that the base has elsewhere."""
     if len(base) < 2:
         return False
     keys = [packed(item) for item in base]
@@ -118,7 +117,7 @@ def _compare_lists(
 
 
 def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
-    """Whether seeing items as moved keeps more of a list than seeing each index as changed."""
+    """Whether treating items as moved keeps more of a list than treating each index as changed."""
     if len(apart) < 2:
         return False
     try:
@@ -131,7 +130,7 @@ def _moved(a: list[Any], b: list[Any], apart: list[int]) -> bool:
 
 
 def _compare_runs(path: Path, a: list[Any], b: list[Any], sweeps: int, found: list[Change]) -> None:
-    """Lists of which items were added or taken away: pairs are compared, the rest is a run."""
+    """Compare lists with added or removed items: pairs are compared, the rest is a run."""
     length = len(a)
     for gap in _gaps(path, a, b):
         pairs = min(gap.stop - gap.start, gap.new_stop - gap.new_start)

@@ -1,6 +1,6 @@
-"""Diff: what changed between two values, as a value that can be applied, undone, kept and shown.
+"""Diff: the changes between two values, as a value that can be applied, undone, stored and shown.
 
-Its bytes are canonical JSON that ends with their own SHA-256; whoever reads them checks it first.
+Its bytes are canonical JSON that ends with its own SHA-256, which is checked before decoding.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -19,11 +19,8 @@ from limpet.model.diff import changes as change_
 from limpet.model.diff.changes import Change, Kind
 from limpet.model.diff.compare import changes_between
 from limpet.model.diff.ops import to_ops
-from limpet.model.diff.text import lines, table
+from limpet.model.diff.text import lines
 from limpet.model.values import freeze, is_exact
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 FORMAT: Final = 1
 _START: Final = b'{"changes":'
@@ -32,7 +29,7 @@ _END_BYTES: Final = len(',"sha256":""}') + 64
 
 
 class Diff(msgspec.Struct, frozen=True, gc=False):
-    """The changes that take one value to another, in the order in which they are applied."""
+    """The changes that turn one value into another, in the order in which they apply."""
 
     changes: tuple[Change, ...] = ()
 
@@ -48,30 +45,30 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
         return bool(self.changes)
 
     def apply(self, value: Any) -> Any:
-        """The value after the changes, read-only; what did not change is shared with `value`.
+        """The value after the changes, read-only; unchanged parts are shared with `value`.
 
-        Raises DiffMismatch if the value does not hold what the diff would change. `value` itself
-        is never touched.
+        Raises DiffMismatch if the value does not hold the diff's old values. `value` itself is
+        never modified.
         """
         return change_.apply(value, self.changes)
 
     def inverse(self) -> Diff:
-        """The diff that takes this one back."""
+        """The diff that undoes this one."""
         return Diff(tuple([change.inverse() for change in reversed(self.changes)]))
 
     def ops(self) -> tuple[op.PlainOp, ...]:
         """Operations for an append that change a state as this diff does.
 
-        Raises InvalidOp if a change is at a place that no operation reaches: the root itself, or
-        a name that state cannot have.
+        Raises InvalidOp if no operation can reach the place of a change: the root itself, or a
+        name that state cannot have.
         """
         return to_ops(self.changes)
 
     def cost(self, weights: Callable[[Change], float] | None = None) -> float:
         """The sum over all changes of `weights(change)`.
 
-        Without weights it is the bytes that have to be moved: the canonical encoding of each path
-        and of what is put there.
+        Without weights it is the number of bytes to send: the canonical encoding of each path and
+        of its new value.
         """
         return sum([(weights or _moved_bytes)(change) for change in self.changes])
 
@@ -84,22 +81,18 @@ class Diff(msgspec.Struct, frozen=True, gc=False):
     def from_bytes(cls, raw: bytes) -> Diff:
         """The diff that `to_bytes` wrote.
 
-        Raises IntegrityViolation if the bytes are not those that were written, InvalidDiff if
-        they are no diff.
+        Raises IntegrityViolation if the bytes were changed, InvalidDiff if they are not a diff.
         """
         return Diff(_decoded(_verified(raw)))
 
     def __str__(self) -> str:
         return "\n".join(lines(self.changes)) or "no changes"
 
-    def __rich__(self) -> Table:
-        return table(self.changes)
-
 
 def diff(a: Any, b: Any) -> Diff:
-    """The changes that take `a` to `b`. Both are values as JSON has them, read-only or not.
+    """The changes that turn `a` into `b`. Both are JSON values, read-only or not.
 
-    Raises InvalidValue if it meets something else.
+    Raises InvalidValue for any other value.
     """
     return Diff(changes_between(a, b))
 
@@ -113,12 +106,12 @@ class _Format(msgspec.Struct, frozen=True, gc=False):
 
 
 def _verified(raw: bytes) -> bytes:
-    """The bytes without their checksum, which they match."""
+    """The bytes without their checksum, after checking it."""
     if not isinstance(raw, bytes):
         raise InvalidDiff(f"{type(raw).__name__} instead of bytes")
     end = _END(raw[-_END_BYTES:])
     if not raw.startswith(_START) or end is None:
-        raise InvalidDiff("it does not begin and end as one")
+        raise InvalidDiff("it does not start and end like one")
     body = raw[:-_END_BYTES] + b"}"
     expected, computed = end[1].decode(), hashlib.sha256(body).hexdigest()
     if expected != computed:
@@ -127,11 +120,11 @@ def _verified(raw: bytes) -> bytes:
 
 
 def _decoded(body: bytes) -> tuple[Change, ...]:
-    """What a checksum cannot promise: that somebody wrote a diff, and one that we can read."""
+    """The diff in these bytes. A checksum does not prove that they are a diff we can read."""
     try:
         found = msgspec.json.decode(body, type=_Format).format
         if found != FORMAT:
-            raise InvalidDiff(f"it has format {found} and this release knows {FORMAT}")
+            raise InvalidDiff(f"it has format {found}; this release reads {FORMAT}")
         changes = tuple([_frozen(each) for each in msgspec.json.decode(body, type=_Wire).changes])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidDiff(str(error).rstrip(".")) from error
@@ -155,7 +148,7 @@ def _is_storable(value: Any) -> bool:
 
 
 def _settled(each: op.PlainOp) -> op.PlainOp:
-    """The operation with a read-only value, and the caller's own left as it is."""
+    """The operation with a read-only value; the caller's own is not modified."""
     checked = op.check(each)
     if type(checked) in op.REFS:
         raise InvalidOp(f"{type(checked).__name__} refers to an event's data; resolve it first")

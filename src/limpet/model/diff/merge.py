@@ -1,10 +1,10 @@
-"""Merge: one value out of two that went their own ways from a common base.
+"""Merge: combine two values that diverged from a common base.
 
-A place that one side changed is that side's; a place that both changed alike is agreed. Dicts are
-merged name by name, lists of one length item by item unless a side moved items, and what both sides
-only added to a list is put one behind the other. An item that both changed is merged inside only if
-it is known to be the same one, by a name such as `id`. Everything else that both changed is a
-conflict, for a policy to decide.
+Where one side changed a place, its change wins; where both made the same change, it is taken once.
+Dicts are merged name by name, lists of the same length item by item unless a side moved items, and
+if both sides only added to a list, both additions are appended. An item that both changed is merged
+inside only if a name such as `id` shows that it is the same item. Anything else that both changed
+is a conflict, for a policy to decide.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _put: Final[Any] = dict.__setitem__  # into a copy that nobody else has seen yet
 
 
 class Resolved(msgspec.Struct, frozen=True, gc=False):
-    """A conflict that a policy decided: which side won. `neither`: the policy made a value."""
+    """A conflict that a policy decided: which side won, or `neither` for a new value."""
 
     conflict: Conflict
     side: Side
@@ -43,7 +43,7 @@ class Resolved(msgspec.Struct, frozen=True, gc=False):
 
 
 class Merged(msgspec.Struct, frozen=True, gc=False):
-    """The merged value, read-only. Where a conflict is left, it is as the base was."""
+    """The merged value, read-only. At an open conflict it has the base's value."""
 
     value: Any
     base: Any
@@ -51,16 +51,16 @@ class Merged(msgspec.Struct, frozen=True, gc=False):
     resolved: tuple[Resolved, ...] = ()
 
     def settled(self) -> Any:
-        """The value, if nothing is left to decide. Raises MergeConflict."""
+        """The value, if no conflict is open. Raises MergeConflict."""
         if self.conflicts:
             raise MergeConflict(tuple([show(each.path) or "the root" for each in self.conflicts]))
         return self.value
 
     def ops(self, start: Any = ABSENT) -> tuple[PlainOp, ...]:
-        """Operations that take `start`, by default the base, to the merged value.
+        """Operations that turn `start`, by default the base, into the merged value.
 
-        Raises MergeConflict if something is left to decide: from a side, its own change would be
-        taken back in silence.
+        Raises MergeConflict if a conflict is open: starting from a side, they would silently undo
+        that side's own change.
         """
         return diff(self.base if start is ABSENT else start, self.settled()).ops()
 
@@ -73,8 +73,8 @@ def merge(
     policy: Policy = escalate,
     policies: Mapping[str | Path, Policy] | None = None,
 ) -> Merged:
-    """Merge what `a` and `b` made of `base`. `policy` decides conflicts; for those at or below a
-    path in `policies` the policy of the longest such path does. A lone name may be given as text.
+    """Merge `a` and `b`, which both started as `base`. `policy` decides conflicts; at or below a
+    path in `policies`, the policy of the longest matching path does. A single name may be text.
     """
     base, a, b = (admit(each, "the value") for each in (base, a, b))
     walk = _Walk(_Policies(policy, policies or {}))
@@ -92,8 +92,8 @@ class _Policies:
         for chosen in (policy, *self._by_path.values()):
             if not callable(chosen):
                 raise InvalidInput(
-                    f"{chosen!r} is no policy. Use LastWriter, Priority, escalate or a function "
-                    "of a conflict."
+                    f"{chosen!r} is not a policy. Use LastWriter, Priority, escalate or a "
+                    "function of a conflict."
                 )
 
     def at(self, path: Path) -> Policy:
@@ -104,7 +104,7 @@ class _Policies:
 
 
 class _Walk:
-    """One merge under way: what it could not decide, and what its policies did."""
+    """One merge in progress: its open conflicts, and what its policies decided."""
 
     def __init__(self, policies: _Policies) -> None:
         self._policies = policies
@@ -154,7 +154,7 @@ class _Walk:
     def _list(
         self, path: Path, base: FrozenList, a: FrozenList, b: FrozenList, sweeps: int
     ) -> FrozenList | None:
-        """Both lists item by item; None if a side moved items: an index means another one there."""
+        """Both lists merged item by item; None if a side moved items."""
         from_a, from_b = set(items_apart(base, a, sweeps)), set(items_apart(base, b, sweeps))
         if from_a and from_b and moved(base, (a, from_a), (b, from_b)):
             return None
@@ -196,11 +196,11 @@ def _settled(base: Any, a: Any, b: Any) -> bool:
 
 
 class _Items:
-    """The items of a list, and whether one that both sides changed is the same one to both.
+    """The items of a list, and whether an item that both sides changed is the same item.
 
-    An index may have come to mean another item: one that was put in its place, or that moved and
-    changed at once. It is known by the first name of KNOWN_BY that it has, if no other item has
-    the same there; a list, by both sides having only added to it.
+    The item at an index may have been replaced, or moved and changed at once. An item is identified
+    by the first name of KNOWN_BY that it has, if no other item has the same value there; a list, by
+    both sides having only added to it.
     """
 
     def __init__(self, items: FrozenList) -> None:
@@ -225,7 +225,7 @@ class _Items:
 
 
 def _grown(base: Any, a: Any, b: Any) -> FrozenList | None:
-    """Both tails behind the base, if both sides only added to it."""
+    """The base followed by both additions, if both sides only added to it."""
     start = _NO_ITEMS if base is ABSENT else base
     if not (type(a) is type(b) is type(start) is FrozenList):
         return None
@@ -238,8 +238,8 @@ def _grown(base: Any, a: Any, b: Any) -> FrozenList | None:
 def _check_removable(conflict: Conflict) -> None:
     if not conflict.path or isinstance(conflict.path[-1], int):
         raise InvalidInput(
-            f"a policy takes {show(conflict.path) or 'the root'} out, and only names of a dict can "
-            "be taken out. Return a value there."
+            f"a policy removes {show(conflict.path) or 'the root'}, and only names of a dict can "
+            "be removed. Return a value there."
         )
 
 
@@ -247,7 +247,7 @@ def _path(prefix: object) -> Path:
     path = (prefix,) if isinstance(prefix, str) else prefix
     if not isinstance(path, tuple) or not all([type(step) in (str, int) for step in path]):
         raise InvalidInput(
-            f"{prefix!r} is no path. Use a name, or a tuple of names and indexes, as in "
+            f"{prefix!r} is not a path. Use a name, or a tuple of names and indexes, as in "
             "('plan', 'steps', 0)."
         )
     return path

@@ -14,8 +14,8 @@ from limpet.model.values import FrozenDict
 class _Names:
     """Values for several names of one dict, which become one Merge.
 
-    A later change may join although others stand between, if those are below the same dict and
-    touch other names: then their order does not matter.
+    A later change may join even if others come between, as long as those are below the same dict
+    and touch other names: their order does not matter then.
     """
 
     def __init__(self, parent: Path) -> None:
@@ -31,7 +31,7 @@ class _Names:
 
 
 def to_ops(changes: Iterable[Change]) -> tuple[PlainOp, ...]:
-    """The operations, each checked for its form; raises InvalidOp for a place they cannot reach."""
+    """The operations, each checked. Raises InvalidOp for a place that no operation can reach."""
     made: list[PlainOp | _Names] = []
     open_: list[_Names] = []  # those a change may still join, each above the next
     for change in changes:

@@ -1,7 +1,7 @@
-"""Policies: who is right where both sides of a merge changed the same place differently.
+"""Policies: which value wins where both sides of a merge changed the same place differently.
 
-A policy is any function of a conflict. What it returns is put there; ABSENT takes the name out; and
-the conflict itself, returned, means that the policy does not decide and somebody else has to.
+A policy is any function of a conflict. Its return value is used; ABSENT removes the name; and
+returning the conflict itself leaves it open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from limpet.model.ops import Path
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """A place that both sides changed, each in its own way. ABSENT where there is no value."""
+    """A place that both sides changed differently. ABSENT where there is no value."""
 
     path: Path
     base: Any

@@ -1,44 +1,22 @@
-"""Diff for people: plain lines, and a coloured table where rich is used."""
+"""Diff for people: one plain line for each change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from limpet.model.diff.changes import Change, Kind, brief, brief_pair
 from limpet.model.ops import Path, show
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_SIGNS: Final = {Kind.ADD: "+", Kind.MODIFY: "~", Kind.DELETE: "-"}
-_COLOURS: Final = {Kind.ADD: "green", Kind.MODIFY: "yellow", Kind.DELETE: "red"}
+SIGNS: Final = {Kind.ADD: "+", Kind.MODIFY: "~", Kind.DELETE: "-"}
 _LINE_CHARS_MAX: Final = 60
-_CELL_CHARS_MAX: Final = 120
 
 
 def lines(changes: Iterable[Change]) -> Iterator[str]:
-    """One line for each change: its sign, its place, and what became of what."""
+    """One line for each change: its sign, its path, the old and the new value."""
     for change in changes:
-        values = " → ".join(filter(None, _values(change, _LINE_CHARS_MAX)))
-        yield f"{_SIGNS[change.kind]} {place(change)}: {values}"
-
-
-def table(changes: Iterable[Change]) -> Table:
-    """The same with columns, as wide as the terminal allows."""
-    from rich.table import Table
-    from rich.text import Text
-
-    made = Table(box=None, pad_edge=False, header_style="dim")
-    made.add_column("", no_wrap=True)
-    for column in ("path", "old", "new"):
-        made.add_column(column, overflow="fold")
-    for change in changes:
-        colour = _COLOURS[change.kind]
-        old, new = _values(change, _CELL_CHARS_MAX)
-        cells = ((_SIGNS[change.kind], colour), (place(change), ""), (old, "red"), (new, "green"))
-        made.add_row(*(Text(text, style=style) for text, style in cells))
-    return made
+        values = " → ".join(filter(None, old_and_new(change, _LINE_CHARS_MAX)))
+        yield f"{SIGNS[change.kind]} {place(change)}: {values}"
 
 
 def place(change: Change) -> str:
@@ -52,8 +30,8 @@ def place(change: Change) -> str:
     return f"{show(above)}[{start}:{start + len(items)}]"
 
 
-def _values(change: Change, chars_max: int) -> tuple[str, str]:
-    """Old and new as people see them; what there is not is empty."""
+def old_and_new(change: Change, chars_max: int) -> tuple[str, str]:
+    """Old and new value for display; a missing one is empty."""
     match change.kind:
         case Kind.ADD:
             return "", brief(_one(change, change.new), chars_max)

@@ -1,9 +1,10 @@
-"""Envelopes: a state on its way to another system, in bytes that can be checked.
+"""Envelopes: one state for another system, as bytes with a checksum.
 
 An envelope is one state with its schema version, its session's version and the time of writing, in
 JSON, MessagePack or Protocol Buffers. Each format has one way to write a value, so equal envelopes
-are equal bytes; whatever is not the canonical encoding of what it says is refused. The checksum
-covers every other byte and is verified on every decode. docs/envelopes.md is the specification.
+are equal bytes; bytes that are not the canonical encoding of their contents are refused. The
+checksum covers every other byte and is verified on every decode. docs/envelopes.md is the
+specification.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -24,16 +25,11 @@ from limpet.errors import (
     InvalidValue,
 )
 from limpet.model.canonical import canonical
+from limpet.model.envelope.record import NUMBER, Envelope, members
 from limpet.model.limits import ENVELOPE_BYTES_MAX, INT_MAX, NAME_CHARS_MAX, STATE_DEPTH_MAX
-from limpet.model.values import described, freeze, is_plain, settle, unfitting
+from limpet.model.values import freeze, is_plain, settle, unfitting
 
-if TYPE_CHECKING:
-    from limpet.model.state.migrations import MigrationRegistry
-    from limpet.model.state.state import State
-
-S = TypeVar("S", bound="State")
 Format: TypeAlias = Literal["json", "msgpack", "protobuf"]
-NUMBER: Final = 1  # of the format, the same for all three
 
 # How an envelope begins, in this format number and every later one: the checksum, then the number.
 # The first byte alone tells the three apart: 0x7b, 0x80 to 0x8f, 0x0a.
@@ -53,32 +49,6 @@ _SEMVER: Final = re.compile(
     rf"(?:-{_IDENTIFIER}(?:\.{_IDENTIFIER})*)?"
     r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?"
 )
-
-
-class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that was decoded and found whole."""
-
-    schema_version: str | None  # SemVer; None for state without a schema
-    state_version: int  # the version of the session
-    serialized_at_us: int  # microseconds since 1970
-    fields: dict[str, Any]  # read-only
-    checksum: str  # SHA-256 in hex, of the very bytes: another format, another checksum
-
-    def state(self, state_type: type[S], *, migrations: MigrationRegistry | None = None) -> S:
-        """The fields as a State of this class; those of another MAJOR by way of `migrations`.
-
-        Without a schema version they are read as they are. Raises MigrationError, SchemaViolation.
-        """
-        try:
-            from limpet.model.state.state import State, decode_fields
-        except ModuleNotFoundError as error:
-            raise ExtraMissing("pydantic", "state") from error
-        if not (isinstance(state_type, type) and issubclass(state_type, State)):
-            raise InvalidInput(
-                f"{described(state_type)} is no State. Pass a class made of limpet.State."
-            )
-        version = self.schema_version
-        return decode_fields(state_type, self.fields, schema_version=version, migrations=migrations)
 
 
 def encode(
@@ -117,10 +87,10 @@ def decode(
     *,
     bytes_max: int = ENVELOPE_BYTES_MAX,
 ) -> Envelope:
-    """The envelope in these bytes; the format is told from the first of them if not given.
+    """The envelope in these bytes; if no format is given, the first byte identifies it.
 
-    Bytes that are not one raise InvalidEnvelope, IntegrityViolation or EnvelopeNewer, whatever they
-    are. Reading takes at worst 170 times their memory, which `bytes_max` bounds.
+    Invalid bytes raise InvalidEnvelope, IntegrityViolation or EnvelopeNewer, nothing else. Decoding
+    takes at most 170 times the memory of the bytes, which `bytes_max` limits.
     """
     if not isinstance(raw, (bytes, bytearray, memoryview)):
         raise InvalidEnvelope(f"{type(raw).__name__} was given, not bytes")
@@ -133,7 +103,7 @@ def decode(
         envelope = _read(raw, name)
         return msgspec.structs.replace(envelope, fields=freeze(envelope.fields))
     except RecursionError as error:
-        raise InvalidEnvelope("values are nested too deep for the calls that are left") from error
+        raise InvalidEnvelope("values are nested too deep for the remaining call stack") from error
 
 
 # --- the frame: opening and checksum --------------------------------------------------------------
@@ -148,20 +118,20 @@ def _recognised(raw: bytes) -> Format:
         case first if b"\x80" <= first <= b"\x8f":
             return "msgpack"
         case _:
-            raise InvalidEnvelope("they begin as no envelope does")
+            raise InvalidEnvelope("they do not start like an envelope")
 
 
 def _known(format: Format) -> Format:
     if format not in get_args(Format):
-        raise InvalidInput(f"{format!r} is no format of envelopes. Use json, msgpack or protobuf.")
+        raise InvalidInput(f"{format!r} is not an envelope format. Use json, msgpack or protobuf.")
     return format
 
 
 def _verify(raw: bytes, format: Format) -> None:
-    """Refuse what is damaged before anything is parsed, and only then what is newer."""
+    """Refuse damaged bytes before anything is parsed, and only then a newer format."""
     opening = _OPENINGS[format].match(raw)
     if opening is None:
-        raise InvalidEnvelope(f"they do not begin as an envelope in {format} does")
+        raise InvalidEnvelope(f"they do not start like an envelope in {format}")
     found, number = opening.groups()
     expected = found.decode() if format == "json" else found.hex()
     computed = _checksum(raw, *opening.span(1))
@@ -199,10 +169,10 @@ def _header_fault(schema_version: Any, state_version: Any, serialized_at_us: Any
         and _SEMVER.fullmatch(schema_version)
     ):
         shown = repr(schema_version[:80]) if isinstance(schema_version, str) else "given"
-        return f"the schema version {shown} is no semantic version, such as 1.4.0"
+        return f"the schema version {shown} is not a semantic version like 1.4.0"
     for name, number in (("state_version", state_version), ("serialized_at_us", serialized_at_us)):
         if type(number) is not int or not 0 <= number <= INT_MAX:
-            return f"{name} is no integer from 0 to {INT_MAX}"
+            return f"{name} is not an integer from 0 to {INT_MAX}"
     return None
 
 
@@ -217,7 +187,7 @@ def _plain(fields: Any, bytes_max: int) -> dict[str, Any]:
 
 
 def _read(raw: bytes, format: Format) -> Envelope:
-    """The contents of bytes whose checksum is right; refused unless they are canonical."""
+    """The contents of bytes whose checksum matches; refused unless they are canonical."""
     codec = _codec(format)
     try:
         envelope = codec.read(raw)
@@ -233,20 +203,8 @@ def _read(raw: bytes, format: Format) -> Envelope:
     if fault:
         raise InvalidEnvelope(fault)
     if fields is not envelope.fields or codec.write(envelope) != raw:
-        raise InvalidEnvelope("they are not the canonical encoding of what they say")
+        raise InvalidEnvelope("they are not the canonical encoding of their contents")
     return envelope
-
-
-def members(envelope: Envelope, checksum: str | bytes) -> dict[str, Any]:
-    """The envelope as JSON and MessagePack have it. The names are in their canonical order."""
-    return {
-        "checksum": checksum,
-        "envelope": NUMBER,
-        "fields": envelope.fields,
-        "schema_version": envelope.schema_version,
-        "serialized_at_us": envelope.serialized_at_us,
-        "state_version": envelope.state_version,
-    }
 
 
 # --- the formats ----------------------------------------------------------------------------------

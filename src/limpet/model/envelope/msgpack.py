@@ -1,8 +1,8 @@
 """Envelopes as MessagePack: the same members as in JSON, the checksum as bytes.
 
-Maps of this format may have names of any kind, and the decoder puts them into a dict before we see
-them. Python spreads text over a dict by a secret; of numbers anybody can choose such that fill it
-in quadratic time. So a large map is looked through for such names before it is decoded.
+Maps in this format may have keys of any kind, and the decoder puts them into a dict before we see
+them. Python hashes text with a secret, but an attacker can choose numbers whose hashes collide and
+make that quadratic. So a large map is scanned for such keys before it is decoded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidEnvelope
-from limpet.model.envelope.envelope import Envelope, members
+from limpet.model.envelope.record import Envelope, members
 
 _pack: Final = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -63,7 +63,7 @@ def read(raw: bytes) -> Envelope:
 
 
 def check_names(raw: bytes) -> None:
-    """Raise InvalidEnvelope at the first name in a map that is no text; all else is not judged."""
+    """Raise InvalidEnvelope at the first name in a map that is not text. Checks nothing else."""
     at, end = 0, len(raw)
     left, in_map = 1, False  # what is still to come of the innermost list or map; names count too
     above: list[tuple[int, bool]] = []

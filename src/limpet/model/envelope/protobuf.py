@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from limpet.errors import InvalidEnvelope
-from limpet.model.envelope.envelope import NUMBER, Envelope
+from limpet.model.envelope.record import NUMBER, Envelope
 from limpet.model.limits import STATE_DEPTH_MAX
 
 _Field: Final[Any] = descriptor_pb2.FieldDescriptorProto
@@ -54,7 +54,7 @@ def read(raw: bytes) -> Envelope:
     try:
         message = _ENVELOPE.FromString(raw)
     except DecodeError as error:
-        raise InvalidEnvelope("they are no message of envelope.proto") from error
+        raise InvalidEnvelope("they are not a message of envelope.proto") from error
     return Envelope(
         schema_version=message.schema_version or None,
         state_version=message.state_version,
@@ -65,7 +65,7 @@ def read(raw: bytes) -> Envelope:
 
 
 def _gathered(row: Any) -> Any:
-    """The value that a row of messages stands for. Counts are believed only as values arrive."""
+    """The value that a row of messages encodes. Counts are trusted only as values arrive."""
     root: list[Any] = []
     holder: Any = root
     left = 1  # how many values the holder still waits for
@@ -74,7 +74,7 @@ def _gathered(row: Any) -> Any:
         while not left and above:
             holder, left = above.pop()
         if not left:
-            raise InvalidEnvelope("there are values that no list or dict has counted")
+            raise InvalidEnvelope("there are values beyond the counts of their lists and dicts")
         kind = item.WhichOneof("kind")
         if kind is None:
             raise InvalidEnvelope("a value is of no known kind")

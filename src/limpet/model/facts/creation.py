@@ -22,7 +22,7 @@ def created(
     fields: Mapping[str, Any] = EMPTY,
     actor: str | None = None,
 ) -> Fact:
-    """The session begins. It says whose it is, so that a stored row cannot change hands unseen."""
+    """The session was created. The event names its key, so that a changed row shows."""
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
     if schema_version is not None:
         data["schema_version"] = schema_version

@@ -1,4 +1,4 @@
-"""Inputs: events that wait until a later one says they were processed."""
+"""Inputs: events that are pending until a later event marks them as processed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _FAMILY: Final = "user."
 
 
 def is_input(type: str) -> bool:
-    """Whether events of this type wait to be processed: user.* do."""
+    """Whether events of this type are inputs: user.* are."""
     return type.startswith(_FAMILY)
 
 
 def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
-    """These inputs were dealt with. Raises InvalidEvent; the commit raises NotPending."""
+    """These inputs were processed. Raises InvalidEvent; the commit may raise NotPending."""
     given = list(seqs) if isinstance(seqs, Iterable) else []
     if not given or any(type(seq) is not int or seq < 1 for seq in given):
         raise InvalidEvent("processed takes the seqs of one or more pending events")
@@ -27,7 +27,7 @@ def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
 
 
 def fold_input(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
-    """One more waits, since now if it is the first."""
+    """One more input is pending, since now if it is the first."""
     since_us = now_us if head.pending_us is None else min(head.pending_us, now_us)
     return {"pending": head.pending + 1, "pending_us": since_us}
 

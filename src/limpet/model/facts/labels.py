@@ -1,4 +1,4 @@
-"""Labels: short texts by which sessions are found."""
+"""Labels: short texts for finding sessions."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ LABELED: Final = "session.labeled"
 
 
 def labeled(changes: Mapping[str, str | None], *, actor: str | None = None) -> Fact:
-    """Labels to set; None takes one off. Raises InvalidEvent."""
+    """Set these labels; None removes one. Raises InvalidEvent."""
     return Fact(type=LABELED, data=labels_data(changes), actor=actor)
 
 
 def labels_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
-    """Checked labels, as the data of an event holds them. Raises InvalidEvent."""
+    """Checked labels in the form of event data. Raises InvalidEvent."""
     if not isinstance(changes, Mapping):
         said = described(changes)
-        raise InvalidEvent(f"labels are a dict of texts, as in {{'plan': 'gold'}}, not {said}")
+        raise InvalidEvent(f"labels are a dict of texts, like {{'plan': 'gold'}}, not {said}")
     if len(changes) > LABELS_MAX:
         raise InvalidEvent(f"{len(changes)} labels, more than {LABELS_MAX}")
     for name, value in changes.items():
@@ -51,6 +51,6 @@ def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
 
 
 def check(head: View) -> None:
-    """Raise InvalidEvent if the event leaves too many: a head stays a row, not a table."""
+    """Raise InvalidEvent if the session would have too many labels: a head must stay small."""
     if len(head.labels) > LABELS_MAX:
         raise InvalidEvent(f"the session would have more than {LABELS_MAX} labels")

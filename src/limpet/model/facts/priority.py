@@ -1,4 +1,4 @@
-"""Priority: among due sessions the highest are claimed first."""
+"""Priority: due sessions with the highest priority are claimed first."""
 
 from __future__ import annotations
 

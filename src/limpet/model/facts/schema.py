@@ -1,4 +1,4 @@
-"""Schema: the version that typed state follows, and the updates that its class planned."""
+"""Schema: the version of typed state, and the updates that its class planned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def migrated(
     ops: Iterable[Op] = (),
     actor: str | None = None,
 ) -> Fact:
-    """State was brought from one version to another, by these steps and operations."""
+    """State was migrated from one version to another, by these steps and operations."""
     data: dict[str, Any] = {"from": stored, "to": code, "steps": [list(step) for step in steps]}
     if checksums is not None:
         data |= {"checksum_before": checksums[0], "checksum_after": checksums[1]}
@@ -30,7 +30,7 @@ def migrated(
 
 
 def drafted(type: str | None, **more: Any) -> Draft:
-    """An update of state: an event of the caller's own type, or without one a state.updated."""
+    """An update of state: an event of the caller's own type, or else a state.updated."""
     return Fact(type=UPDATED, **more) if type is None else Draft(type=type, **more)
 
 

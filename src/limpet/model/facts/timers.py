@@ -1,4 +1,4 @@
-"""Timers: moments that a session asked for, by name."""
+"""Timers: named times at which a session is due or should end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TimerKind: TypeAlias = Literal["wake", "deadline"]
 
 
 class Timer(msgspec.Struct, frozen=True, gc=False):
-    """A moment the session asked for: to be woken, or to be ended."""
+    """A time at which the session should be woken, or should end."""
 
     at_us: int
     kind: TimerKind = "wake"
@@ -35,7 +35,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 def timer_set(
     name: str, at: datetime, *, kind: TimerKind = "wake", actor: str | None = None
 ) -> Fact:
-    """A timer at an aware time; the same name replaces. Raises InvalidEvent."""
+    """Set a timer to an aware datetime, replacing a timer of that name. Raises InvalidEvent."""
     _check_name(name)
     if not isinstance(at, datetime):
         raise InvalidEvent(f"a timer's time is an aware datetime, not {described(at)}")
@@ -46,7 +46,7 @@ def timer_set(
 
 
 def timer_cleared(name: str, *, actor: str | None = None) -> Fact:
-    """A timer taken back. Raises InvalidEvent."""
+    """Clear a timer. Raises InvalidEvent."""
     _check_name(name)
     return Fact(type=TIMER_CLEARED, data={"name": name}, actor=actor)
 
@@ -62,7 +62,7 @@ def fold_cleared(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
 
 
 def check(head: View) -> None:
-    """Raise InvalidEvent if the event leaves too many: a head stays a row, not a table."""
+    """Raise InvalidEvent if the session would have too many timers: a head must stay small."""
     if len(head.timers) > TIMERS_MAX:
         raise InvalidEvent(f"the session would have more than {TIMERS_MAX} timers")
 

@@ -1,12 +1,9 @@
-"""What a fact's fold and bound may read of a head, without knowing the head."""
+"""What a fact may read of a head, without importing the head."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from limpet.model.facts.timers import Timer
+from typing import Any, Protocol, TypeAlias
 
 Changes: TypeAlias = dict[str, Any]  # fields of the head, and what each becomes
 
@@ -21,7 +18,7 @@ class View(Protocol):
     @property
     def pending_us(self) -> int | None: ...
     @property
-    def timers(self) -> Mapping[str, Timer]: ...
+    def timers(self) -> Mapping[str, Any]: ...
     @property
     def priority(self) -> int: ...
     @property

@@ -1,7 +1,7 @@
-"""Access: who may read and write a field of typed state, said where the field is declared.
+"""Access: which roles may read and write a field of typed state, declared with the field.
 
-A role is the part of an actor before its colon: `agent` of `agent:main`. Writes through a session
-are held to it; what a reader is shown is for the doors that know who reads, which ask here.
+A role is the part of an actor before its colon: `agent` in `agent:main`. Sessions enforce it on
+writes. Code that shows state to a reader knows who reads, and asks `allows` itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Operation: TypeAlias = Literal["read", "write"]
 
 
 class Access(msgspec.Struct, frozen=True):
-    """The roles that may read and write. None: everybody may."""
+    """The roles that may read and write. None means everybody."""
 
     read: frozenset[str] | None = None
     write: frozenset[str] | None = None
@@ -38,7 +38,7 @@ def access(*, read: Iterable[str] | None = None, write: Iterable[str] | None = N
 
 
 def access_of(metadata: Iterable[Any]) -> Access:
-    """The policy among what a field is annotated with."""
+    """The access among a field's annotations."""
     return next((item for item in metadata if isinstance(item, Access)), OPEN)
 
 

@@ -1,8 +1,8 @@
-"""Annotations: from a declared type to its form, or to the reason why it has none.
+"""Annotations: from a declared type to its stored form, or to the reason why it has none.
 
-A type is admitted only if every value of it is written and read back exactly. A union is admitted
-only if what is written tells its member: no two members may become the same kind of JSON value,
-except literals that differ, and records that a literal field tells apart.
+A type is accepted only if each of its values can be written and read back exactly. A union is
+accepted only if the stored value identifies its member: no two members may become the same kind of
+JSON value, except different literals, and records with different literal fields.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Undefined(Exception):
 
 
 def form_of(annotation: Any, where: str) -> Form:
-    """The form of an annotation; `where` names the field in words. Raises InvalidSchema."""
+    """The form of an annotation; `where` names the field in errors. Raises InvalidSchema."""
     origin, args = get_origin(annotation), get_args(annotation)
     if isinstance(annotation, (str, ForwardRef)):
         raise Undefined
@@ -73,7 +73,7 @@ def form_of(annotation: Any, where: str) -> Form:
 
 
 def check_marks(marks: Iterable[Any], where: str) -> None:
-    """Refuse what would make a type another one: an encoder of its values, or a laxer reading."""
+    """Refuse what would change a type: a custom encoder, or non-strict validation."""
     for mark in marks:
         names = {(kind.__module__, kind.__name__) for kind in type(mark).__mro__}
         if names & _ENCODERS:
@@ -90,7 +90,7 @@ def check_marks(marks: Iterable[Any], where: str) -> None:
 
 
 def check_discriminator(name: Any, form: Form, where: str) -> None:
-    """Refuse to tell records apart by a number: pydantic, asked to, takes 1, 1.0 and True alike."""
+    """Refuse a number as a discriminator: pydantic treats 1, 1.0 and True as equal there."""
     for member in form.members if isinstance(form, UnionForm) and isinstance(name, str) else ():
         values = _literal_fields(member).get(name, ()) if isinstance(member, RecordForm) else ()
         if any(kind in (int, bool) for kind, _ in values):
@@ -101,7 +101,7 @@ def check_discriminator(name: Any, form: Form, where: str) -> None:
 
 
 def _named(annotation: Any) -> Any:
-    """What a NewType or a type alias stands for; None if it is neither."""
+    """The type behind a NewType or a type alias; None if it is neither."""
     name = (getattr(annotation, "__module__", ""), getattr(annotation, "__name__", ""))
     if name in _PYDANTIC:
         return _PYDANTIC[name]
@@ -202,7 +202,7 @@ def _union(members: tuple[Form, ...], where: str) -> Form:
 def _alike(one: Form, other: Form) -> bool:
     """Whether the two may become the same kind of JSON value.
 
-    A float beside an int is told by its kind, but an enum or a literal of numbers takes 1.0 for 1.
+    An int and a float differ by kind, but an enum or literal of numbers accepts 1.0 for 1.
     """
     named = (EnumForm, LiteralForm)
     numbers = one.kinds | other.kinds >= {"int", "float"}

@@ -1,7 +1,7 @@
-"""Declarations: whether a class that declares state can keep its promises.
+"""Declarations: checks a class that declares state, once, when the class is defined.
 
-Looked at once, when the class is defined: its settings, names, types, defaults, reducers and
-version. What passes here has an exact stored form for every value it may hold.
+Checks its settings, names, types, defaults, reducers and version. A class that passes has an exact
+stored form for every value it may hold.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CONFIG: Final = ConfigDict(
     val_json_bytes="base64",
     ser_json_bytes="base64",
 )
-# What would make stored names or values others than the declared ones.
+# Settings that would make stored names or values differ from the declared ones.
 _UNWANTED: Final = ("alias_generator", "use_enum_values", "arbitrary_types_allowed")
 
 
 def check_declaration(cls: type[Any]) -> bool:
-    """Refuse a class that could not keep its promises; else note the form of each field.
+    """Check a class and store the form of each field. Raises InvalidSchema.
 
-    False if an annotation names something that is not defined yet, or itself.
+    Returns False if an annotation names something that is not defined yet, or the class itself.
     """
     fields = cls.__pydantic_fields__
     _check_class(cls)

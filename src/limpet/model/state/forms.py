@@ -1,9 +1,9 @@
-"""Forms: how each type of typed state is written as a plain JSON value, and back to the bit.
+"""Forms: how each type of typed state is written as a plain JSON value, without loss.
 
-A form belongs to one type. `encode` checks while it writes: what is not of the type raises Misfit,
-so nothing of a wrong type is ever written, however its owner was made. Equal values have one
-written form: moments are written in UTC, −0.0 as 0.0, sets in the order of their items' canonical
-bytes. Reading back is pydantic's (see `validation`); this module does not need it.
+A form belongs to one type. `encode` checks while it writes: a value of another type raises Misfit,
+so a wrong type is never written, however its owner was made. Equal values have one written form:
+datetimes are written in UTC, −0.0 as 0.0, sets in the order of their items' canonical bytes.
+Pydantic reads the values back (see `validation`); this module does not need it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DURATION: Final = re.compile(
 
 
 class Misfit(Exception):
-    """A value that is not of the type: which was wanted, what was found, and where."""
+    """A value of the wrong type: what was expected, what was found, and where."""
 
     def __init__(self, expected: str, value: object) -> None:
         self.expected, self.value = expected, value
@@ -63,7 +63,7 @@ class Form:
         raise Misfit(self.words, value)
 
     def inner(self, step: Step) -> Form | None:
-        """The form of what lies one step inside, if there is such a step."""
+        """The form of the value one step inside, or None."""
         return None
 
 
@@ -81,7 +81,7 @@ class Scalar(Form):
 
 
 class AnyForm(Form):
-    """Whatever JSON holds without loss."""
+    """Any value that JSON holds without loss."""
 
     words = "any JSON value"
     kinds = frozenset(("null", "bool", "int", "float", "str", "list", "dict"))
@@ -92,7 +92,7 @@ class AnyForm(Form):
 
 
 class EnumForm(Form):
-    """A member by its value; one that newer code wrote goes back as it came."""
+    """A member, stored by its value. A value that newer code wrote is written back unchanged."""
 
     def __init__(self, of: type[Enum]) -> None:
         self.of = of
@@ -195,7 +195,7 @@ class RowForm(Form):
 
 
 class DictForm(Form):
-    """A JSON object. Names that are no text are written as text, and read back exactly."""
+    """A JSON object. Names that are not text are written as text, and read back exactly."""
 
     kinds = frozenset(("dict",))
     hashable = False
@@ -222,7 +222,7 @@ class DictForm(Form):
 class RecordForm(Form):
     """A nested record, or a whole State: a JSON object with every field of the class.
 
-    What only newer code knows of a record that was read goes back as it came.
+    Fields that only newer code knows are written back unchanged.
     """
 
     kinds = frozenset(("dict",))
@@ -255,10 +255,10 @@ class RecordForm(Form):
 
 
 class UnionForm(Form):
-    """One of several types that nobody can confuse (see `annotations`)."""
+    """One of several types that are always distinguishable (see `annotations`)."""
 
     def __init__(self, members: tuple[Form, ...]) -> None:
-        # None last in words, as people say it; int before float, which takes integers too.
+        # None is named last, as people say it; int before float, which accepts integers too.
         self.members = tuple(sorted(members, key=lambda m: (m.words == "None", m.words == "float")))
         self.words = " or ".join(member.words for member in self.members)
         self.kinds = frozenset[str]().union(*(member.kinds for member in members))
@@ -291,7 +291,7 @@ def fields_of(record: type[Any]) -> Mapping[str, Form]:
 
 
 def is_unknown(value: Any, of: type[Enum]) -> bool:
-    """Whether this is a variant that only newer code knows. What is known has its member."""
+    """Whether this is an enum value that only newer code knows."""
     if type(value) is not UnknownVariant or value.of is not of:
         return False
     return all(value.value != member.value for member in of)
@@ -313,7 +313,7 @@ def plain_json(value: Any) -> Any:
 
 
 def exact_float(value: Any) -> Any:
-    """A finite float; an integer becomes one if it is the same number. MISFIT otherwise."""
+    """A finite float. An integer is converted if it is exactly the same number; else MISFIT."""
     if type(value) is not float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             return MISFIT
@@ -328,7 +328,7 @@ def exact_float(value: Any) -> Any:
 
 
 def utc(value: datetime) -> Any:
-    """The same moment in UTC; MISFIT if it is naive or falls out of the calendar."""
+    """The same time in UTC; MISFIT if it is naive or out of range."""
     try:
         return MISFIT if value.utcoffset() is None else value.astimezone(UTC)
     except OverflowError:
@@ -351,7 +351,7 @@ def duration_text(value: timedelta) -> str:
 
 
 def duration_of(text: str) -> timedelta:
-    """The duration that was written so; raises ValueError or OverflowError."""
+    """Parse a duration in that form. Raises ValueError or OverflowError."""
     if (found := _DURATION(text)) is None:
         raise ValueError(text)
     sign, days, hours, minutes, seconds, micros = [part or "0" for part in found.groups()]

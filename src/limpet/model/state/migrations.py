@@ -1,21 +1,21 @@
 """Migrations: how state of one schema version becomes state of another.
 
-A registry holds pure functions, each from one version to another, finds the way from the version
-a state was stored under to the one the code declares, and walks it on a copy. It writes nothing:
-what it returns becomes stored state only when the caller records it.
+A registry holds pure functions, each from one version to another. It finds the path from the
+stored version to the version that the code declares, and runs its steps on a copy. It writes
+nothing: the result becomes stored state only when the caller records it.
 
-The way is chosen by three rules. PATCH never matters in any of them.
+Three rules choose the path. PATCH never matters in any of them.
 
-1. A migration takes state of its source version and of every older minor of that MAJOR; its
-   function has to expect that fields added since are absent. Likewise code reads an older minor.
-2. A way stays in its MAJOR or goes on towards the wanted one, never past it and never back. So
-   what was registered for a rollback is no detour on the way forward.
-3. Of all ways the one wins that leaves the fewest minor versions to defaults, then the one with
-   the fewest steps. If several are equally good, the way is ambiguous and none is taken.
+1. A migration accepts state of its source version and of every older minor of that MAJOR; its
+   function must expect fields that were added since to be absent. Code reads older minors likewise.
+2. A path stays in its MAJOR or moves towards the target MAJOR, never past it and never back. So a
+   migration that was registered for a rollback is never used on the way forward.
+3. The best path leaves the fewest minor versions to defaults, and then has the fewest steps. If
+   several are equally good, the path is ambiguous and none is taken.
 
-Where versions match exactly this is the plain rule: the shortest path, and no tie. Defaults only
-come in where no exact path leads through. Costs add up along the way, so each part of the best
-way is the best way between its own ends, and migrations compose.
+Where versions match exactly, this is simply the shortest path, without ties. Defaults matter only
+where no exact path exists. Costs add up along a path, so each part of the best path is the best
+path between its own ends, and migrations compose.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Trail: TypeAlias = tuple["Trail", "Migration"] | None  # a way, last step first
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _SHOWN_CHARS: Final = 64
 _NEWER_MINOR: Final = (
-    "newer code of the same MAJOR wrote it and no way back is registered",
+    "newer code of the same MAJOR wrote it and no migration back is registered",
     "Deploy the newer code, register a migration back, or have this code work beside it with "
     'newer_minor = "keep" in its State class',
 )
@@ -72,12 +72,12 @@ class Migration(msgspec.Struct, frozen=True):
 
     @property
     def step(self) -> Step:
-        """Its two versions as text, as errors name it."""
+        """Its two versions as text, as errors show them."""
         return (str(self.source), str(self.target))
 
     @property
     def name(self) -> str:
-        """What its function is called."""
+        """The name of its function."""
         return str(getattr(self.fn, "__name__", type(self.fn).__name__))
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ Way: TypeAlias = tuple[Migration, ...]
 
 
 class Migrated(msgspec.Struct, frozen=True):
-    """State under its new version, the steps that led there, and checksums of both ends."""
+    """State of the new version, the steps taken, and the checksums before and after."""
 
     fields: FrozenDict
     path: Way  # empty if there was nothing to do
@@ -97,10 +97,9 @@ class Migrated(msgspec.Struct, frozen=True):
 
 
 class MigrationRegistry:
-    """The migrations of one kind of state. `description` says of which, in errors.
+    """The migrations of one kind of state. `description` names that kind in errors.
 
-    They are of the state of sessions unless `lifecycle` says "checkpoint": whatever it raises is
-    of that category.
+    They migrate session state unless `lifecycle` is "checkpoint"; its errors are of that kind.
     """
 
     def __init__(self, description: str = "", *, lifecycle: Lifecycle = "session") -> None:
@@ -116,11 +115,11 @@ class MigrationRegistry:
         target: str | SchemaVersion,
         fn: Function,
     ) -> None:
-        """Add the function that makes state of `target` from state of `source`.
+        """Add the function that turns state of `source` into state of `target`.
 
-        It is given a plain copy of its own, which it may change, and returns a dict that can be
-        stored. Raises InvalidSchema for versions that are none or differ in PATCH only, and
-        MigrationAmbiguous if this step is registered already.
+        It receives a plain copy, which it may change, and returns a dict that can be stored. Raises
+        InvalidSchema for invalid versions and versions that differ only in PATCH, and
+        MigrationAmbiguous if this step is already registered.
         """
         made = Migration(SchemaVersion.parse(source), SchemaVersion.parse(target), fn)
         if not callable(fn) or inspect.iscoroutinefunction(fn):
@@ -130,7 +129,7 @@ class MigrationRegistry:
             )
         if made.source.line == made.target.line:
             raise InvalidSchema(
-                f"a migration {made} changes no shape, for PATCH never matters",
+                f"a migration {made} changes nothing, because PATCH never matters",
                 "Register it between versions whose MAJOR or MINOR differ, or leave it out",
             )
         there = self._steps.setdefault((made.source.line, made.target.line), made)
@@ -153,27 +152,27 @@ class MigrationRegistry:
 
     @property
     def migrations(self) -> Way:
-        """All that is registered, in the order of versions."""
+        """All registered migrations, in version order."""
         return tuple(sorted(self._steps.values(), key=_versions))
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def describe(self) -> str:
-        """What the registry is for, if that was said, and a line for each migration."""
+        """The description of the registry, if given, and a line for each migration."""
         lines = [f"{migration} ({migration.name})" for migration in self.migrations]
         return "\n".join([self.description] * bool(self.description) + lines) or "no migrations"
 
     def check(self, target: str | SchemaVersion) -> None:
-        """Raise the first of `ambiguities`: for when code is put together, before any load."""
+        """Raise the first of `ambiguities`. Call it in a test or at startup, before any load."""
         for error in self.ambiguities(target):
             raise error
 
     def ambiguities(self, target: str | SchemaVersion) -> tuple[MigrationAmbiguous, ...]:
-        """One error for each registered source from which the way to `target` is ambiguous.
+        """One error for each registered source whose path to `target` is ambiguous.
 
-        If there is none, no version whatever has an ambiguous way: one that is not registered
-        goes the way of the next newer minor that is.
+        If there are none, no stored version at all has an ambiguous path: an unregistered version
+        takes the path of the next newer registered minor.
         """
         wanted = SchemaVersion.parse(target)
         kind = MigrationAmbiguous.of(self.lifecycle)
@@ -192,9 +191,9 @@ class MigrationRegistry:
     ) -> Way:
         """The steps from state stored under `source` to `target`; empty if none is needed.
 
-        None is needed where the two are compatible (see semver); or where the state is of a newer
-        minor that is to be kept, and no way down is registered. Raises MigrationAmbiguous;
-        MigrationMissing; and SchemaIncompatible if the state is newer with no way back.
+        No step is needed if the two are compatible (see semver), or if the state has a newer minor
+        that is to be kept and no migration back is registered. Raises MigrationAmbiguous,
+        MigrationMissing, and SchemaIncompatible if the state is newer with no migration back.
         """
         stored, wanted = SchemaVersion.parse(source), SchemaVersion.parse(target)
         names = (str(stored), str(wanted))
@@ -208,7 +207,7 @@ class MigrationRegistry:
                 return ()
             raise SchemaIncompatible.of(self.lifecycle)(*names, *_NEWER_MINOR)
         if stored.major > wanted.major:
-            reason = "newer code wrote it and no way back is registered"
+            reason = "newer code wrote it and no migration back is registered"
             raise SchemaIncompatible.of(self.lifecycle)(*names, reason)
         raise MigrationMissing.of(self.lifecycle)(*names, len(self), self.describe())
 
@@ -223,12 +222,12 @@ class MigrationRegistry:
         expected: str | None = None,
         newer_minor: NewerMinor = "refuse",
     ) -> Migrated:
-        """Stored `fields` of version `source` as the code of version `target` wants them.
+        """Migrate stored `fields` from version `source` to version `target`.
 
-        All or nothing, on copies: whatever is raised, `fields` are as they were. `expected` is
-        the checksum the state was stored with, looked at before any function runs. Raises what
-        `path` raises; IntegrityViolation; MigrationFailed with its cause; SchemaIncompatible if
-        the stored version or state is not one at all.
+        All or nothing, on copies: if anything is raised, `fields` are unchanged. `expected` is
+        the checksum that the state was stored with; it is compared before any function runs. Raises
+        what `path` raises; IntegrityViolation; MigrationFailed with its cause; SchemaIncompatible
+        if the stored version or state is invalid.
         """
         wanted = SchemaVersion.parse(target)
         try:
@@ -246,13 +245,13 @@ class MigrationRegistry:
         after = checksum(plain).hex() if path else before
         return Migrated(freeze(plain), path, before, after)
 
-    # --- finding the way ------------------------------------------------------------------------
+    # --- finding the path -----------------------------------------------------------------------
 
     def _ways(self, stored: SchemaVersion, wanted: SchemaVersion) -> list[Way]:
-        """The best ways by the rules above: one, none, or as many equals as an error shows.
+        """The best paths by the rules above: one, none, or as many equals as an error shows.
 
-        A search in the order of cost (minors left to defaults, then steps). A place is left as
-        often as it is reached at its lowest cost, up to that bound: ties survive to the end, and
+        A search in order of cost (minors left to defaults, then steps). A node is expanded as
+        often as it is reached at its lowest cost, up to that limit: ties survive to the end, and
         their number cannot explode.
         """
         onward = self._onward(stored, wanted)
@@ -281,7 +280,7 @@ class MigrationRegistry:
         return arrived
 
     def _onward(self, stored: SchemaVersion, wanted: SchemaVersion) -> dict[int, list[Migration]]:
-        """The steps that lead towards the wanted version, by the MAJOR they start from."""
+        """The steps that lead towards the target version, by the MAJOR they start from."""
         onward: dict[int, list[Migration]] = {}
         for step in self.migrations:  # sorted: the order of registration decides nothing
             source, target = step.source.major, step.target.major
@@ -295,10 +294,10 @@ class MigrationRegistry:
 
 
 def check_registry(migrations: object) -> MigrationRegistry:
-    """The registry that was given. Raises InvalidInput if it is none."""
+    """The registry itself. Raises InvalidInput if it is not a MigrationRegistry."""
     if not isinstance(migrations, MigrationRegistry):
         raise InvalidInput(
-            f"{described(migrations)} is no registry. Pass a limpet.MigrationRegistry."
+            f"{described(migrations)} is not a registry. Pass a limpet.MigrationRegistry."
         )
     return migrations
 
@@ -321,7 +320,7 @@ def _shown(ways: list[Way]) -> tuple[tuple[Step, ...], ...]:
 
 
 def _named(version: Any) -> str:
-    """Whatever was stored as a version, in few words."""
+    """The stored version, shortened for an error."""
     if isinstance(version, (str, SchemaVersion)):
         return str(version)[:_SHOWN_CHARS]
     return type(version).__name__
@@ -350,15 +349,15 @@ def _applied(
         reason = f"made a state that cannot be stored: {_why(error)}"
         raise failed(migration.step, reason) from error
     except MemoryError:
-        raise  # not the migration's doing: it may be tried again
+        raise  # not the migration's fault: it may be retried
     except Exception as error:
         raise failed(migration.step, _raised(migration, error)) from error
 
 
 def _raised(migration: Migration, error: Exception) -> str:
-    """What a function raised, and the line of its own file where it did.
+    """The type of the exception that a migration raised, with function, file and line.
 
-    Not what the error says: that may quote the state, and stays with the cause.
+    The exception's own text is left out because it may quote the state; it is in the cause.
     """
     where = ".".join([str(getattr(migration.fn, "__module__", None) or "?"), migration.name])
     frames = extract_tb(error.__traceback__)[1:]  # the first is our call of it

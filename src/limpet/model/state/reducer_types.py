@@ -1,4 +1,4 @@
-"""Fits: which reducer may stand on which field."""
+"""Reducer types: which reducer works with which field."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from limpet.model.state.forms import (
 )
 from limpet.model.state.reducers import FACTORIES, Keyed, Reducer, last_write_wins
 
-# What other frameworks take for a reducer: here it would be passed over, and data overwritten.
+# What other frameworks use as a reducer: here it would be ignored, and data overwritten.
 _FUNCTIONS: Final = (FunctionType, BuiltinFunctionType, partial)
 _NAMES: Final = frozenset(
     {
@@ -37,13 +37,13 @@ _NAMES: Final = frozenset(
 
 
 def reducer_of(metadata: Iterable[Any]) -> Reducer:
-    """The reducer among what a field is annotated with."""
+    """The reducer among a field's annotations."""
     found = [item for item in metadata if isinstance(item, Reducer)]
     return found[0] if found else last_write_wins
 
 
 def check_reducers(metadata: Iterable[Any], form: Form, where: str, *, allowed: bool) -> None:
-    """Refuse two reducers on a field, one that does not fit it, and one in a nested record."""
+    """Refuse two reducers on one field, a reducer of the wrong type, and one in a nested record."""
     metadata = list(metadata)
     for item in metadata:
         if any(item is factory for factory in FACTORIES):
@@ -51,7 +51,7 @@ def check_reducers(metadata: Iterable[Any], form: Form, where: str, *, allowed: 
         if isinstance(item, _FUNCTIONS) or (isinstance(item, str) and item in _NAMES):
             named = item if isinstance(item, str) else getattr(item, "__name__", "a function")
             raise InvalidSchema(
-                f"{where} has {named}, which is no reducer; use one of limpet.reducers: "
+                f"{where} has {named}, which is not a reducer; use one of limpet.reducers: "
                 f"{', '.join(sorted(_NAMES))}"
             )
     found = [item for item in metadata if isinstance(item, Reducer)]

@@ -1,13 +1,12 @@
-"""Reducers: what an update of a field does to what the field held.
+"""Reducers: how an update combines with the value that a field holds.
 
-A reducer stands on a field of a State, as in `Annotated[list[Message], append]`. It works on plain
-values, and says the same thing twice: `fold` gives the new value, `ops` the smallest operations
-that lead there. A law ties the two: applying the ops to a state whose field holds the old value
-gives the folded value.
+A reducer is declared on a field of a State: `Annotated[list[Message], append]`. It works on plain
+values and has two forms: `fold` computes the new value, `ops` the smallest operations that produce
+it. Applying the ops to a state whose field holds the old value must give the folded value.
 
-Reducers that never look at the old value are not guarded, so writers that only add rebase without
-a conflict. The others compute from what they saw: their ops are good for that value only, and the
-field's version has to be guarded.
+Reducers that never read the old value are not guarded, so writers that only add rebase without
+conflicts. The others compute from the value they read: their ops are valid for that value only, so
+the field's version is guarded.
 """
 
 from __future__ import annotations
@@ -23,24 +22,24 @@ from limpet.model.ops import Add, Cut, Merge, PlainOp, Set
 from limpet.model.values import described
 
 MISSING: Final[Any] = object()  # the old value of a field that is not there
-# Beyond this many changed items one Set of the whole list is sent: an event holds a bounded number
-# of operations, and each one copies the list.
+# Beyond this many changed items the whole list is Set: the operations of an event are limited, and
+# each one copies the list.
 CHANGED_ITEMS_MAX: Final = 256
 
 Holder: TypeAlias = Literal["any", "list", "dict"]
 
 
 class Compiled(msgspec.Struct, frozen=True):
-    """An update as operations; `guarded` if they are good only for the value that was looked at."""
+    """An update as operations; `guarded` if they are valid only for the value that was read."""
 
     ops: tuple[PlainOp, ...]
     guarded: bool = False
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """In an update: the whole new value of a field, past its reducer, as in `Replace([])`.
+    """In an update: a new value that bypasses the field's reducer, for example `Replace([])`.
 
-    It is checked as the field's type and rules say, and looks at nothing that the field held.
+    It is checked against the field's type and rules, and ignores what the field held.
     """
 
     value: Any
@@ -54,15 +53,15 @@ class Reducer(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name it is written by, with its parameters."""
+        """Its name in code, with its parameters."""
         return type(self).__name__
 
     def fold(self, old: Any, update: Any, field: str = "field") -> Any:
-        """What the field holds after `update`. `old` is MISSING if the field is not there."""
+        """The value of the field after `update`. `old` is MISSING if the field does not exist."""
         raise NotImplementedError
 
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
-        """The operations that do to the field what `fold` does to its value."""
+        """The operations that have the same effect as `fold`."""
         raise NotImplementedError
 
 
@@ -81,7 +80,7 @@ class LastWriteWins(Reducer, frozen=True):
 
 
 class Append(Reducer, frozen=True):
-    """The update's items go to the end of the list."""
+    """Appends the update's items to the list."""
 
     holds: ClassVar[Holder] = "list"
 
@@ -102,7 +101,7 @@ class Append(Reducer, frozen=True):
 
 
 class ConcatFlatten(Append, frozen=True):
-    """The update is a list of lists, whose items go to the end of the list."""
+    """The update is a list of lists; appends all their items to the list."""
 
     nests: ClassVar[bool] = True
 
@@ -116,7 +115,7 @@ class ConcatFlatten(Append, frozen=True):
 
 
 class MergeDict(Reducer, frozen=True):
-    """The update's names are put into the dict, one level deep."""
+    """Puts the update's names into the dict, one level deep."""
 
     holds: ClassVar[Holder] = "dict"
 
@@ -167,7 +166,7 @@ class BoundedAppend(Reducer, frozen=True):
 
     def ops(self, field: str, old: Any, update: Any) -> Compiled:
         held, items = _list(old, field), _list(update, field)[-self.n :]
-        if len(items) == self.n:  # whatever was there goes
+        if len(items) == self.n:  # no old item remains
             return Compiled((Set((field,), items),))
         made: list[PlainOp] = [Add((field,), items)] if items or old is MISSING else []
         if (over := len(held) + len(items) - self.n) > 0:
@@ -176,7 +175,7 @@ class BoundedAppend(Reducer, frozen=True):
 
 
 class Item(dict[str, Any]):
-    """An item of an update of which only some names were given; the others are defaults."""
+    """An item of an update with only some names given; the others are defaults."""
 
     __slots__ = ("given",)
 
@@ -186,16 +185,16 @@ class Item(dict[str, Any]):
 
 
 class Keyed(Reducer, frozen=True):
-    """A reducer that knows items by a key: a name in each item, or a dotted path of names."""
+    """A reducer that identifies items by a key: a name in each item, or a dotted path of names."""
 
     holds: ClassVar[Holder] = "list"
     key: str | None
 
     def marks(self, items: Iterable[Any]) -> list[Any]:
-        """For each item what its key is recognised by; None if it has none.
+        """A comparable form of each item's key; None if it has no key.
 
-        Text is compared as it is, anything else by its canonical bytes, which are never equal to
-        a text: 1, 1.0 and True stay three keys.
+        Text is compared directly, anything else by its canonical bytes, which never equal a text:
+        1, 1.0 and True are three different keys.
         """
         if self.key is None:
             return list(map(canonical, items))
@@ -214,7 +213,7 @@ class Keyed(Reducer, frozen=True):
 
 
 class DedupeAppend(Keyed, frozen=True):
-    """Append only items whose key is not there yet; of several with one key the first wins."""
+    """Append only items whose key is new; of several with the same key the first wins."""
 
     @property
     def name(self) -> str:
@@ -242,11 +241,11 @@ class DedupeAppend(Keyed, frozen=True):
 
 
 class MergeByKey(Keyed, frozen=True):
-    """An item whose key is there is merged into that one, in its place; the others are appended.
+    """Merges an item into the existing item with the same key, in place; appends the others.
 
-    Merged as dicts are: the update's names win, names that only the old item has stay. What an item
-    was not given but has by default counts only if the item is new. Of several old items with one
-    key the first is meant.
+    Items merge as dicts do: the update's names win, and names that only the old item has stay.
+    Defaults that were not given explicitly count only for new items. If several old items have the
+    key, the first is used.
     """
 
     key: str
@@ -275,7 +274,7 @@ class MergeByKey(Keyed, frozen=True):
     def _parted(
         self, held: list[Any], update: Any, field: str
     ) -> tuple[dict[int, dict[str, Any]], list[dict[str, Any]]]:
-        """Of old items only the names that change, by index; and the items that are new."""
+        """The changed names of old items, by index, and the new items."""
         marks = self.marks_of_update(update, field)
         if not marks:
             return {}, []
@@ -308,12 +307,12 @@ _CALL: Final = "Correct the argument of the reducer"
 def bounded_append(n: int) -> BoundedAppend:
     """Append, then keep the newest `n` items."""
     if type(n) is not int or n < 1:
-        raise InvalidSchema(f"bounded_append takes a number of items from 1 on, not {n!r}", _CALL)
+        raise InvalidSchema(f"bounded_append takes a number of at least 1, not {n!r}", _CALL)
     return BoundedAppend(n)
 
 
 def dedupe_append(key: str | None = None) -> DedupeAppend:
-    """Append only items whose `key` is not there yet; without a key, items that are not."""
+    """Append only items whose `key` is new; without a key, only items that are new."""
     if key is not None:
         _check_key("dedupe_append", key)
     return DedupeAppend(key)
@@ -339,7 +338,7 @@ def _given(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _news(old: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
-    """Of `names` those that are new to `old`, or have another value there."""
+    """Those of `names` that are missing from `old` or have another value there."""
     return {n: v for n, v in names.items() if n not in old or canonical(old[n]) != canonical(v)}
 
 

@@ -1,8 +1,7 @@
-"""Schema versions: which shape a stored state has, and whether this code can read it.
+"""Schema versions: the shape of a stored state, and whether this code can read it.
 
-A version is MAJOR.MINOR.PATCH. MAJOR changes when old state cannot be read any more, MINOR when
-fields with defaults are added, PATCH never touches the shape. What to do about another MAJOR is
-decided in `migrations`.
+A version is MAJOR.MINOR.PATCH. MAJOR changes when old state can no longer be read, MINOR when
+fields with defaults are added. PATCH never affects the shape. `migrations` handles another MAJOR.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from limpet.errors import InvalidSchema
 #   same         the same MAJOR and MINOR
 #   older_minor  the code has fields that the state lacks: their defaults fill them
 #   newer_minor  written by newer code: refused, or kept as it is where the State class says so
-#   migration    another MAJOR: a migration has to come between
+#   migration    another MAJOR: a migration is needed
 Relation: TypeAlias = Literal["same", "older_minor", "newer_minor", "migration"]
 NewerMinor: TypeAlias = Literal["refuse", "keep"]  # what a State class says of newer code's state
 
@@ -40,14 +39,14 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
     def __post_init__(self) -> None:
         for number in (self.major, self.minor, self.patch):
             if type(number) is not int or not 0 <= number < _NUMBER_END:
-                raise InvalidSchema("a number of the version is none of 0, 1, 2 and so on", _WRITE)
+                raise InvalidSchema("the numbers of a version are integers from 0", _WRITE)
 
     @classmethod
     def parse(cls, text: str | SchemaVersion) -> SchemaVersion:
-        """The version that `text` names. Raises InvalidSchema if it names none.
+        """Parse a version. Raises InvalidSchema if the text is not one.
 
-        Strict: three numbers without leading zeros, nothing before, between or behind them. A
-        pre-release or a build has no shape that anybody could promise to read again.
+        Strict: three numbers without leading zeros and nothing else. Pre-releases and builds are
+        refused because nobody can promise to read their state again.
         """
         if isinstance(text, SchemaVersion):
             return text
@@ -67,15 +66,15 @@ class SchemaVersion(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 def compatible(stored: SchemaVersion, code: SchemaVersion) -> bool:
-    """Whether code of one version reads state of another with nothing but its defaults.
+    """Whether code of one version reads state of another with only its defaults.
 
-    The one rule: the same MAJOR, and a MINOR of the code that is not older.
+    The rule: the same MAJOR, and the code's MINOR is not older.
     """
     return stored.major == code.major and stored.minor <= code.minor
 
 
 def relation(stored: SchemaVersion, code: SchemaVersion) -> Relation:
-    """How stored state stands to the code that reads it. PATCH never matters."""
+    """How the version of stored state relates to the code's version. PATCH never matters."""
     if stored.major != code.major:
         return "migration"
     if stored.minor == code.minor:
@@ -85,7 +84,7 @@ def relation(stored: SchemaVersion, code: SchemaVersion) -> Relation:
 
 def _problem(text: str) -> str:
     if re.match(r"[0-9]+\.[0-9]+\.[0-9]+[-+]", text):
-        return "names a pre-release or a build, which state is never stored under"
+        return "names a pre-release or a build, which stored state never has"
     if re.fullmatch(r"[0-9]+\.[0-9]+\.[0-9]+", text):
         return "has a number with a leading zero or of more than 18 digits"
     return "is not MAJOR.MINOR.PATCH"

@@ -1,10 +1,10 @@
-"""State and Record: what a user declares about a session's own fields.
+"""State and Record: the classes that declare a session's own fields.
 
-A State is a frozen pydantic model, strict in every type; a Record is one nested in it. Both are
-checked when the class is defined: every field has an exact stored form, every reducer fits its
-field. `encode_fields` gives the plain fields a session holds, `decode_fields` reads them back: it
-is strict about types, fills in defaults and passes over what only newer code knows; a record keeps
-that, unseen, for when it is written again.
+A State is a frozen pydantic model with strict types; a Record is nested in it. Both are checked
+when the class is defined: every field has an exact stored form, and every reducer matches its
+field. `encode_fields` returns the plain fields that a session stores. `decode_fields` reads them
+back: it is strict about types, fills in defaults and ignores names that only newer code knows. A
+record keeps those names and writes them back.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Record(BaseModel):
             )
 
         def __delattr__(self, name: str) -> None:
-            raise TypeError(f"{type(self).__name__}.{name} is read-only and cannot be taken away")
+            raise TypeError(f"{type(self).__name__}.{name} is read-only and cannot be deleted")
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -78,11 +78,11 @@ class Record(BaseModel):
 
 
 class State(Record):
-    """What a session's own fields are. Names it does not declare are left alone.
+    """Declares a session's own fields. Names that it does not declare are left alone.
 
-    `schema_version` is the edition of the declaration, MAJOR.MINOR.PATCH. `newer_minor` says what
-    to do with state that a newer MINOR of it has written: "refuse" it, or "keep" what is unknown
-    here and work on it beside the newer code.
+    `schema_version` is the version of the declaration, MAJOR.MINOR.PATCH. `newer_minor` says how to
+    treat state that a newer MINOR has written: "refuse" it, or work on it beside the newer code and
+    "keep" what this class does not know.
     """
 
     schema_version: ClassVar[str] = "1.0.0"
@@ -91,7 +91,7 @@ class State(Record):
 
     @classmethod
     def access_of(cls, field: str) -> Access:
-        """Who may read and write a field, as its declaration says. Raises SchemaViolation."""
+        """Who may read and write a field, as declared. Raises SchemaViolation."""
         if field not in cls.__pydantic_fields__:
             words = f"a field of {cls.__name__}"
             raise SchemaViolation(field, words, "a name that it does not declare")
@@ -115,10 +115,10 @@ def decode_fields(
 ) -> S:
     """The typed view of a session's fields. Raises SchemaViolation.
 
-    Fields that are missing take their defaults. Names that the class does not declare are passed
-    over, those of a record inside kept with it; unknown enum variants are kept as UnknownVariant.
-    With the `schema_version` they were stored under, fields of another MAJOR are brought forward
-    by `migrations`, or MigrationError is raised.
+    Missing fields take their defaults. Names that the class does not declare are ignored, except
+    that nested records keep theirs; unknown enum values become UnknownVariant. With the
+    `schema_version` they were stored under, fields of another MAJOR are migrated by `migrations`,
+    or MigrationError is raised.
     """
     if schema_version is not None:
         fields = _forward(state_type, fields, schema_version, migrations)
@@ -142,7 +142,7 @@ def _forward(
 
 
 def encoded(form: Form, value: Any, name: str = "") -> Any:
-    """The plain form of a value; raises SchemaViolation, with paths that begin with `name`."""
+    """The plain form of a value. Raises SchemaViolation with paths that start with `name`."""
     try:
         return form.encode(value)
     except Misfit as misfit:

@@ -1,7 +1,7 @@
 """Types that typed state adds to Python's own: TTL, Ref, UnknownVariant.
 
-They need no extra: a program may make and check references without typed state. pydantic, where it
-is installed, asks each class for its rules by the method with the long name.
+They need no extra: a program can create and check references without typed state. If pydantic is
+installed, it asks each class for its rules through `__get_pydantic_core_schema__`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
 
 class TTL(timedelta):
-    """How long something stays valid, counted from a moment that its owner knows. Never negative.
+    """How long something stays valid, counted from a start that its owner knows. Never negative.
 
-    A type of its own, so that a field says whether it holds a distance between two moments or a
-    promise that ends: `TTL(hours=1).ends_at(made_at)`.
+    A separate type, so that a field shows whether it holds a difference between two times or an
+    expiry: `TTL(hours=1).ends_at(made_at)`.
     """
 
     __slots__ = ()
@@ -45,11 +45,11 @@ class TTL(timedelta):
         return cls(duration.days, duration.seconds, duration.microseconds)
 
     def ends_at(self, start: datetime) -> datetime:
-        """When it is over, if it began at `start`."""
+        """When it expires, if it began at `start`."""
         return start + self
 
     def is_over(self, start: datetime, now: datetime) -> bool:
-        """Whether it is over at `now`, if it began at `start`. It is at the very end."""
+        """Whether it has expired at `now`, if it began at `start`. At the end itself it has."""
         return now >= self.ends_at(start)
 
     @classmethod
@@ -64,9 +64,9 @@ class TTL(timedelta):
 
 
 class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
-    """Something kept elsewhere: where it is, and the SHA-256 of what must be found there.
+    """A reference to something stored elsewhere: its URI and the SHA-256 of its content.
 
-    `Ref[Checkpoint]` says to readers and type checkers what it leads to; both are stored alike.
+    `Ref[Checkpoint]` tells readers and type checkers what it points to; it is stored like `Ref`.
     """
 
     uri: str
@@ -84,7 +84,7 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
         return cls(uri, hashlib.sha256(content).hexdigest())
 
     def matches(self, content: bytes) -> bool:
-        """Whether this is the content that was referred to, to the last bit."""
+        """Whether this is exactly the referenced content."""
         return hashlib.sha256(content).hexdigest() == self.sha256
 
     @classmethod
@@ -107,10 +107,10 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
 
 
 class UnknownVariant(msgspec.Struct, frozen=True):
-    """A stored value that newer code added to an enum this code has an older edition of.
+    """A stored enum value that newer code added and this code does not know.
 
-    It stands where the member would, has the raw value as `value`, and is written back unchanged.
-    Only decoding makes one: a caller's unknown value is refused.
+    It takes the place of the member, has the raw value as `value`, and is written back unchanged.
+    Only decoding creates one: a caller's unknown value is refused.
     """
 
     value: str | int

@@ -1,12 +1,12 @@
 """Updates: from a partial update of typed state to the operations that record it.
 
-Each value is checked against what its field's reducer takes, written in its form, and compiled.
-Neither the state nor the field that is updated is validated or copied: adding one message costs
-the same whatever the session holds. The exceptions are declared by the user. A field with
-constraints or validators of its own is checked as it will be; a class with a model validator, or a
-@field_validator on an updated field, has its whole state checked as it will be, and then every
-field is guarded, because the verdict rests on all of them. A value in a Replace goes past the
-reducer: it is checked and compiled as if the field had none.
+Each value is checked against what its field's reducer accepts, encoded, and compiled. Neither the
+state nor the updated field is validated or copied as a whole: adding one message costs the same
+however large the session is. The user declares the exceptions. A field with its own constraints or
+validators is checked with its new value. For a class with a model validator, or a @field_validator
+on an updated field, the whole new state is checked, and every field is guarded because the result
+depends on all of them. A value in a Replace bypasses the reducer: it is checked and compiled as if
+the field had none.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _EMPTY: Final[tuple[Any, ...]] = ([], {})
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """An update as operations, and the fields whose versions must still be what was read."""
+    """An update as operations, and the fields that must not have changed since they were read."""
 
     ops: tuple[PlainOp, ...]
     guards: tuple[str, ...] = ()
 
 
 class Slot:
-    """A field as an updater sees it: what its reducer takes, and what is checked afterwards."""
+    """A field to be updated: what its reducer accepts, and what is checked afterwards."""
 
     def __init__(self, state_type: type[State], name: str, *, whole: bool = False) -> None:
         field = state_type.__pydantic_fields__[name]
@@ -63,7 +63,7 @@ class Slot:
         self.form: Form = fields_of(self.takes)[name]
 
     def plain(self, value: Any) -> Any:
-        """The plain form of a value that the reducer takes; raises SchemaViolation."""
+        """The plain form of a value that the reducer accepts. Raises SchemaViolation."""
         try:
             made = self.takes.__pydantic_validator__.validate_python({self.name: value})
         except ValidationError as error:
@@ -77,7 +77,7 @@ class Slot:
         return _items(held, plain) if isinstance(self.reducer, MergeByKey) else plain
 
     def compiled(self, fields: Mapping[str, Any], plain: Any) -> Compiled:
-        """The operations of a plain update; what comes of it is checked where that is needed."""
+        """The operations of a plain update; the result is checked if needed."""
         old, before = self.held(fields)
         made = self.reducer.ops(self.name, old, plain)
         if isinstance(self.reducer, MergeByKey) and any(map(_is_partial, plain)):
@@ -88,12 +88,12 @@ class Slot:
         return Compiled((*before, *made.ops), guarded)
 
     def compiled_whole(self, fields: Mapping[str, Any], plain: Any) -> Compiled:
-        """The same as one operation that replaces the field: an event holds a bounded number."""
+        """The same as one operation that replaces the field: an event has limited operations."""
         whole = self.reducer.fold(self.held(fields)[0], plain, self.name)
         return Compiled((Set((self.name,), whole),), guarded=True)
 
     def check_merged(self, old: Any, ops: Iterable[PlainOp]) -> None:
-        """Check the items that come of merging: each part was fit, the whole may not be."""
+        """Check merged items: each part was valid, the result may not be."""
         items: dict[int, Any] = {}
         start = 0 if old is MISSING else len(old)
         for op in ops:
@@ -111,7 +111,7 @@ class Slot:
                 raise SchemaViolation(where, error.expected, error.actual) from error
 
     def held(self, fields: Mapping[str, Any]) -> tuple[Any, tuple[PlainOp, ...]]:
-        """What the field holds. A default that was never stored is stored first, if it matters."""
+        """The value of the field. A default that was never stored is stored first, if needed."""
         if self.name in fields:
             return fields[self.name], ()
         if isinstance(self.reducer, LastWriteWins) or self.field.is_required():
@@ -166,7 +166,7 @@ def _checked_whole(
     plain: list[Any],
     ops: list[PlainOp],
 ) -> Planned:
-    """The plan, if the state that it leads to passes the validators of its class."""
+    """The plan, if the resulting state passes the validators of its class."""
     after = dict(fields)
     for slot, value in zip(slots, plain, strict=True):
         after[slot.name] = slot.reducer.fold(slot.held(fields)[0], value, slot.name)
@@ -183,10 +183,10 @@ def _checked_whole(
 
 
 def rests_on(state_type: type[State], ops: Iterable[PlainOp]) -> tuple[str, ...]:
-    """The fields that plain operations were checked on, and that must still be as they were.
+    """The fields that the check of plain operations depends on and that must not have changed.
 
-    What fits whatever the field holds by then is not among them: a new value, or more of what may
-    be there in any number.
+    Operations that are valid for any old value do not count: a new value, or more items for a list
+    of unlimited length.
     """
     names: dict[str, None] = {}
     for op in ops:
@@ -210,7 +210,7 @@ def _fits_always(state_type: type[State], name: str, op: PlainOp) -> bool:
 
 
 def _is_whole(state_type: type[State], name: str) -> bool:
-    """Whether the verdict on an update of this field rests on more than the field."""
+    """Whether checking an update of this field needs more than the field."""
     declared = state_type.__pydantic_decorators__
     if declared.model_validators or declared.root_validators:
         return True
@@ -235,7 +235,7 @@ def _slot(state_type: type[State], name: Any, *, whole: bool) -> Slot:
 
 
 def _items(made: Iterable[Any], plain: list[Any]) -> list[Any]:
-    """The plain items, those of records with a note of which names were given."""
+    """The plain items; records also note which names were given."""
     return [
         Item(names, record.__pydantic_fields_set__) if isinstance(record, Record) else names
         for record, names in zip(made, plain, strict=True)
@@ -247,7 +247,7 @@ def _is_partial(item: Any) -> bool:
 
 
 def _single(slot: Slot, annotation: Any, rules: tuple[Any, ...]) -> type[Record]:
-    """A record with this one field, to check values of the annotation by."""
+    """A record with this one field, for checking values of the annotation."""
     info: FieldInfo = Field(discriminator=slot.field.discriminator)
     info.metadata = list(rules)
     made: type[Record] = create_model(  # type: ignore[call-overload]  # a name known at run time

@@ -1,10 +1,9 @@
-"""Validation: what pydantic is taught about our types, and what its errors mean in our words.
+"""Validation: exact rules for pydantic, and its errors as SchemaViolation.
 
-`exact` goes through the rules that pydantic made for a class and makes them exact: integers of 64
-bits, floats without loss, moments that are aware and in UTC, enums that keep what newer code wrote,
-and stored text that is read only if it would be written so: what reads alike would be lost.
-`violation` turns pydantic's first complaint into a SchemaViolation that speaks of the user's fields
-and types. Imported only where typed state is used.
+`exact` walks the rules that pydantic generated for a class and makes them exact: 64-bit integers,
+floats without loss, aware datetimes in UTC, enums that keep values from newer code, and stored text
+that is read only in the exact form it is written in. `violation` turns pydantic's first error into
+a SchemaViolation that names the user's fields and types. Imported only where typed state is used.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def exact(schema: CoreSchema, handler: GetCoreSchemaHandler) -> CoreSchema:
 
 
 def _exact(rule: Any, handler: GetCoreSchemaHandler, seen: set[str]) -> Any:
-    """The rule that takes the place of `rule`. Nested records saw to their own."""
+    """The rule that replaces `rule`. Nested records are already exact."""
     kind = rule["type"]
     if kind == "model" or _OURS in rule.get("metadata", {}):
         return rule
@@ -147,7 +146,7 @@ def _exact_default(rule: Any) -> Any:
 def _exact_float(rule: Any) -> Any:
     def same(value: Any) -> Any:
         # An integer stays one here: in a union pydantic must see that it is not quite a float.
-        # What is no number at all is for pydantic to refuse.
+        # Pydantic refuses what is not a number.
         made = exact_float(value)
         if made is MISFIT and type(value) is int:
             raise PydanticCustomError("float_exact", "a number that a float holds exactly")
@@ -190,9 +189,9 @@ def _exact_timedelta(rule: Any) -> Any:
 
 
 def _exact_enum(rule: Any, *, names: bool = False) -> Any:
-    """A member, or what newer code wrote of the same kind; as a name in a dict it is text.
+    """A member, or a newer value of the same kind; as a name in a dict it is text.
 
-    Stored values are told by their type as well: 1.0 and true are no member whose value is 1.
+    Stored values must match in type too: 1.0 and true are not the member whose value is 1.
     """
     of = rule["cls"]
     kinds = {type(member.value) for member in of}
@@ -212,7 +211,7 @@ def _exact_enum(rule: Any, *, names: bool = False) -> Any:
 
 
 def _member(of: type[Enum], value: Any, info: core.ValidationInfo[Any]) -> Any:
-    """The member of a stored value; the enum itself may say what it does with an unknown one."""
+    """The member of a stored value; the enum itself may handle an unknown value."""
     try:
         return of(value)
     except ValueError:
@@ -222,7 +221,7 @@ def _member(of: type[Enum], value: Any, info: core.ValidationInfo[Any]) -> Any:
 
 
 def _exact_literal(rule: Any) -> Any:
-    """One of the values, and of its very type: pydantic takes 1, 1.0 and True for each other."""
+    """One of the values, with its exact type: pydantic treats 1, 1.0 and True as equal."""
     values = {(type(value), value) for value in rule["expected"]}
     if not {int, bool} & {kind for kind, _ in values}:
         return rule  # left as it is: a literal of text may tell the members of a union apart
@@ -247,7 +246,7 @@ def _exact_any(rule: Any) -> Any:
 
 
 def _as_written(rule: Any, read: Callable[[str], Any], write: Callable[[Any], str]) -> Any:
-    """The rule for stored text, which must be what would be written for its value."""
+    """The rule for stored text, which must be exactly what is written for its value."""
 
     def exact_text(value: Any) -> Any:
         if isinstance(value, _WRITTEN):  # a default, or what a validator made of the text
@@ -269,7 +268,7 @@ def _exact_str(rule: Any) -> Any:
 
 
 def _either(stored: Any, given: Any, what: str) -> Any:
-    """One rule for what was stored, which is JSON, another for what a caller gives."""
+    """One rule for stored JSON, another for values from a caller."""
     return core.json_or_python_schema(
         json_schema=stored, python_schema=given, metadata={_OURS: what}
     )
@@ -312,7 +311,7 @@ _BOUNDS: Final = {"greater_than_equal": INT_MIN, "less_than_equal": INT_MAX}
 
 
 def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
-    """Pydantic's first complaint, about the user's field, in the words of its type."""
+    """Pydantic's first error as a violation of the user's field and type."""
     first = _first(error.errors(include_url=False))
     way, found = _placed(form, first["loc"])
     kind, words = first["type"], found.words if found is not None else "nothing"
@@ -332,13 +331,13 @@ def violation(error: ValidationError, form: Form, name: str) -> SchemaViolation:
 
 
 def failed(error: Exception, form: Form, name: str, value: object) -> SchemaViolation:
-    """What a user's validator raised that is no complaint of pydantic's: the value did not pass."""
-    words = f"{form.words} (what checks it raised {type(error).__name__})"
+    """The violation for an exception that a user's validator raised outside pydantic's errors."""
+    words = f"{form.words} (its validator raised {type(error).__name__})"
     return SchemaViolation(name, words, described(value))
 
 
 def _first(errors: list[Any]) -> Any:
-    """The first complaint, but not about a member of a union that a literal field rules out."""
+    """The first error, skipping union members that a literal field rules out."""
     ruled_out = {found["loc"][:-1] for found in errors if found["type"] == "literal_error"}
     for found in errors:
         loc = found["loc"]
@@ -348,13 +347,13 @@ def _first(errors: list[Any]) -> Any:
 
 
 def _by_size(found: Any) -> bool:
-    """Whether only our own bounds of an integer were broken: it has no more than 64 bits."""
+    """Whether the only problem is that an integer does not fit 64 bits."""
     bound = found.get("ctx", {}).get("ge", found.get("ctx", {}).get("le"))
     return bound is not None and _BOUNDS.get(found["type"]) == bound
 
 
 def _placed(form: Form, loc: tuple[Step, ...]) -> tuple[list[Step], Form | None]:
-    """The user's path in pydantic's, which also names members of unions; and the form there."""
+    """The user's path within pydantic's, which also names union members; and the form there."""
     way: list[Step] = []
     here: Form | None = form
     skip = False
@@ -378,7 +377,7 @@ def _placed(form: Form, loc: tuple[Step, ...]) -> tuple[list[Step], Form | None]
 
 
 def _owner(form: Form, way: list[Step]) -> str:
-    """The record that lacks the last name of the way."""
+    """The record that does not have the last name of the path."""
     here: Form = form
     for step in way[:-1]:
         here = here.inner(step) or here

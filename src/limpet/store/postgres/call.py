@@ -111,7 +111,7 @@ class Call:
         self._new = False  # some session is to be created
         self._names: dict[ScopeKey, int] = {}
         self._name_now: dict[ScopeKey, LiveScope] = {}
-        self._added: dict[Owner, int] = {}  # how many names
+        self._added: dict[Owner, set[str]] = {}  # names that are not stored yet
         self._seen_records = self._seen_writes = 0
         self._h, self._n, self._v = _Table("h"), _Table("n"), _Table("v")
         self._w, self._e, self._p, self._s = _Table("w"), _Table("e"), _Table("p"), _Table("s")
@@ -302,8 +302,9 @@ class Call:
         if place is None:
             place = self._names[name] = self._n.add(*name, version - 1)
         self._w.add(self._units, place)
-        if not write.at.deleted and (before is None or before.value.deleted):
-            self._add_name(name[:2])
+        stored = self._sight.known.get(name)
+        if not write.at.deleted and (stored is None or stored.value.deleted):
+            self._add_name(name)
         form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
         base = version if form != bodies.BY_OP or before is None else before.base
         live = LiveScope(write.at, base, since, self._sight.era, len(write.whole))
@@ -314,19 +315,21 @@ class Call:
         packed = self._codec.pack(raw, place_of, bound=True)
         self._s.add(self._units, place, version, base, form, *packed, self._head_of(key), write.seq)
 
-    def _add_name(self, owner: Owner) -> None:
-        """The unit adds a name: whether there is room for it the server counts, under a lock."""
+    def _add_name(self, name: ScopeKey) -> None:
+        """The unit adds a name to those that are stored: whether there is room for it the server
+        counts, under a lock. Each name once, however often the batch writes it."""
+        owner = name[:2]
         place = self._names.get((*owner, ""))
         if place is None:
             place = self._names[*owner, ""] = self._n.add(*owner, "", 0)
         self._w.add(self._units, place)
-        self._added[owner] = self._added.get(owner, 0) + 1
+        self._added.setdefault(owner, set()).add(name[2])
 
     def _make_room(self) -> None:
         """How many names each owner may have before those of this batch are added."""
         for owner, added in self._added.items():
             place = self._names[*owner, ""]
-            most = max(SCOPE_NAMES_MAX - added, self._plan.room.live(owner))
+            most = max(SCOPE_NAMES_MAX - len(added), self._plan.room.live(owner))
             self._n.rows[place - 1] = (*owner, "", most)
 
     def _add_guards(self, commit: Commit) -> None:

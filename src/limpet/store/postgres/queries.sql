@@ -27,16 +27,28 @@ FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) 
 -- name: states
 -- A page of heads ({page}, of which {limit} are shown) with what their states are made of, in no order.
 -- kind 0: a head and its snapshot; `within` says whether its events are there too: once {bytes} of
--- snapshots and events were met there are no more. kind 1: a row of a shared name, of each owner once.
+-- snapshots, events and shared names were met there are no more. kind 1: a row of a shared name, of each owner once.
 -- kind 2: an event since the snapshot.
 WITH p AS MATERIALIZED (SELECT q.*, row_number() OVER () AS place FROM ({page}) q
 ), shown AS (SELECT * FROM p WHERE p.passes ORDER BY p.place LIMIT {limit}
+), named AS MATERIALIZED (
+    SELECT o.*, (z.number * {name}) AS places, z.bytes
+    FROM (SELECT w.app, w.owner, min(w.place) AS first FROM (
+              SELECT shown.app, shown.owner, shown.place FROM shown
+              UNION ALL SELECT shown.app, '', shown.place FROM shown) w GROUP BY w.app, w.owner) o
+    CROSS JOIN LATERAL (SELECT count(*) AS number, coalesce(sum(octet_length(c.body)), 0) AS bytes
+                        FROM limpet.scopes_of(o.app, o.owner) c) z
 ), sized AS MATERIALIZED (
     SELECT shown.sid, shown.app, shown.owner, shown.place, coalesce(n.seq, 0) AS since,
            coalesce(octet_length(n.body), 0) + coalesce((
                SELECT sum(octet_length(e.body) + {overhead}) FROM limpet.events e
-               WHERE e.sid = shown.sid AND e.seq > coalesce(n.seq, 0)), 0) AS size
-    FROM shown LEFT JOIN limpet.snapshots n ON n.sid = shown.sid
+               WHERE e.sid = shown.sid AND e.seq > coalesce(n.seq, 0)), 0)
+           + a.places + CASE WHEN a.first = shown.place THEN a.bytes ELSE 0 END
+           + u.places + CASE WHEN u.first = shown.place THEN u.bytes ELSE 0 END AS size
+    FROM shown
+    JOIN named a ON a.app = shown.app AND a.owner = ''
+    JOIN named u ON u.app = shown.app AND u.owner = shown.owner
+    LEFT JOIN limpet.snapshots n ON n.sid = shown.sid
 ), had AS MATERIALIZED (
     SELECT * FROM (SELECT sized.*, sum(size) OVER (ORDER BY place) - size AS before FROM sized) z
     WHERE z.before <= {bytes}

@@ -35,6 +35,7 @@ async def page(
     sql = SQL["states"].replace("{page}", asked).replace("{limit}", str(limit))
     sql = sql.replace("{bytes}", str(limits.STATES_BYTES_MAX))
     sql = sql.replace("{overhead}", str(limits.EVENT_OVERHEAD_BYTES))
+    sql = sql.replace("{name}", str(limits.STATES_NAME_BYTES))
     kinds: tuple[list[Any], ...] = ([], [], [])
     for row in await conn.fetch(sql, *args):
         kinds[row["kind"]].append(row)

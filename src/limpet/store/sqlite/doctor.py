@@ -34,7 +34,7 @@ _FIXED_BEFORE: Final = (3, 50, 7)
 _WAL_HEADER: Final = b"\x02\x02"  # the versions by which a file is written and read
 _SYNC: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _FLEETING: Final = {"tmpfs", "ramfs", "overlay"}
-# NOOP only counts; where SQLite does not know it yet, PASSIVE copies what it can and waits for none.
+# NOOP only counts; where SQLite does not know it yet, PASSIVE copies what it can and never waits.
 _ASK: Final = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PASSIVE)
 
 

@@ -106,8 +106,8 @@ class ScopeReader:
             if form == bodies.WHOLE:
                 return ScopeValue(version, freeze(msgspec.json.decode(raw)))
             return scope_next(key, before, bodies.scope_op_from(raw))
-        except (Damaged, msgspec.MsgspecError, LimpetError, UnicodeDecodeError) as error:
-            return ScopeValue(version, None, False, str(error))
+        except (Damaged, msgspec.MsgspecError, LimpetError, *_MALFORMED) as error:
+            return ScopeValue(version, None, False, str(error) or repr(error))
 
     def _raw(self, key: ScopeKey, row: tuple[Any, ...]) -> bytes:
         """The body of a row, unpacked. Raises Damaged."""

@@ -50,18 +50,41 @@ def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limi
 
 def _within(reader: Reader, kept: list[tuple[int, Head]], unread: list[int]) -> int:
     """How many of them to read, by the bytes that it takes: one at least."""
-    if not unread:
-        return len(kept)
     try:
         found: Any = reader.conn.execute(SQL["state_sizes"], (_listed(unread),)).fetchall()
+        shared = _shared_sizes(reader, [head.key for _, head in kept])
     except _BROKEN:
         return len(kept)
     sizes, total = dict(found), 0
-    for count, (sid, _) in enumerate(kept):
+    for count, (sid, head) in enumerate(kept):
         if total > limits.STATES_BYTES_MAX:
             return count
-        total += sizes.get(sid, 0)
+        total += sizes.get(sid, 0) + shared[head.key]
     return len(kept)
+
+
+def _shared_sizes(reader: Reader, keys: list[Key]) -> dict[Key, int]:
+    """What the names that each session sees add to a page: their values for the first who sees
+    them, a place in its state for everybody. No more of them are met than fit a page."""
+    owners = list(dict.fromkeys([(key.app, user) for key in keys for user in ("", key.user)]))
+    most = limits.STATES_BYTES_MAX // limits.STATES_NAME_BYTES + 1 + len(owners)
+    names, values = [0] * len(owners), [0] * len(owners)
+    ended: set[int] = set()
+    for place, size in reader.conn.execute(SQL["scope_sizes_of"], (_listed(owners), most)):
+        if size is None:
+            ended.add(place)
+        else:
+            names[place] += 1
+            values[place] += size
+    for place in set(range(len(owners))) - ended:  # it alone is more than fits
+        values[place] += limits.STATES_BYTES_MAX + 1
+    places, sizes = {owner: place for place, owner in enumerate(owners)}, {}
+    for key in keys:
+        seen = [places[key.app, ""], places[key.app, key.user]]
+        sizes[key] = sum(names[place] * limits.STATES_NAME_BYTES + values[place] for place in seen)
+        for place in seen:
+            values[place] = 0
+    return sizes
 
 
 def _folded(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:

@@ -191,7 +191,7 @@ class Verification:
             yield Finding("scope", "rows are missing or too many: the logs speak of another number")
 
     def _ledger(self) -> Iterator[Finding]:
-        """Tombstones and certificates that are gone, positions in the feed that were never handed out."""
+        """Tombstones and certificates that are gone, positions that the feed never handed out."""
         try:
             kept = ledger.read(self._conn)
         except ledger.UNREADABLE:

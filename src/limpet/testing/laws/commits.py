@@ -41,7 +41,7 @@ class CommitLaws:
     async def test_a_classless_commit_leaves_the_fields_of_typed_state_alone(
         self, store: Store
     ) -> None:
-        """Refused by the session's version, also one that the commit gives; all else is not."""
+        """A commit without a State class cannot change fields of typed state, only the rest."""
         change = draft(set={"n": 1})
         plain = [draft("note.made", set={"app:n": 1, "user:n": 1}), draft("note.made")]
         for each, of in ((A, None), (B, "1.0.0")):
@@ -62,7 +62,7 @@ class CommitLaws:
         assert (await load(store, A)).head.schema_version is None
 
     async def test_expecting_nothing_there_creates_the_session(self, store: Store) -> None:
-        """Version 0 stands for a session that is not, and its first event makes it one."""
+        """Version 0 means that the session does not exist, and its first event creates it."""
         (made,) = await store.commit([creation(A, {"step": 0}, {"plan": "gold"})])
         (event,) = made.events
         assert (event.seq, event.type, made.head.version) == (1, "session.created", 1)
@@ -79,12 +79,12 @@ class CommitLaws:
 
     @pytest.mark.parametrize("expect", [None, 1, 7])
     async def test_only_expect_0_creates(self, store: Store, expect: int | None) -> None:
-        """A commit to a session that never was is an error, whatever version it expects."""
+        """A commit to a session that never existed is an error, whichever version it expects."""
         async with refused(store, SessionNotFound):
             await add(store, A, expect=expect)
 
     async def test_events_come_back_as_they_were_recorded(self, store: Store) -> None:
-        """What commit answers is what load and read show, in every field."""
+        """Commit returns the same events that load and read return, in every field."""
         await create(store, A)
         full = draft(
             "agent.said",
@@ -131,7 +131,7 @@ class CommitLaws:
         ],
     )
     async def test_ids_are_kept_as_given(self, store: Store, id: str) -> None:
-        """Whatever an id looks like, it comes back letter for letter and is known again."""
+        """An id in any form is stored unchanged and recognized again."""
         await create(store, A)
         names: dict[str, Any] = dict.fromkeys(
             ("id", "cause", "invocation_id", "correlation_id", "wake_id"), id
@@ -160,7 +160,7 @@ class CommitLaws:
 
     @pytest.mark.parametrize("expect", [1, 3])
     async def test_expect_refuses_any_other_version(self, store: Store, expect: int) -> None:
-        """Too old and too new are conflicts alike, and the error tells both versions."""
+        """Versions that are too old or too new are conflicts, and the error has both versions."""
         await create(store, A)
         await add(store, A)
         async with refused(store, SessionConflict) as info:
@@ -169,7 +169,7 @@ class CommitLaws:
         assert (info.value.key, info.value.expected, info.value.actual) == (A, expect, 2)
 
     async def test_a_commit_without_expect_rebases(self, store: Store) -> None:
-        """Ops of writers that know nothing of each other all apply, each to the newest state."""
+        """Ops of independent writers all apply, each to the newest state."""
         await create(store, A, {"n": 1})
         await add(store, A, draft(set={"n": 10}))
         made = await add(store, A, draft(inc={"n": 5}, add={"seen": [1]}))
@@ -177,7 +177,7 @@ class CommitLaws:
         assert made.versions == {"n": 3, "seen": 3}
 
     async def test_ops_are_checked_on_the_newest_state(self, store: Store) -> None:
-        """An op that fitted an older state is refused when it no longer fits."""
+        """An op that was valid on an older state is refused if it is no longer valid."""
         await create(store, A, {"n": 1})
         await add(store, A, draft(set={"n": "text"}))
         async with refused(store, OpTypeMismatch):
@@ -200,13 +200,13 @@ class CommitLaws:
     async def test_a_draft_that_does_not_fit_takes_its_whole_commit_along(
         self, store: Store
     ) -> None:
-        """The last of three drafts is wrong, so none is recorded."""
+        """The last of three drafts is invalid, so none is recorded."""
         await create(store, A, {"n": 1})
         async with refused(store, OpTypeMismatch):
             await add(store, A, draft(inc={"n": 1}), draft(set={"app:x": 1}), draft(add={"n": [1]}))
 
     async def test_several_sessions_are_committed_together(self, store: Store) -> None:
-        """Answers come in the order of the commits, each with its own session."""
+        """Answers are in the order of the commits, each with its own session."""
         await create(store, A)
         created, added = await store.commit([creation(B, {"b": 1}), addition(A, draft(), draft())])
         assert (created.head.key, created.head.version) == (B, 1)
@@ -228,7 +228,7 @@ class CommitLaws:
     async def test_one_refusal_refuses_all_sessions(
         self, store: Store, place: int, wrong: Commit, error: type[LimpetError]
     ) -> None:
-        """Wherever the wrong commit stands, its neighbours leave nothing: not even a scope."""
+        """Wherever the invalid commit is, the others record nothing, not even a shared name."""
         await create(store, A)
         await create(store, B)
         commits = [creation(C, {"user:u": 1}), addition(A, draft(inc={"app:n": 1}))]
@@ -237,7 +237,7 @@ class CommitLaws:
             await store.commit(commits)
 
     async def test_a_commit_without_events_is_refused(self, store: Store) -> None:
-        """Also beside one that has some: its conditions would be recorded by nobody."""
+        """Even beside a commit with events: its conditions would not be recorded."""
         await create(store, A)
         await create(store, B)
         async with refused(store, InvalidEvent):
@@ -253,21 +253,21 @@ class CommitLaws:
         assert (first.fields, second.fields) == ({"n": 1}, {"n": 2})
 
     async def test_a_session_may_be_created_and_added_to_at_once(self, store: Store) -> None:
-        """One call may create a session and go on with it."""
+        """One call may create a session and append to it."""
         _, second = await store.commit(
             [creation(A, {"n": 1}), addition(A, draft(inc={"n": 1}), draft(id="own-id"))]
         )
         assert (second.head.version, second.fields) == (3, {"n": 2})
 
     async def test_a_fence_admits_only_its_own_number(self, store: Store) -> None:
-        """A commit that carries another fence than the session's is refused."""
+        """A commit with another fence than the session's is refused."""
         fence = (await create(store, A)).head.fence
         assert (await add(store, A, fence=fence)).head.version == 2
         async with refused(store, SessionFenced):
             await add(store, A, fence=fence + 1)
 
     async def test_a_guard_of_a_field_admits_the_version_it_names(self, store: Store) -> None:
-        """A field's version is the seq that last changed it, 0 if it is not there."""
+        """A field's version is the seq that last changed it, or 0 if it does not exist."""
         await create(store, A, {"n": 1, "other": 1})
         await add(store, A, draft(inc={"other": 1}), guards={"n": 1, "absent": 0})
         await add(store, A, draft(delete=["n"]), guards={"n": 1, "other": 2})
@@ -284,16 +284,16 @@ class CommitLaws:
         async with refused(store, SessionConflict) as info:
             await add(store, A, draft(set={"n": 9}), guards=guard)
         assert isinstance(info.value, SessionConflict)
-        assert info.value.what in guard
+        assert info.value.name in guard
 
     async def test_expect_is_compared_before_ops_are_checked(self, store: Store) -> None:
-        """A stale writer hears of the conflict, not of ops that may fit what it has not seen."""
+        """A stale writer gets the conflict, not an error about its ops."""
         await create(store, A, {"n": "text"})
         async with refused(store, SessionConflict):
             await add(store, A, draft(inc={"n": 1}), expect=7)
 
     async def test_keys_are_compared_whole_and_exactly(self, store: Store) -> None:
-        """Neighbouring, differently parted and differently cased keys are different sessions."""
+        """Keys that differ in case or in how they are split are different sessions."""
         keys = [
             key("x", app="a", user="bc"),
             key("x", app="ab", user="c"),

@@ -29,7 +29,7 @@ class DurableLaws:
     """For stores that outlive their process. `reopen` closes the suite's store and opens it."""
 
     async def test_everything_is_there_after_reopening(self, store: Store, reopen: Reopen) -> None:
-        """Events, state, scopes, labels, timers and pending inputs read as before."""
+        """Events, state, scopes, labels, timers and pending inputs are the same after reopening."""
         await store.commit([creation(A, {"n": 0, "app:a": {"x": [1]}}, {"plan": "gold"})])
         await add(store, A, draft("user.said", {"text": "hi"}, inc={"n": 1}), draft("user.sent"))
         await add(store, A, draft("session.processed", {"seqs": [2]}))
@@ -42,7 +42,7 @@ class DurableLaws:
         assert (await again.verify(None)).findings == ()
 
     async def test_writing_goes_on_where_it_ended(self, store: Store, reopen: Reopen) -> None:
-        """Seqs, scope versions and conditions continue over a reopening."""
+        """Seqs, scope versions and conditions continue after reopening."""
         await create(store, A, {"app:n": 1})
         again = await reopen()
         made = await add(again, A, draft(inc={"app:n": 1}), expect=1, guards={"app:n": 1})
@@ -53,7 +53,7 @@ class DurableLaws:
     async def test_a_retry_after_reopening_is_still_a_repeat(
         self, store: Store, reopen: Reopen
     ) -> None:
-        """The first record is returned, whoever recorded it and when."""
+        """The first record is returned, no matter who recorded it and when."""
         await create(store, A)
         first = await add(store, A, draft(id="x", inc={"n": 1}))
         again = await add(await reopen(), A, draft(id="x", inc={"n": 1}), expect=99)
@@ -74,7 +74,7 @@ class DurableLaws:
         assert await again.erase(B) == certificate
 
     async def test_a_cursor_outlives_the_process(self, store: Store, reopen: Reopen) -> None:
-        """Paging goes on after a reopening, meeting every session once."""
+        """Paging continues after reopening and returns every session once."""
         for id in "abcde":
             await create(store, key(id))
         first = await store.heads(Query(), cursor=None, limit=2)
@@ -97,7 +97,7 @@ class DurableLaws:
     async def test_what_was_acknowledged_before_a_close_is_there(
         self, store: Store, reopen: Reopen, turns: int
     ) -> None:
-        """After a close in mid-stream exactly the acknowledged commits are found."""
+        """After a close during writes, exactly the acknowledged commits are found."""
         await create(store, A)
         tasks = [asyncio.create_task(add(store, A, draft(id=f"d{n}"))) for n in range(10)]
         for _ in range(turns):

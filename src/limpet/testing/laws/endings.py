@@ -24,7 +24,7 @@ ENDINGS = pytest.mark.parametrize(
 
 class EndLaws:
     async def test_delete_says_whether_there_was_something(self, store: Store) -> None:
-        """True for a living session, False for one that is gone or never was."""
+        """True for a live session, False for one that is gone or never existed."""
         await create(store, A)
         assert await store.delete(A) is True
         assert await store.delete(A) is False
@@ -52,7 +52,7 @@ class EndLaws:
     async def test_a_commit_with_one_ended_session_records_nothing(
         self, store: Store, ending: str, error: type[LimpetError]
     ) -> None:
-        """The living sessions of the commit stay as they were."""
+        """The live sessions of the commit stay unchanged."""
         await create(store, A)
         await create(store, B)
         await _end(store, ending)
@@ -72,7 +72,7 @@ class EndLaws:
         assert (await create(store, key("a", app="else"))).head.version == 1
 
     async def test_erase_leaves_a_certificate(self, store: Store) -> None:
-        """It tells how far the session had come, and is given again when asked again."""
+        """It has the session's last version, and erasing again returns it again."""
         await create(store, A)
         head = (await add(store, A)).head
         certificate = await store.erase(A)
@@ -84,7 +84,7 @@ class EndLaws:
         assert await store.delete(A) is False
 
     async def test_a_deleted_session_can_still_be_erased(self, store: Store) -> None:
-        """Forgetting may come after deleting, with the same certificate as without."""
+        """Erasing after deleting gives the same certificate as erasing directly."""
         await create(store, A)
         head = (await add(store, A)).head
         await store.delete(A)
@@ -120,13 +120,13 @@ class EndLaws:
                 await load(store, of)
 
     async def test_one_of_racing_deletes_wins(self, store: Store) -> None:
-        """Exactly one caller is told that it deleted the session."""
+        """Exactly one caller learns that it deleted the session."""
         await create(store, A)
         answers = await asyncio.gather(*(store.delete(A) for _ in range(5)))
         assert sorted(answers) == [False] * 4 + [True]
 
     async def test_ended_sessions_verify(self, store: Store) -> None:
-        """Tombstones and certificates are no findings, and are not counted as sessions."""
+        """Tombstones and certificates are not findings and are not counted as sessions."""
         for of in (A, B, key("c")):
             await create(store, of)
         await store.delete(A)

@@ -44,7 +44,7 @@ class FactLaws:
         assert (await load(store, A)).head == made.head
 
     async def test_a_processed_input_shows_when_it_was(self, store: Store) -> None:
-        """Every later reading gives the input the time of the event that processed it."""
+        """Every later read returns the input with the time of the event that processed it."""
         await create(store, A)
         await add(store, A, draft("user.said"), draft("user.said"))
         done = await add(store, A, processed(2))
@@ -56,7 +56,7 @@ class FactLaws:
 
     @pytest.mark.parametrize("seq", [1, 3, 5, 99])
     async def test_only_what_is_pending_can_be_processed(self, store: Store, seq: int) -> None:
-        """Other events, processed inputs and seqs that are not there are refused."""
+        """Other events, processed inputs and missing seqs are refused."""
         await create(store, A)
         await add(store, A, draft("user.said"), draft("user.said"), draft("agent.said"))
         await add(store, A, processed(3))
@@ -64,7 +64,7 @@ class FactLaws:
             await add(store, A, processed(2, seq))
 
     async def test_nothing_is_pending_in_a_session_just_begun(self, store: Store) -> None:
-        """A call that creates a session and processes what it does not have is refused."""
+        """Creating a session and processing a missing input in one call is refused."""
         async with refused(store, NotPending):
             await store.commit([creation(A), addition(A, processed(7))])
 
@@ -83,7 +83,7 @@ class FactLaws:
         assert (await log(store, A))[1].processed_us == made.events[1].at_us
 
     async def test_what_is_pending_is_given_oldest_first(self, store: Store) -> None:
-        """Inputs that nothing has processed, as they are stored, and nothing else."""
+        """Returns the unprocessed inputs as they are stored, and nothing else."""
         await create(store, A)
         assert await store.pending_inputs(A, limit=9) == ()
         await add(store, A, *(draft(f"{who}.said") for who in ("user", "agent", "user", "user")))
@@ -95,7 +95,7 @@ class FactLaws:
         assert await store.pending_inputs(A, limit=9) == ()
 
     async def test_what_is_pending_is_found_however_long_the_log(self, store: Store) -> None:
-        """The first of many that wait, and the one that was left behind by all the others."""
+        """Finds the first of many pending inputs, and a single old one."""
         await create(store, A)
         await add(store, A, *(draft("user.said") for _ in range(300)))
         first = await store.pending_inputs(A, limit=3)
@@ -107,7 +107,7 @@ class FactLaws:
 
     @pytest.mark.parametrize("ending", ["none", "delete", "erase"])
     async def test_nothing_is_pending_in_what_is_not_there(self, store: Store, ending: str) -> None:
-        """Missing, deleted and erased sessions are told as everywhere."""
+        """Missing, deleted and erased sessions raise the usual errors."""
         errors = {"none": SessionNotFound, "delete": SessionDeleted, "erase": SessionErased}
         if ending != "none":
             await create(store, A)
@@ -117,7 +117,7 @@ class FactLaws:
             await store.pending_inputs(A, limit=9)
 
     async def test_timers_are_set_replaced_and_cleared(self, store: Store) -> None:
-        """A name holds one timer, and the earliest of a kind is when the session is due."""
+        """A name has one timer, and the earliest of a kind makes the session due."""
         await create(store, A)
         await add(store, A, timer("a", 900), timer("b", 500), timer("end", 300, "deadline"))
         made = await add(store, A, timer("b", 1_000))

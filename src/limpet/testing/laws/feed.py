@@ -35,7 +35,7 @@ class FeedLaws:
     """For stores with a feed."""
 
     async def test_the_feed_has_every_event_in_order(self, store: FeedStore) -> None:
-        """Of all sessions, as they were recorded, from the first and from any position on."""
+        """Of all sessions, in the order recorded, from the first or from any position."""
         await create(store, A)
         await create(store, B)
         await add(store, A, draft(), draft())
@@ -45,7 +45,7 @@ class FeedLaws:
             assert await met(store, 4 - place, entry.position) == entries[place:]
 
     async def test_what_comes_after_the_end_lies_beyond_it(self, store: FeedStore) -> None:
-        """And nothing that was met before, whatever of it is deleted."""
+        """New entries come after the end, and deletions bring back no old ones."""
         await create(store, A)
         await create(store, B)
         await met(store, 2)
@@ -63,7 +63,7 @@ class FeedLaws:
     async def test_a_page_of_the_feed_ends_early(
         self, store: FeedStore, *, compressible: bool
     ) -> None:
-        """And the position it was read up to leads to the next entry, of all sessions or of one."""
+        """Its last position leads to the next entry, for all sessions or for one."""
         await create(store, B)
         last = await fill(store, compressible=compressible)
         await add(store, B)
@@ -81,7 +81,7 @@ class FeedLaws:
             assert 1 < pages < count
 
     async def test_an_empty_feed_has_an_end(self, store: FeedStore) -> None:
-        """Where the first event is still to come."""
+        """The end of an empty feed is before the first event."""
         end = await store.position()
         await create(store, A)
         assert named(await met(store, 1, end)) == [("a", 1)]

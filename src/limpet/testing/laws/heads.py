@@ -53,7 +53,7 @@ class HeadLaws:
     async def test_pages_meet_every_session_once_in_order_of_creation(
         self, store: Store, size: int, *, reverse: bool
     ) -> None:
-        """Newest first or oldest first, for every page size, without an empty last page."""
+        """Newest or oldest first, for every page size, without an empty last page."""
         ids = [each.id for each in await _fill(store)]
         met = await _all(store, Query(reverse=reverse), size)
         assert _ids(met) == (ids[::-1] if reverse else ids)
@@ -80,13 +80,13 @@ class HeadLaws:
     async def test_a_query_selects_exactly(
         self, store: Store, query: Query, places: list[int]
     ) -> None:
-        """App, user and every label must all be equal, and nothing else matters."""
+        """App, user and every label must match, and nothing else matters."""
         await _fill(store)
         for size in (1, 2, 50):
             assert _ids(await _all(store, query, size)) == [f"s{n}" for n in places]
 
     async def test_a_head_is_the_one_that_load_gives(self, store: Store) -> None:
-        """A listed head lacks nothing that the session's own head has."""
+        """A listed head has everything that the session's own head has."""
         keys = await _fill(store)
         await add(store, keys[3], draft("user.said"), draft())
         for head in await _all(store, Query()):
@@ -114,7 +114,7 @@ class HeadLaws:
     async def test_paging_by_creation_is_undisturbed_by_writers(
         self, store: Store, *, reverse: bool
     ) -> None:
-        """Sessions that exist throughout are met once, whatever comes, goes or changes."""
+        """Sessions that exist throughout are returned once, while others come, go and change."""
         keys = await _fill(store)
         staying = {each.id for n, each in enumerate(keys) if n % 5}
         met: list[str] = []
@@ -133,7 +133,7 @@ class HeadLaws:
         assert staying <= set(met)
 
     async def test_labels_are_found_as_they_are_now(self, store: Store) -> None:
-        """A changed label is found under its new value only, a removed one not at all."""
+        """A changed label is found only under its new value, a removed one not at all."""
         one, two = key("1"), key("2")
         await store.commit([creation(one, labels=GOLD), creation(two, labels=GOLD)])
         await add(store, one, draft("session.labeled", {"labels": {"plan": "free", "x": "y"}}))
@@ -160,7 +160,7 @@ class HeadLaws:
             assert not {"s1", "s3"} & set(_ids(await _all(store, query)))
 
     async def test_after_means_strictly_after(self, store: Store) -> None:
-        """created_after and updated_after leave out the very microsecond they name."""
+        """created_after and updated_after exclude the microsecond they name."""
         for each in await _fill(store):
             await add(store, each)
         heads = await _all(store, Query())
@@ -173,7 +173,7 @@ class HeadLaws:
             }
 
     async def test_a_cursor_serves_only_its_own_query(self, store: Store) -> None:
-        """Garbage, and the cursor of another query, are refused."""
+        """A malformed cursor, or one of another query, is refused."""
         await _fill(store)
         cursor = (await store.heads(Query(), cursor=None, limit=2)).cursor
         assert cursor is not None
@@ -200,7 +200,7 @@ class HeadLaws:
         ids=str,
     )
     async def test_what_no_index_serves_is_refused(self, store: Store, query: Query) -> None:
-        """A query that would have to look at everything is an error, not a slow answer."""
+        """A query that would read everything is an error, not a slow answer."""
         with pytest.raises(InvalidQuery):
             await store.heads(query, cursor=None, limit=2)
 

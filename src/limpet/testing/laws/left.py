@@ -50,7 +50,7 @@ class LeftLaws:
     async def test_a_lease_tells_when_it_was_claimed_and_for_which_timers(
         self, store: LeaseStore
     ) -> None:
-        """By the store's clock; only wake timers that are due, the longest due first."""
+        """By the store's clock; only due wake timers, the longest due first."""
         await due(store, A, 3_000, timer("b", 1_000), timer("later", FAR_US))
         await add(store, A, timer("end", 500, "deadline"))
         for lease in (*await claim(store), await store.acquire(A, "w", 60)):
@@ -60,14 +60,14 @@ class LeftLaws:
         assert lease.lock
 
     async def test_a_lease_without_a_due_timer_names_none(self, store: LeaseStore) -> None:
-        """Claimed for input, or locked with nothing to do."""
+        """A claim for input, and a lock without work, have no timers."""
         lease = await _said(store)
         await create(store, B)
         assert (lease.timers, lease.lock) == ((), False)
         assert (await store.acquire(B, "me", 60)).timers == ()
 
     async def test_a_renewed_lease_keeps_its_claim(self, store: LeaseStore, age: Age) -> None:
-        """When and why it was given does not change with its end, nor with what is recorded."""
+        """Renewing and later events do not change when and why it was granted."""
         lease = await claimed(store)
         await age(5)
         await add(store, A, timer("new", 2_000))
@@ -81,7 +81,7 @@ class LeftLaws:
     async def test_a_timer_that_was_left_is_held_back_for_a_moment(
         self, store: LeaseStore, age: Age
     ) -> None:
-        """Whatever else was recorded: nobody is given it before, and then somebody is."""
+        """Nobody gets it before that moment, and then somebody does."""
         lease = await claimed(store)
         await add(store, A, draft("agent.said"), fence=lease.fence)
         assert await store.release(lease)
@@ -93,7 +93,7 @@ class LeftLaws:
     async def test_inputs_that_were_left_are_held_back_for_a_moment(
         self, store: LeaseStore, age: Age
     ) -> None:
-        """What was not processed and is all there is would only be claimed again."""
+        """Unprocessed inputs without anything new would only be claimed again."""
         lease = await _said(store, 2)
         assert await store.release(lease)
         assert await _is_held(store)
@@ -103,7 +103,7 @@ class LeftLaws:
     async def test_a_left_timer_is_held_back_though_inputs_were_processed(
         self, store: LeaseStore
     ) -> None:
-        """The one reason that is left was there at the claim."""
+        """The one remaining reason already existed at the claim."""
         await due(store, A, 1_000, draft(SAID))
         (lease,) = await claim(store)
         await add(store, A, processed(3), fence=lease.fence)
@@ -111,14 +111,14 @@ class LeftLaws:
         assert await _is_held(store)
 
     async def test_the_same_timer_set_again_is_the_same_timer(self, store: LeaseStore) -> None:
-        """To the same time: nothing is new about it."""
+        """Setting it to the same time is not a new reason."""
         lease = await claimed(store)
         await add(store, A, timer("t", 1_000), fence=lease.fence)
         assert await store.release(lease)
         assert await _is_held(store)
 
     async def test_a_timer_left_twice_is_held_back_twice(self, store: LeaseStore, age: Age) -> None:
-        """Each round of such a worker takes at least the moment."""
+        """Each round of such a worker takes at least that moment."""
         lease = await claimed(store)
         for _ in range(3):
             assert await store.release(lease)
@@ -130,14 +130,14 @@ class LeftLaws:
     # --- due at once ---------------------------------------------------------------------------
 
     async def test_input_that_came_meanwhile_is_due_at_once(self, store: LeaseStore) -> None:
-        """Beside a timer or an input that was left."""
+        """Even if a timer or another input was left."""
         for lease in (await claimed(store), await _other(store)):
             await add(store, lease.key, draft(SAID))
             assert await store.release(lease)
             assert await _is_due(store, lease.key)
 
     async def test_inputs_done_one_at_a_time_are_due_at_once(self, store: LeaseStore) -> None:
-        """A worker that processed one of several goes on with the next without a pause."""
+        """A worker that processed one of several continues with the next without a pause."""
         lease = await _said(store, 3)
         for seq in (2, 3):
             await add(store, A, draft("agent.said"), processed(seq), fence=lease.fence)
@@ -147,7 +147,7 @@ class LeftLaws:
         assert await _is_held(store)
 
     async def test_a_new_timer_is_due_at_once(self, store: LeaseStore) -> None:
-        """Another name, or the same name at another time, be it long past."""
+        """Another name, or the same name at another time, even in the past."""
         for name, at_us in (("u", 1_000), ("t", 999)):
             lease = await claimed(store, key(name))
             await add(store, lease.key, timer(name, at_us), fence=lease.fence)
@@ -155,7 +155,7 @@ class LeftLaws:
             assert await _is_due(store, lease.key)
 
     async def test_a_timer_that_fell_due_meanwhile_is_due_at_once(self, store: LeaseStore) -> None:
-        """It is not among the reasons that were given with the lease."""
+        """It is not among the reasons of the lease."""
         await due(store, A, 1_000, timer("soon", 2_000))
         (lease,) = await claim(store)
         assert lease.timers == ("t", "soon")
@@ -172,7 +172,7 @@ class LeftLaws:
         assert runnable_us((await load(store, A)).head) == FAR_US
 
     async def test_a_time_to_retry_goes_before(self, store: LeaseStore, age: Age) -> None:
-        """Who says when to try again is taken at its word, be it at once."""
+        """An explicit retry time is used, even if it is at once."""
         lease = await claimed(store)
         assert await store.release(lease, 0)
         (lease,) = await claim(store)
@@ -181,7 +181,7 @@ class LeftLaws:
         assert await claim(store) == ()
 
     async def test_a_lock_leaves_a_session_as_due_as_it_was(self, store: LeaseStore) -> None:
-        """Its holder was not asked to do what the session is due for."""
+        """The holder of a lock was not asked to do the session's work."""
         await due(store, A)
         lock = await store.acquire(A, "me", 60)
         assert await store.release(lock)

@@ -107,7 +107,7 @@ class ListLaws:
     async def test_filters_select_exactly_in_every_order(
         self, store: Store, query: Query, walk_max: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Times and schema versions, alone and together, however few heads a page looks at."""
+        """Times and schema versions, alone and combined, for any page bound."""
         heads = await _fill(store)
         monkeypatch.setattr(limits, "WALK_MAX", walk_max)
         for asked in (
@@ -119,7 +119,7 @@ class ListLaws:
     async def test_a_page_looks_at_no_more_than_its_bound(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A filter that passes over many gives a short page, even an empty one, and a cursor."""
+        """A filter that skips many gives a short or empty page, and a cursor."""
         heads = await _fill(store)
         monkeypatch.setattr(limits, "WALK_MAX", 4)
         pages = await _pages(store, Query(schema_version="9.9.9"), 2)
@@ -129,7 +129,7 @@ class ListLaws:
         assert list(first.items) == _expected(heads[-4:], Query(schema_version="2.1.0"))
 
     async def test_what_no_index_serves_is_named(self, store: Store) -> None:
-        """The error says which combinations there are not."""
+        """The error says which combinations are not supported."""
         for query in (Query(order="updated"), Query(app="a", labels=GOLD, order="updated")):
             with pytest.raises(InvalidQuery, match="everything, nor with labels"):
                 await store.heads(query, cursor=None, limit=2)
@@ -148,7 +148,7 @@ class ListLaws:
         *,
         reverse: bool,
     ) -> None:
-        """Of everything, an app or a user, by key; neither the living nor the erased."""
+        """For the store, an app or a user, by key; no live and no erased sessions."""
         heads = await _fill(store)
         gone = [head.key for head in heads[::2]]
         for each in gone:
@@ -184,7 +184,7 @@ class ListLaws:
         assert last.deleted_at is None
 
     async def test_deleted_sessions_are_found_and_erased(self, store: Store) -> None:
-        """Erasing what a page names disturbs no later page, and in the end nothing is listed."""
+        """Erasing listed sessions does not affect later pages, and finally none is listed."""
         for head in await _fill(store):
             await store.delete(head.key)
         cursor, erased = None, 0
@@ -199,7 +199,7 @@ class ListLaws:
         assert await _all(store, Query(deleted=True)) == []
 
     async def test_deleted_sessions_are_filtered_by_their_times(self, store: Store) -> None:
-        """A tombstone keeps both; what it does not keep cannot be asked for."""
+        """A tombstone keeps both times; filters on anything else are refused."""
         heads = await _fill(store)
         for head in heads:
             await store.delete(head.key)
@@ -216,7 +216,7 @@ class ListLaws:
                 await store.heads(wrong, cursor=None, limit=2)
 
     async def test_a_cursor_of_the_living_is_none_of_the_deleted(self, store: Store) -> None:
-        """Each is refused by the other query, and so is what is no cursor."""
+        """Each is refused by the other query, and so is a malformed cursor."""
         heads = await _fill(store)
         for head in heads[:6]:
             await store.delete(head.key)
@@ -250,7 +250,7 @@ class ListLaws:
     async def test_states_come_in_every_order_and_with_filters(
         self, store: Store, query: Query
     ) -> None:
-        """The page is the one that comes without them."""
+        """The page is the same as without states."""
         heads = await _fill(store)
         for asked in (query, *_filtered(query, heads, reverse=False)[3:20:5]):
             plain = await _pages(store, asked, 3)
@@ -260,7 +260,7 @@ class ListLaws:
             assert all([*page.states] == [head.key for head in page.items] for page in full)
 
     async def test_states_read_after_snapshots_are_whole(self, store: Store) -> None:
-        """Long logs, with a snapshot somewhere in them, and short ones on one page."""
+        """Long logs with a snapshot and short ones, on one page."""
         for n in range(3):
             await create(store, key(f"s{n}"), {"n": n})
         for turn in range(12):

@@ -27,7 +27,7 @@ class LockLaws:
     """For stores that give leases."""
 
     async def test_a_lock_is_a_lease_on_any_session(self, store: LeaseStore) -> None:
-        """Due or not; it is not claimed meanwhile, and is as before when given back."""
+        """Due or not; no claim returns it until it is released, and then it is as before."""
         await create(store, A)
         await due(store, B)
         for of in (A, B):
@@ -41,7 +41,7 @@ class LockLaws:
         assert runnable_us((await load(store, A)).head) is None
 
     async def test_a_lock_keeps_others_out_until_it_ends(self, store: LeaseStore, age: Age) -> None:
-        """They are told who holds it and until when; a claim's lease is a lock as well."""
+        """They learn who holds it and until when; a claim's lease counts as a lock too."""
         held = await claimed(store)
         async with refused(store, SessionLocked) as info:
             await store.acquire(A, "you", 60)
@@ -51,7 +51,7 @@ class LockLaws:
         assert (await store.acquire(A, "you", 60)).fence == held.fence + 1
 
     async def test_the_holder_may_take_its_lock_anew(self, store: LeaseStore) -> None:
-        """With a new fence: what it was before cannot write any more."""
+        """It gets a new fence, and its old lease can no longer write."""
         await create(store, A)
         old = await store.acquire(A, "me", 60)
         new = await store.acquire(A, "me", 60)
@@ -60,7 +60,7 @@ class LockLaws:
             await add(store, A, fence=old.fence)
 
     async def test_of_racing_lockers_one_wins(self, store: LeaseStore) -> None:
-        """The others are told that it is locked."""
+        """The others get SessionLocked."""
         await create(store, A)
         answers = await asyncio.gather(
             *(store.acquire(A, f"w{n}", 60) for n in range(10)), return_exceptions=True
@@ -71,7 +71,7 @@ class LockLaws:
         assert (await load(store, A)).head.worker == won[0].worker
 
     async def test_what_is_not_there_cannot_be_locked(self, store: LeaseStore) -> None:
-        """Missing, deleted and erased sessions are told as everywhere."""
+        """Missing, deleted and erased sessions raise the usual errors."""
         for of in (A, B):
             await create(store, of)
         await store.delete(A)

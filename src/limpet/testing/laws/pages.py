@@ -68,7 +68,7 @@ class PageLaws:
     async def test_a_page_of_large_events_ends_early(
         self, store: Store, *, reverse: bool, compressible: bool
     ) -> None:
-        """In either direction no page is larger than the bound, and together they are the log."""
+        """In both directions no page exceeds the bound, and together they are the log."""
         last = await fill(store, compressible=compressible)
         everything = list(range(1, last + 1))
         for limit in (ALL, 7):
@@ -78,7 +78,7 @@ class PageLaws:
             assert limit < ALL or 1 < len(pages) < last
 
     async def test_pages_of_inputs_end_early(self, store: Store) -> None:
-        """Whoever processes what a page holds, and asks again, meets every input once."""
+        """Processing each page and asking again returns every input once."""
         last = await fill(store)
         met: list[int] = []
         pages = 0
@@ -95,7 +95,7 @@ class PageLaws:
     async def test_a_loaded_tail_ends_early_at_its_older_end(
         self, store: Store, *, compressible: bool
     ) -> None:
-        """The newest that fit come, without a gap, up to the version; the state is whole."""
+        """The newest events that fit, without a gap, up to the version; state is complete."""
         last = await fill(store, compressible=compressible)
         await add(store, A, draft(set={"n": 1}))
         for tail in (ALL, last, 20, 3, 1):
@@ -109,7 +109,7 @@ class PageLaws:
         assert (await store.load(A, tail=0)).events == ()
 
     async def test_large_logs_are_verified(self, store: Store) -> None:
-        """Page by page, to the end."""
+        """Verification reads them page by page, to the end."""
         last = await fill(store, compressible=False)
         report = await store.verify(None)
         assert report.ok

@@ -44,7 +44,7 @@ class RaceLaws:
             assert answer.head.version == first + 2
 
     async def test_each_answer_is_the_state_right_after_its_own_commit(self, store: Store) -> None:
-        """Commits that share a transaction are still answered each for itself."""
+        """Commits that share a transaction are answered separately."""
         await create(store, A)
         answers = await asyncio.gather(*(add(store, A, draft(inc={"n": 1})) for _ in range(20)))
         for answer in answers:
@@ -52,7 +52,7 @@ class RaceLaws:
             assert answer.head.link == answer.events[-1].link
 
     async def test_of_strict_writers_one_wins(self, store: Store) -> None:
-        """Of ten commits that expect one version exactly one is recorded."""
+        """Of ten commits that expect one version, exactly one is recorded."""
         await create(store, A)
         answers = await asyncio.gather(
             *(add(store, A, expect=1) for _ in range(10)), return_exceptions=True
@@ -61,7 +61,7 @@ class RaceLaws:
         assert (len(lost), (await load(store, A)).head.version) == (9, 2)
 
     async def test_of_racing_creators_one_wins(self, store: Store) -> None:
-        """A key is created once; the others are told that it exists."""
+        """A key is created once; the others get SessionExists."""
         answers = await asyncio.gather(
             *(create(store, A, {"by": n}) for n in range(10)), return_exceptions=True
         )
@@ -71,7 +71,7 @@ class RaceLaws:
         assert (await load(store, A)).fields == won[0].fields
 
     async def test_a_refused_commit_does_not_fail_its_neighbours(self, store: Store) -> None:
-        """Good and bad commits sent at once are answered each on its own merits."""
+        """Valid and invalid commits sent together are answered separately."""
         await create(store, A, {"text": "x"})
         answers = await asyncio.gather(
             *(
@@ -117,7 +117,7 @@ class RaceLaws:
     async def test_a_cancelled_commit_never_happened_or_is_complete(
         self, store: Store, turns: int, impatience: int
     ) -> None:
-        """Once CancelledError is raised nothing more comes of the call."""
+        """Once CancelledError is raised, the call has no further effect."""
         await create(store, A)
         task = asyncio.create_task(add(store, A, draft(inc={"n": 1}), draft(inc={"n": 1})))
         for _ in range(turns):
@@ -134,7 +134,7 @@ class RaceLaws:
 
     @pytest.mark.parametrize("turns", [0, 1, 3])
     async def test_a_cancelled_caller_harms_no_neighbour(self, store: Store, turns: int) -> None:
-        """Commits handed over together are recorded although one caller gives up."""
+        """Commits sent together are recorded even if one caller is cancelled."""
         await create(store, A)
         tasks = [asyncio.create_task(add(store, A, draft(id=f"d{n}"))) for n in range(10)]
         for _ in range(turns):
@@ -168,7 +168,7 @@ class RaceLaws:
 
     @pytest.mark.parametrize("turns", [0, 1, 5])
     async def test_closing_answers_everyone(self, store: Store, turns: int) -> None:
-        """A commit that meets the close is recorded or told that the store is closed."""
+        """A commit during close is recorded or raises StoreClosed."""
         await create(store, A)
         tasks = [asyncio.create_task(add(store, A)) for _ in range(10)]
         for _ in range(turns):
@@ -178,7 +178,7 @@ class RaceLaws:
             assert isinstance(answer, Committed) or type(answer) is StoreClosed
 
     async def test_errors_of_a_store_are_limpet_errors(self, store: Store) -> None:
-        """Whatever is refused is refused with an error of ours that has a code."""
+        """Every refusal is a LimpetError with a code."""
         with pytest.raises(LimpetError) as info:
             await load(store, key("missing"))
         assert info.value.code == "session.not_found"

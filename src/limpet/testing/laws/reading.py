@@ -50,7 +50,7 @@ async def _pages(store: Store, size: int, **how: object) -> list[Event]:
 
 class ReadLaws:
     async def test_load_gives_the_last_events_ascending(self, store: Store) -> None:
-        """`tail` bounds what is loaded; head and state are whole whatever it is."""
+        """`tail` limits the events; head and state are always complete."""
         await create(store, A, {"n": 0})
         for _ in range(9):
             await add(store, A, draft(inc={"n": 1}))
@@ -74,7 +74,7 @@ class ReadLaws:
                 assert loaded.events == tuple(e for e in last if e.at_us >= since_us)
 
     async def test_state_is_what_the_log_amounts_to(self, store: Store) -> None:
-        """Replaying the events read gives the head, the fields and their versions."""
+        """Replaying the log gives the head, the fields and their versions."""
         made = await create(store, A, {"n": 0, "list": [], "gone": 1})
         await add(store, A, draft("user.said", {"text": "x" * 60}, add={"list": [1, "two"]}))
         await add(store, A, draft(inc={"n": 2}, delete=["gone"], set={"app:a": 1}))
@@ -87,7 +87,7 @@ class ReadLaws:
         assert loaded.versions == {"n": 3, "list": 2}
 
     async def test_a_load_is_of_one_instant(self, store: Store) -> None:
-        """While a writer is at work, head, fields, scopes and events always fit together."""
+        """While a writer is active, head, fields, scopes and events are always consistent."""
         await create(store, A, {"n": 0, "app:n": 0})
         writing = asyncio.gather(
             *(add(store, A, draft(inc={"n": 1, "app:n": 1})) for _ in range(40))
@@ -105,7 +105,7 @@ class ReadLaws:
     async def test_pages_meet_every_event_once(
         self, store: Store, size: int, *, reverse: bool
     ) -> None:
-        """Paging in either direction meets the whole log, in order, whatever the page size."""
+        """Paging in both directions returns the whole log in order, for any page size."""
         await create(store, A)
         await add(store, A, *(draft() for _ in range(13)))
         met = await _pages(store, size, reverse=reverse)
@@ -113,7 +113,7 @@ class ReadLaws:
         assert seqs == (list(range(14, 0, -1)) if reverse else list(range(1, 15)))
 
     async def test_reading_beyond_either_end_gives_nothing(self, store: Store) -> None:
-        """Past the newest forwards and before the first backwards there are no events."""
+        """There are no events after the newest and none before the first."""
         await create(store, A)
         await add(store, A, draft(), draft())
         assert await store.read(A, after=3, limit=9, reverse=False, types=None) == ()
@@ -143,7 +143,7 @@ class ReadLaws:
     async def test_types_select_exactly(
         self, store: Store, types: tuple[str, ...], *, reverse: bool
     ) -> None:
-        """A name selects itself, a family its members, once each, in order, by pages too."""
+        """A name selects itself, a family its members, once each, in order, also by pages."""
         await create(store, A)
         await add(store, A, *(draft(type) for type in TYPES * 2))
         expected = [event for event in await log(store, A) if wanted(event.type, types)]
@@ -153,7 +153,7 @@ class ReadLaws:
             assert await _pages(store, size, reverse=reverse, types=types) == expected
 
     async def test_what_is_read_is_read_only(self, store: Store) -> None:
-        """Data and state come in containers that cannot be changed, from every call alike."""
+        """Every call returns data and state in containers that cannot be changed."""
         await create(store, A, {"plan": {"steps": [1]}})
         await add(store, A, draft(data={"parts": [{}]}, set={"app:a": [1]}))
         loaded = await load(store, A)
@@ -172,7 +172,7 @@ class ReadLaws:
         ids=["numbers", "text", "rest"],
     )
     async def test_values_survive_exactly(self, store: Store, value: dict[str, object]) -> None:
-        """What is stored is equal to what was given, kind by kind."""
+        """Stored values equal the given ones, including their types."""
         await create(store, A, {"value": value, "app:value": value})
         await add(store, A, draft(data=value))
         loaded = await load(store, A)
@@ -184,7 +184,7 @@ class ReadLaws:
             assert repr(found) == repr(value)
 
     async def test_large_states_load_as_they_were_written(self, store: Store) -> None:
-        """A state of many large events, past every point where a cache begins, is exact."""
+        """A state of many large events, beyond every cache limit, is exact."""
         await create(store, A, {"log": []})
         for place in range(60):
             text = f"{place:04}" * 600
@@ -194,7 +194,7 @@ class ReadLaws:
         assert [event.seq for event in loaded.events] == [57, 58, 59, 60, 61]
 
     async def test_reading_changes_nothing(self, store: Store) -> None:
-        """Load, read, heads and verify leave the store as it was."""
+        """Load, read, heads and verify do not change the store."""
         await create(store, A, {"n": 0})
         before = await picture(store)
         await log(store, A)
@@ -208,7 +208,7 @@ class ReadLaws:
     async def test_what_is_not_there_is_said_so(
         self, store: Store, ending: str, error: type[LimpetError]
     ) -> None:
-        """Load, read and verify tell apart what never was, was deleted, and was erased."""
+        """Load, read and verify distinguish missing, deleted and erased sessions."""
         if ending != "none":
             await create(store, A)
             await (store.delete(A) if ending == "delete" else store.erase(A))

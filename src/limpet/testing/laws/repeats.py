@@ -24,7 +24,7 @@ A, B = key("a"), key("b")
 
 class RepeatLaws:
     async def test_a_repeated_id_returns_the_first_record(self, store: Store) -> None:
-        """The first record stands, even if the second says something else."""
+        """The first record stays, even if the second draft differs."""
         await create(store, A)
         first = await add(store, A, draft("note.made", {"n": 1}, id="x", inc={"n": 1}))
         again = await add(store, A, draft("note.other", {"n": 2}, id="x", inc={"n": 1}))
@@ -34,7 +34,7 @@ class RepeatLaws:
         assert await log(store, A) == (*(await log(store, A))[:1], *first.events)
 
     async def test_a_whole_batch_may_be_repeated(self, store: Store) -> None:
-        """A retried batch answers as the first time and changes nothing."""
+        """A retried batch returns the same answer and changes nothing."""
         await create(store, A)
         batch = [draft(id=id, inc={"n": 1, "app:n": 1}) for id in "xyz"]
         first = await add(store, A, *batch)
@@ -45,7 +45,7 @@ class RepeatLaws:
         assert await picture(store) == before
 
     async def test_repeats_succeed_whatever_they_expect(self, store: Store) -> None:
-        """A retry of a strict commit is no conflict with itself."""
+        """A retry of a strict commit does not conflict with itself."""
         await create(store, A)
         first = await add(store, A, draft(id="x", set={"app:a": 1}), expect=1)
         await add(store, A)
@@ -62,7 +62,7 @@ class RepeatLaws:
         assert again.head == first.head
 
     async def test_only_the_new_part_of_a_batch_is_recorded(self, store: Store) -> None:
-        """Answers stand in the order of the drafts, old records among new ones."""
+        """Answers are in the order of the drafts, old and new records mixed."""
         await create(store, A)
         await add(store, A, draft(id="x"), draft(id="y"))
         mixed = await add(store, A, draft(id="new"), draft(id="y"), draft(id="z"), draft(id="x"))
@@ -71,14 +71,14 @@ class RepeatLaws:
         assert (mixed.repeated, mixed.head.version) == (2, 5)
 
     async def test_a_batch_with_something_new_is_held_to_its_conditions(self, store: Store) -> None:
-        """One new draft among repeats makes the expected version count again."""
+        """One new draft among repeats makes the expected version matter again."""
         await create(store, A)
         await add(store, A, draft(id="x"))
         async with refused(store, SessionConflict):
             await add(store, A, draft(id="x"), draft(id="new"), expect=1)
 
     async def test_one_id_twice_in_a_batch_is_one_event(self, store: Store) -> None:
-        """Both places are answered with the one record."""
+        """Both places get the same record."""
         await create(store, A)
         made = await add(store, A, draft(id="x", inc={"n": 1}), draft(id="x", inc={"n": 1}))
         assert made.events[0] == made.events[1]
@@ -100,7 +100,7 @@ class RepeatLaws:
         assert (one.events[0].data, two.events[0].data) == ({"of": "a"}, {"of": "b"})
 
     async def test_an_id_the_store_did_not_choose_is_known_too(self, store: Store) -> None:
-        """Whoever made an event's id, naming it again returns that event."""
+        """No matter who made an event's id, sending it again returns that event."""
         made = await create(store, A)
         plain = await add(store, A, draft())
         for event in (*made.events, *plain.events):
@@ -108,7 +108,7 @@ class RepeatLaws:
             assert again.events == (event,)
 
     async def test_a_repeat_shows_what_became_of_the_record(self, store: Store) -> None:
-        """The record returned for a repeat is the one a reader sees, processed time included."""
+        """A repeat returns the record as a reader sees it, including its processed time."""
         await create(store, A)
         await add(store, A, draft("user.message", id="x"))
         await add(store, A, draft("session.processed", {"seqs": [2]}))
@@ -127,7 +127,7 @@ class RepeatLaws:
         assert again.events[0].processed_us == done.events[0].at_us
 
     async def test_racing_retries_record_one_event(self, store: Store) -> None:
-        """Twenty callers with one id get one and the same record."""
+        """Twenty callers with the same id get the same record."""
         await create(store, A)
         answers = await asyncio.gather(
             *(add(store, A, draft(id="x", inc={"n": 1})) for _ in range(20))
@@ -160,7 +160,7 @@ class RepeatLaws:
         assert not any(event.repeated for event in (await load(store, A)).events)
 
     async def test_a_repeated_creation_is_marked(self, store: Store) -> None:
-        """As every other event."""
+        """Like every other event."""
         (first,) = await store.commit([creation(A, id="birth")])
         (again,) = await store.commit([creation(A, id="birth")])
         assert (first.events[0].repeated, again.events[0].repeated) == (False, True)

@@ -18,7 +18,7 @@ class RetryLaws:
     """For stores that give leases."""
 
     async def test_what_failed_lets_the_others_go_first(self, store: LeaseStore, age: Age) -> None:
-        """Given back to be retried, it is claimed when that time has come and not before."""
+        """A session released for a retry is claimed at that time and not before."""
         await due(store, A, 1_000)
         await due(store, B, 2_000)
         (lease,) = await claim(store, 1)
@@ -40,7 +40,7 @@ class RetryLaws:
         assert runnable_us((await load(store, A)).head) == 1_000
 
     async def test_retried_at_once_it_stands_at_the_end(self, store: LeaseStore, age: Age) -> None:
-        """No waiting, but after all that were due before."""
+        """It is due at once, but after all sessions that were already due."""
         await due(store, A, 1_000)
         await due(store, B, 2_000)
         (lease,) = await claim(store, 1)
@@ -48,7 +48,7 @@ class RetryLaws:
         assert (lease.key, ids(await claim(store))) == (A, "ba")
 
     async def test_what_is_held_back_is_held_by_nobody(self, store: LeaseStore) -> None:
-        """The lease is over: it writes nothing, and is neither renewed nor released again."""
+        """The lease is over: it cannot write, renew or release again."""
         lease = await claimed(store)
         await add(store, A, fence=lease.fence)
         assert await store.release(lease, 60)
@@ -63,7 +63,7 @@ class RetryLaws:
         assert await picture(store) == before
 
     async def test_input_does_not_end_the_holding_back(self, store: LeaseStore, age: Age) -> None:
-        """It is recorded, and is what the session is due for when its time has come."""
+        """Input is recorded, and is due when the retry time comes."""
         lease = await claimed(store)
         await store.release(lease, 60)
         held_us = (await load(store, A)).head.lease_us
@@ -78,7 +78,7 @@ class RetryLaws:
         assert lease.reasons.pending_us == made.events[0].at_us
 
     async def test_a_lock_takes_what_is_held_back(self, store: LeaseStore) -> None:
-        """Whoever asks for this very session has it, and afterwards it is due as ever."""
+        """A lock on this session succeeds at once, and afterwards it is due as usual."""
         lease = await claimed(store)
         await store.release(lease, 60)
         lock = await store.acquire(A, "me", 60)
@@ -88,7 +88,7 @@ class RetryLaws:
         assert ids(await claim(store)) == "a"
 
     async def test_only_a_held_lease_holds_back(self, store: LeaseStore, age: Age) -> None:
-        """A late worker does not make its successor's session wait."""
+        """A late worker cannot make its successor's session wait."""
         old = await claimed(store)
         await age(61)
         assert await store.release(old, 60) is False

@@ -62,6 +62,17 @@ class RoomLaws:
         assert (len(seen), "app:0000" in seen, "app:more" in seen) == (SCOPE_NAMES_MAX, True, False)
         assert (await store.verify(None)).ok
 
+    async def test_a_name_that_goes_and_comes_back_needs_no_more_room(self, store: Store) -> None:
+        """Deleted and set again in one commit it is one name, also where no other would fit."""
+        await create(store, ADA)
+        await add(store, ADA, named(range(SCOPE_NAMES_MAX)))
+        made = await add(store, ADA, draft(delete=["app:0000"]), draft(set={"app:0000": 5}))
+        assert made.scopes["app:0000"].value == 5
+        await add(store, ADA, draft(delete=["app:0001"]))
+        again = (draft(set={"app:new": 1}), draft(delete=["app:new"]), draft(set={"app:new": 2}))
+        assert (await add(store, ADA, *again)).scopes["app:new"].value == 2
+        assert len(scope_fields((await load(store, ADA)).scopes)) == SCOPE_NAMES_MAX
+
     async def test_commits_of_one_call_share_the_room(self, store: Store) -> None:
         """All or none: what the first leaves is what the second finds."""
         await create(store, ADA)

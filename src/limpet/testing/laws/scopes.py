@@ -47,7 +47,7 @@ class ScopeLaws:
         assert (await load(store, ADA2)).fields == {}
 
     async def test_scopes_are_no_session_fields(self, store: Store) -> None:
-        """Fields and their versions are the session's own alone."""
+        """Fields and their versions belong to the session alone."""
         made = await create(store, ADA1, {"app:a": 1, "user:u": 2, "own": 3})
         assert (made.fields, made.versions) == ({"own": 3}, {"own": 1})
 
@@ -58,7 +58,7 @@ class ScopeLaws:
         assert scope_fields(made.scopes) == {"app:a": 1, "user:u": "ada"}
 
     async def test_a_commit_answers_with_the_names_it_changed(self, store: Store) -> None:
-        """A later commit tells its own changes, with their versions, and no others."""
+        """A later commit returns its own changes with their versions, and no others."""
         await create(store, ADA1, {"app:a": 1, "user:u": 1})
         made = await add(store, ADA1, draft(inc={"app:a": 1}))
         assert made.scopes == {"app:a": ScopeValue(2, 2)}
@@ -117,7 +117,7 @@ class ScopeLaws:
             await add(store, ADA1, draft(set={"own": 1}), draft(inc={"app:n": 1}))
 
     async def test_a_deleted_name_is_gone_and_keeps_counting(self, store: Store) -> None:
-        """Deletion is a version like any other; a name set again goes on from there."""
+        """Deletion is a version like any other; setting the name again continues the count."""
         await create(store, ADA1, {"user:u": 5})
         made = await add(store, ADA1, draft(delete=["user:u"]))
         assert made.scopes == {"user:u": ScopeValue(2, None, True)}
@@ -128,14 +128,14 @@ class ScopeLaws:
         assert again.scopes == {"user:u": ScopeValue(3, 1)}
 
     async def test_a_none_is_a_value(self, store: Store) -> None:
-        """Setting None stores None; only delete takes a name away."""
+        """Setting None stores None; only delete removes a name."""
         await create(store, ADA1, {"app:a": None, "own": None})
         loaded = await load(store, ADA1)
         assert scope_fields(loaded.scopes) == {"app:a": None}
         assert loaded.fields == {"own": None}
 
     async def test_temporary_names_are_never_stored(self, store: Store) -> None:
-        """Neither state nor scopes nor the log know of temp: names."""
+        """temp: names are in neither state, scopes nor the log."""
         await create(store, ADA1, {"temp:t": 1, "own": 1})
         await add(store, ADA1, draft(set={"temp:t": 2}))
         loaded = await load(store, ADA1)
@@ -144,7 +144,7 @@ class ScopeLaws:
 
     @pytest.mark.parametrize("ending", ["delete", "erase"])
     async def test_shared_names_outlive_their_writer(self, store: Store, ending: str) -> None:
-        """What a session wrote to its scopes stays when the session goes."""
+        """What a session wrote to shared names stays when the session is deleted."""
         await create(store, ADA1, {"app:a": 1, "user:u": 2})
         await create(store, ADA2)
         await (store.delete(ADA1) if ending == "delete" else store.erase(ADA1))
@@ -172,7 +172,7 @@ class ScopeLaws:
         async with refused(store, SessionConflict) as info:
             await add(store, ADA1, draft(set={name: 9}), guards={name: version})
         assert isinstance(info.value, SessionConflict)
-        assert (info.value.what, info.value.expected, info.value.actual) == (name, version, 2)
+        assert (info.value.name, info.value.expected, info.value.actual) == (name, version, 2)
 
     async def test_a_guard_looks_at_its_own_scope(self, store: Store) -> None:
         """Other names, other users and other apps do not disturb it."""

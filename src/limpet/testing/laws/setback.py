@@ -36,7 +36,7 @@ class SetBackLaws:
     async def test_new_input_is_due_now_though_the_log_is_ahead(
         self, store: LeaseStore, leap: Leap
     ) -> None:
-        """Its event has the log's time, and a claim gives the session at once, and again."""
+        """Its event has the log's time, and a claim returns the session at once, and again."""
         await leap(HOUR)
         ahead = (await create(store, A)).events[0].at_us
         await leap(-HOUR)
@@ -72,7 +72,7 @@ class SetBackLaws:
     async def test_a_lease_and_a_retry_last_as_long_as_they_say(
         self, store: LeaseStore, leap: Leap
     ) -> None:
-        """Counted from the clock, whatever time the session's log has."""
+        """They count from the clock, not from the session's log."""
         await leap(HOUR)
         await create(store, A)
         await leap(-HOUR)

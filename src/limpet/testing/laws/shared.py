@@ -19,7 +19,7 @@ class SharedLaws:
     """For stores that several processes may open. `other` is another instance on the same place."""
 
     async def test_each_sees_what_the_other_recorded(self, store: Store, other: Store) -> None:
-        """A commit that was acknowledged is in every later reading, wherever it is made."""
+        """Every later read, in any instance, returns an acknowledged commit."""
         await create(store, A, {"n": 1})
         assert (await load(other, A)).fields == {"n": 1}
         await add(other, A, draft(inc={"n": 1, "app:n": 1}))
@@ -115,7 +115,7 @@ class SharedLaws:
             assert [head.key.id for head in page.items] == [f"s{n}" for n in range(5, -1, -1)]
 
     async def test_the_pulse_tells_of_the_others_commits(self, store: Store, other: Store) -> None:
-        """It has changed after every commit of the other instance."""
+        """It changes after every commit of the other instance."""
         await create(store, A)
         for _ in range(5):
             before = store.pulse()

@@ -30,7 +30,7 @@ class TimeLaws:
     async def test_time_never_runs_backwards_within_a_session(
         self, store: Store, clock: FakeClock
     ) -> None:
-        """A wall set back stops a session's time until the wall has caught up."""
+        """After the wall clock is set back, a session's time stops until it has caught up."""
         clock.advance(HOUR)
         before = (await create(store, A)).events[0].at_us
         clock.leap(-HOUR)
@@ -45,7 +45,7 @@ class TimeLaws:
     async def test_one_mad_reading_does_not_date_the_future(
         self, store: Store, clock: FakeClock
     ) -> None:
-        """A wall that leaps years ahead is not believed, and nothing is left of it."""
+        """A wall clock that jumps years ahead is ignored and has no lasting effect."""
         before = (await create(store, A)).events[0].at_us
         clock.leap(timedelta(days=3_650))
         clock.advance(SECOND)
@@ -55,7 +55,7 @@ class TimeLaws:
         assert (await add(store, A)).events[0].at_us == before + 2_000_000
 
     async def test_equal_times_do_not_confuse_order(self, store: Store, clock: FakeClock) -> None:
-        """With a clock that stands still, seqs, expect and pages work as ever."""
+        """With a stopped clock, seqs, expect and pages work as usual."""
         for id in "abcdef":
             await create(store, key(id))
             await add(store, key(id), expect=1)
@@ -72,7 +72,7 @@ class TimeLaws:
     async def test_a_load_since_a_time_leaves_out_what_was_before(
         self, store: Store, clock: FakeClock
     ) -> None:
-        """Events of the very moment are included, older ones are not."""
+        """Events at exactly that time are included, older ones are not."""
         await create(store, A)
         for _ in range(4):
             clock.advance(SECOND)

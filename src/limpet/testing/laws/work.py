@@ -45,7 +45,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     # --- what is claimed -----------------------------------------------------------------------
 
     async def test_what_is_due_is_claimed_and_nothing_else(self, store: LeaseStore) -> None:
-        """Pending input and past timers are due; a timer of the future and no wish are not."""
+        """Pending input and past timers are due; future timers and idle sessions are not."""
         await create(store, A)
         await add(store, A, draft("user.said"))
         await due(store, B)
@@ -71,7 +71,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert listed == head
 
     async def test_the_longest_due_come_first(self, store: LeaseStore) -> None:
-        """Whatever the order of creation."""
+        """Independent of the order of creation."""
         for id, at_us in zip("abcde", (700, 300, 900, 100, 500), strict=True):
             await due(store, key(id), at_us)
         assert ids(await claim(store)) == "dbeac"
@@ -91,7 +91,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(await claim(store)) == "bedcgaf"
 
     async def test_a_priority_may_change(self, store: LeaseStore) -> None:
-        """The last one said counts, in the head and in the order."""
+        """The latest one counts, in the head and in the order."""
         await due(store, A, 100, prioritized(9))
         await due(store, B, 200)
         made = await add(store, A, prioritized(-1))
@@ -102,14 +102,14 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     async def test_an_urgent_session_that_is_not_due_hides_no_other(
         self, store: LeaseStore
     ) -> None:
-        """Each priority is looked at for what is due in it."""
+        """Each priority is searched for due sessions."""
         await due(store, A, FAR_US, prioritized(5))
         await due(store, B, 100, prioritized(-5))
         assert ids(await claim(store)) == "b"
 
     @pytest.mark.parametrize("limit", [1, 2, 5, 6])
     async def test_a_claim_takes_no_more_than_asked(self, store: LeaseStore, limit: int) -> None:
-        """Over several priorities too, and the next claim goes on where it stopped."""
+        """Also across priorities, and the next claim continues from there."""
         for place, id in enumerate("abcdef"):
             await due(store, key(id), 100 + place, prioritized(-(place // 2)))
         first = await claim(store, limit)
@@ -117,7 +117,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(await claim(store)) == "abcdef"[limit:]
 
     async def test_a_claim_may_be_of_one_app(self, store: LeaseStore) -> None:
-        """Sessions of other apps are left alone, in the same order as ever."""
+        """Sessions of other apps are left alone; the order is the same."""
         for app, id, at_us in (("x", "1", 3), ("y", "2", 2), ("x", "3", 1)):
             await due(store, key(id, app=app), at_us)
         assert await claim(store, app="z") == ()
@@ -138,7 +138,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
                 await store.renew(lease, 60)
 
     async def test_a_claim_is_no_event(self, store: LeaseStore) -> None:
-        """Leases come and go; versions, logs and what they amount to stay."""
+        """Leases come and go; versions, logs and state stay the same."""
         await due(store, A)
         before = await load(store, A)
         (lease,) = await claim(store)
@@ -154,7 +154,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     # --- one holder at a time ------------------------------------------------------------------
 
     async def test_no_session_is_given_twice(self, store: LeaseStore) -> None:
-        """Many claim at once: all that is due is given, each session once."""
+        """Many claim at once: every due session is leased exactly once."""
         for n in range(30):
             await due(store, key(f"s{n}"), 100 + n % 7, prioritized(n % 3))
         found: list[Lease] = []
@@ -171,7 +171,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert {lease.fence for lease in found} == {1}
 
     async def test_an_expired_lease_is_due_again(self, store: LeaseStore, age: Age) -> None:
-        """Not a moment before its end; then with the next fence, whoever asks."""
+        """Not before its end; then with the next fence, for any worker."""
         first = await claimed(store)
         await age(40)
         assert await claim(store) == ()
@@ -182,7 +182,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     async def test_an_expired_lease_is_as_due_as_its_end_is_past(
         self, store: LeaseStore, age: Age
     ) -> None:
-        """What has waited longer goes before it."""
+        """Sessions that have waited longer come before it."""
         lease = await claimed(store)
         await due(store, B, 50)
         await age(61)
@@ -190,7 +190,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(await claim(store)) == "ba"
 
     async def test_a_fence_only_grows(self, store: LeaseStore, age: Age) -> None:
-        """Over claims, releases, locks, renewals and ends, and commits in between."""
+        """Across claims, releases, locks, renewals and expiry, with commits in between."""
         lease = await claimed(store)
         fences = [lease.fence]
         assert await store.release(lease)
@@ -209,7 +209,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     async def test_the_holder_writes_and_the_zombie_does_not(
         self, store: LeaseStore, age: Age
     ) -> None:
-        """A commit with the fence of a former lease is refused whole; the present one's is not."""
+        """A commit with the fence of an old lease is refused; the current one is recorded."""
         old = await claimed(store)
         assert (await add(store, A, draft(set={"by": "old"}), fence=old.fence)).head.version == 3
         await age(61)
@@ -221,7 +221,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert made.fields == {"by": "new"}
 
     async def test_an_expired_holder_does_not_write(self, store: LeaseStore, age: Age) -> None:
-        """Even if nobody else has taken the session, and even what was cached."""
+        """Even if nobody else has claimed the session, and even if it was cached."""
         lease = await claimed(store)
         await add(store, A, fence=lease.fence)
         await age(60)
@@ -230,21 +230,21 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert (await add(store, A)).head.version == 4
 
     async def test_a_released_lease_does_not_write(self, store: LeaseStore) -> None:
-        """Giving it back is the end of its writing."""
+        """After its release a lease can no longer write."""
         lease = await claimed(store)
         await store.release(lease)
         async with refused(store, SessionFenced):
             await add(store, A, fence=lease.fence)
 
     async def test_a_fence_that_was_never_given_is_refused(self, store: LeaseStore) -> None:
-        """The next number is nobody's yet, and the one before the first is of no lease."""
+        """Neither the next number nor 0 belongs to a lease."""
         lease = await claimed(store)
         for fence in (lease.fence + 1, 0):
             async with refused(store, SessionFenced):
                 await add(store, A, fence=fence)
 
     async def test_a_repeat_needs_no_lease(self, store: LeaseStore, age: Age) -> None:
-        """A retry of what was recorded in time is answered after the lease's end."""
+        """A retry of a recorded write is answered even after the lease has ended."""
         lease = await claimed(store)
         made = await add(store, A, draft(id="once"), fence=lease.fence)
         await age(61)
@@ -278,7 +278,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
     # --- renewing and releasing ----------------------------------------------------------------
 
     async def test_a_renewed_lease_lasts_from_now(self, store: LeaseStore, age: Age) -> None:
-        """The same fence and worker; nobody else is given it for as long."""
+        """Same fence and worker; nobody else gets the session for that long."""
         first = await claimed(store)
         await age(50)
         lease = await store.renew(first, 60)
@@ -292,7 +292,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert ids(await claim(store)) == "a"
 
     async def test_only_a_held_lease_is_renewed(self, store: LeaseStore, age: Age) -> None:
-        """Not one that ended, was released, or was followed by another's; nor one of no session."""
+        """Not one that ended, was released or replaced, and not one of a missing session."""
         lease = await claimed(store)
         await age(60)
         async with refused(store, SessionFenced):
@@ -307,7 +307,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
             await store.renew(Lease(B, "w", 1, 1), 60)
 
     async def test_only_a_held_lease_is_released(self, store: LeaseStore, age: Age) -> None:
-        """A late release takes nothing from the next holder."""
+        """A late release does not affect the next holder."""
         old = await claimed(store)
         await age(61)
         assert await store.release(old) is False
@@ -337,7 +337,7 @@ class SharedWorkLaws:
     """For stores that several processes may open, beside WorkLaws."""
 
     async def test_two_instances_share_the_work(self, store: LeaseStore, other: LeaseStore) -> None:
-        """What one was given the other is not, however they race."""
+        """A session leased by one is not leased by the other, however they race."""
         for n in range(20):
             await due(store, key(f"s{n}"))
         found: list[Lease] = []
@@ -352,7 +352,7 @@ class SharedWorkLaws:
         assert sorted(lease.key.id for lease in found) == sorted(f"s{n}" for n in range(20))
 
     async def test_a_lease_of_the_other_is_seen(self, store: LeaseStore, other: LeaseStore) -> None:
-        """By commits that carry a fence, by those that do not, and by locks."""
+        """By commits with a fence, by commits without one, and by locks."""
         await due(store, A)
         await add(store, A, draft(set={"n": 1}))
         (lease,) = await claim(other)
@@ -373,7 +373,7 @@ class SharedWorkLaws:
     async def test_the_other_sees_what_is_held_back(
         self, store: LeaseStore, other: LeaseStore
     ) -> None:
-        """An instance that knew the lease learns that nobody holds it, whenever it would end."""
+        """An instance that knew the lease learns that nobody holds it any more."""
         await due(store, A)
         (lease,) = await claim(store)
         await add(store, A, fence=lease.fence)
@@ -388,7 +388,7 @@ class SharedWorkLaws:
     async def test_a_zombie_elsewhere_is_refused(
         self, store: LeaseStore, other: LeaseStore, age: Age
     ) -> None:
-        """The instance that gave the old lease knows of the new one when it matters."""
+        """The instance that granted the old lease learns of the new one in time."""
         await due(store, A)
         (old,) = await claim(store)
         await add(store, A, fence=old.fence)

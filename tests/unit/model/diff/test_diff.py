@@ -21,6 +21,7 @@ from limpet import (
     Kind,
     diff,
 )
+from limpet.cli.diff_table import diff_table
 from limpet.model import ops
 from limpet.model.canonical import canonical, same
 from limpet.model.limits import VALUE_DEPTH_MAX
@@ -420,7 +421,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     found = diff(BEFORE, {**AFTER, "x": "[red]bold[/red] " * 40})
     console = Console(width=width, color_system=None, file=io.StringIO())
     with console.capture() as capture:
-        console.print(found)
+        console.print(diff_table(found))
     text = capture.get()
     assert max(len(line) for line in text.splitlines()) <= width
     assert {line[0] for line in text.splitlines()} >= {"+", "~", "-"}

@@ -260,7 +260,7 @@ def test_format_numbers_go_from_1_to_127(format: Any) -> None:
     """In every format alike, so that each has one byte for it where bytes are counted."""
     for number in (0, 128):
         raw = envelopes.write(format, FIELDS, ("1.4.0", 9, 7), number=number)
-        assert "do not begin" in reason(raw)
+        assert "do not start" in reason(raw)
     raw = envelopes.write(format, FIELDS, ("1.4.0", 9, 7), number=127)
     with pytest.raises(EnvelopeNewer, match="127"):
         envelope.decode(raw)

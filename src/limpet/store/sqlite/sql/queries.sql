@@ -94,6 +94,26 @@ FROM names n CROSS JOIN scopes r
         ORDER BY b.version DESC LIMIT 1)
 WHERE n.name IS NOT NULL ORDER BY n.app, n.user, n.name, r.version
 
+-- name: scope_sizes_of
+-- The bytes of each name of some owners, one owner after the other, up to a number of names. A row
+-- without a size says that the owner has no more.
+WITH RECURSIVE names (place, app, user, name) AS (
+    SELECT w.key, json_extract(w.value, '$[0]'), json_extract(w.value, '$[1]'),
+           (SELECT min(s.name) FROM scopes s
+            WHERE s.app = json_extract(w.value, '$[0]') AND s.user = json_extract(w.value, '$[1]'))
+    FROM json_each(?1) w
+    UNION ALL
+    SELECT n.place, n.app, n.user,
+           (SELECT min(s.name) FROM scopes s WHERE s.app = n.app AND s.user = n.user AND s.name > n.name)
+    FROM names n WHERE n.name IS NOT NULL
+    ORDER BY 1 LIMIT ?2
+)
+SELECT n.place, (SELECT sum(length(r.body)) FROM scopes r
+                 WHERE r.app = n.app AND r.user = n.user AND r.name = n.name AND r.version >= (
+                     SELECT b.base FROM scopes b WHERE b.app = n.app AND b.user = n.user AND b.name = n.name
+                     ORDER BY b.version DESC LIMIT 1))
+FROM names n
+
 -- name: scope_any
 SELECT 1 FROM scopes WHERE app = ? AND user IN ('', ?) LIMIT 1
 

@@ -1,8 +1,4 @@
-"""What a type checker sees of the synchronous face.
-
-Each signature is that of the async class without await; tests/unit/session/test_sync_types.py
-compares them one by one.
-"""
+"""The synchronous verbs for a type checker. Written by tools/sync_stub.py."""
 
 from __future__ import annotations
 
@@ -13,8 +9,9 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
-from limpet.model.envelope.envelope import Envelope, Format
-from limpet.model.events import Draft, Event
+from limpet.model.envelope.envelope import Format
+from limpet.model.envelope.record import Envelope
+from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -66,37 +63,11 @@ class SyncCommit:
         actor: str | None = None,
         **more: Any,
     ) -> None: ...
-    def label(
-        self,
-        session: SyncSession[Any],
-        labels: Mapping[str, str | None],
-        *,
-        actor: str | None = None,
-    ) -> None: ...
-    def set_priority(
-        self, session: SyncSession[Any], priority: int, *, actor: str | None = None
-    ) -> None: ...
-    def mark_processed(
-        self, session: SyncSession[Any], seqs: Iterable[int], *, actor: str | None = None
-    ) -> None: ...
-    def set_timer(
-        self,
-        session: SyncSession[Any],
-        name: str,
-        at: datetime | timedelta,
-        *,
-        kind: TimerKind = "wake",
-        actor: str | None = None,
-    ) -> None: ...
-    def clear_timer(
-        self, session: SyncSession[Any], name: str, *, actor: str | None = None
-    ) -> None: ...
+    def record(self, session: SyncSession[Any], *facts: Fact) -> None: ...
 
 class SyncSession(Generic[S_co]):
     key: Key
     actor: str | None
-    lease: Lease | None
-    damaged: tuple[int, ...]
     @property
     def app(self) -> str: ...
     @property
@@ -104,11 +75,15 @@ class SyncSession(Generic[S_co]):
     @property
     def id(self) -> str: ...
     @property
+    def lease(self) -> Lease | None: ...
+    @property
     def head(self) -> Head: ...
     @property
     def version(self) -> int: ...
     @property
     def labels(self) -> Mapping[str, str]: ...
+    @property
+    def damaged(self) -> tuple[int, ...]: ...
     @property
     def state(self) -> S_co: ...
     @property
@@ -194,6 +169,7 @@ class SyncSession(Generic[S_co]):
         wake_id: str | None = None,
         expect: int | None = None,
     ) -> Event | None: ...
+    def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
     def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event: ...
     def set_timer(
         self,
@@ -314,7 +290,9 @@ class SyncLimpet:
     @overload
     def get(
         self,
-        key: AnyKey,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
         /,
         *,
         state_type: type[S],
@@ -326,34 +304,9 @@ class SyncLimpet:
     @overload
     def get(
         self,
-        app: str,
-        user: str,
-        id: str,
-        /,
-        *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        tail: int | None = None,
-        since: datetime | None = None,
-        actor: str | None = None,
-    ) -> SyncSession[S]: ...
-    @overload
-    def get(
-        self,
-        key: AnyKey,
-        /,
-        *,
-        tail: int | None = None,
-        since: datetime | None = None,
-        actor: str | None = None,
-        untyped: bool = False,
-    ) -> SyncSession[Mapping[str, Any]]: ...
-    @overload
-    def get(
-        self,
-        app: str,
-        user: str,
-        id: str,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
         /,
         *,
         tail: int | None = None,
@@ -364,7 +317,9 @@ class SyncLimpet:
     @overload
     def find(
         self,
-        key: AnyKey,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
         /,
         *,
         state_type: type[S],
@@ -376,34 +331,9 @@ class SyncLimpet:
     @overload
     def find(
         self,
-        app: str,
-        user: str,
-        id: str,
-        /,
-        *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        tail: int | None = None,
-        since: datetime | None = None,
-        actor: str | None = None,
-    ) -> SyncSession[S] | None: ...
-    @overload
-    def find(
-        self,
-        key: AnyKey,
-        /,
-        *,
-        tail: int | None = None,
-        since: datetime | None = None,
-        actor: str | None = None,
-        untyped: bool = False,
-    ) -> SyncSession[Mapping[str, Any]] | None: ...
-    @overload
-    def find(
-        self,
-        app: str,
-        user: str,
-        id: str,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
         /,
         *,
         tail: int | None = None,
@@ -440,7 +370,9 @@ class SyncLimpet:
     @overload
     def session(
         self,
-        key: AnyKey,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
         /,
         *,
         state_type: type[S],
@@ -451,32 +383,9 @@ class SyncLimpet:
     @overload
     def session(
         self,
-        app: str,
-        user: str,
-        id: str,
-        /,
-        *,
-        state_type: type[S],
-        migrations: MigrationRegistry | None = None,
-        actor: str | None = None,
-        lease: Lease | None = None,
-    ) -> SyncSession[S]: ...
-    @overload
-    def session(
-        self,
-        key: AnyKey,
-        /,
-        *,
-        actor: str | None = None,
-        lease: Lease | None = None,
-        untyped: bool = False,
-    ) -> SyncSession[Mapping[str, Any]]: ...
-    @overload
-    def session(
-        self,
-        app: str,
-        user: str,
-        id: str,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
         /,
         *,
         actor: str | None = None,
@@ -513,25 +422,20 @@ class SyncLimpet:
         cursor: str | None = None,
     ) -> Page: ...
     def commit(self) -> SyncCommit: ...
-    @overload
-    def delete(self, key: AnyKey, /) -> bool: ...
-    @overload
-    def delete(self, app: str, user: str, id: str, /) -> bool: ...
-    @overload
-    def erase(self, key: AnyKey, /) -> Erasure | None: ...
-    @overload
-    def erase(self, app: str, user: str, id: str, /) -> Erasure | None: ...
-    def watch(
-        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
-    ) -> Iterator[FeedEntry]: ...
-    def position(self) -> str: ...
-    @overload
+    def delete(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> bool: ...
+    def erase(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> Erasure | None: ...
     def verify(
-        self, key: AnyKey | None = None, /, *, progress: Progress | None = None
-    ) -> Report: ...
-    @overload
-    def verify(
-        self, app: str, user: str, id: str, /, *, progress: Progress | None = None
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        progress: Progress | None = None,
     ) -> Report: ...
     def doctor(self, *, progress: Progress | None = None) -> Diagnosis: ...
     def migrate(
@@ -551,9 +455,17 @@ class SyncLimpet:
     ) -> tuple[Lease, ...]: ...
     def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
     def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool: ...
-    @overload
-    def acquire_lock(self, key: AnyKey, /, *, worker: str, lease_seconds: float = 30) -> Lease: ...
-    @overload
     def acquire_lock(
-        self, app: str, user: str, id: str, /, *, worker: str, lease_seconds: float = 30
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        worker: str,
+        lease_seconds: float = 30,
     ) -> Lease: ...
+    def watch(
+        self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
+    ) -> Iterator[FeedEntry]: ...
+    def position(self) -> str: ...

@@ -14,9 +14,10 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from limpet.session.loop import Loop, Stream
+from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
+_INSIDE: Final = ("writer",)  # for the rest of the package
 _ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
@@ -94,7 +95,7 @@ class Facade(Generic[T]):
 
 def public(of: object) -> list[str]:
     """The names that a user of an object, or of a class, is meant to see."""
-    return [name for name in dir(of) if not name.startswith("_")]
+    return [name for name in dir(of) if not name.startswith("_") and name not in _INSIDE]
 
 
 def renamed(annotation: Any) -> Any:

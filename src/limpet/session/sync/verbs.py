@@ -13,10 +13,10 @@ from typing import Any, Generic, TypeVar
 from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
-from limpet.session.facade import Facade
 from limpet.session.limpet import Limpet
-from limpet.session.loop import Loop
 from limpet.session.session import Session
+from limpet.session.sync.facade import Facade
+from limpet.session.sync.loop import Loop
 from limpet.store.protocol import Seal
 
 S = TypeVar("S", covariant=True)

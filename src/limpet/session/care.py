@@ -1,0 +1,115 @@
+"""Looking after a store: verify, examine, migrate, back up, delete and erase."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from limpet.errors import BackupRefused, InvalidInput
+from limpet.model.values import described
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_progress,
+    key_of,
+    pydantic_needed,
+)
+from limpet.session.door import Door
+from limpet.store.cursor import check_app
+from limpet.store.doctor import read_checks
+from limpet.store.open import refuse_uncopied
+from limpet.store.protocol import Backups, Diagnosis, Erasure, Examined, Progress, Report
+
+if TYPE_CHECKING:
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.model.state.state import State
+    from limpet.session.migrate import Failure, MigrationPlan
+
+
+class Care(Door):
+    """What is done for a store rather than in its sessions."""
+
+    async def delete(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> bool:
+        """Delete the session's log. Its key stays taken. False if there was nothing to delete."""
+        key = key_of(key, user, id)
+        deleted = await self._journal.store.delete(key)
+        self._journal.hub.touch(key)
+        return deleted
+
+    async def erase(
+        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+    ) -> Erasure | None:
+        """Forget the session: nothing of it can be read from the store afterwards.
+
+        A SQLite file is written anew, so that nothing is left in its pages either, which takes
+        time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
+        long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
+        server keeps the bytes until it vacuums and its WAL and backups are recycled.
+        """
+        key = key_of(key, user, id)
+        erasure = await self._journal.store.erase(key)
+        self._journal.hub.touch(key)
+        return erasure
+
+    async def verify(
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Read one session (or, without a key, everything) back and check it against its chain."""
+        one = None if key is None and user is None and id is None else key_of(key, user, id)
+        return await self._journal.store.verify(one, check_progress(progress))
+
+    async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
+        """Verify everything, and look at how the store is kept; each finding says what to do."""
+        store = self._journal.store
+        report = await store.verify(None, check_progress(progress))
+        kept = await store.examine() if isinstance(store, Examined) else ()
+        return Diagnosis((*read_checks(report), *kept), report)
+
+    async def migrate(
+        self,
+        migrations: MigrationRegistry,
+        state_type: type[State] | None = None,
+        *,
+        app: str | None = None,
+        apply: bool = False,
+        actor: str | None = None,
+        failure: Failure | None = None,
+        progress: Progress | None = None,
+    ) -> MigrationPlan:
+        """Say what becomes of every session (of an app) on the way to a schema version.
+
+        That of the State class, which what comes out has to fit; without one, the newest that the
+        migrations lead to. Nothing is written unless `apply`: then each session that can be is
+        migrated as get() would, in a commit of its own, and the others are left as they are. Done
+        twice it does nothing more; interrupted, it goes on when called again. What is recorded is
+        by `actor`, or by system:migrations. The plan names up to 1,000 sessions of each kind of
+        failure; `failure(key, fate, reason)` is called for every one.
+        """
+        self._journal.check_open()
+        from limpet.session.migrate import Migrating, forward_of
+
+        with pydantic_needed():
+            forward = forward_of(migrations, state_type)
+        how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
+        migrating = Migrating(self._journal, forward, app=check_app(app), apply=apply, **how)
+        return await migrating.run(check_progress(progress))
+
+    async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:
+        """Copy the whole store to a file while it is in use. The copy is whole or not there."""
+        store = self._journal.store
+        check_progress(progress)
+        if not isinstance(target, (str, os.PathLike)):
+            raise InvalidInput(f"{described(target)} names no file. Pass a path.")
+        if not isinstance(store, Backups):
+            refuse_uncopied(self.url)
+            raise BackupRefused(self.url, "is not kept in a file; its store makes no copies")
+        await store.backup(Path(target), progress)

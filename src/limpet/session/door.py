@@ -1,0 +1,72 @@
+"""The door to a store: opening it, and closing it again."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from limpet.errors import StoreClosed
+from limpet.model.ids import Entropy, Ids
+from limpet.session.follow import Hub
+from limpet.session.journal import Journal
+from limpet.store.open import open_store
+from limpet.store.protocol import Seal, Store
+
+Self = TypeVar("Self", bound="Door")
+
+
+class Door:
+    """A store that is open between entering and leaving an `async with` block."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.url = url
+        self._seal, self._connections = seal, connections
+        self._given = store  # opened by the caller, and ours to close
+        self._opened: Journal | None = None
+
+    def __await__(self: Self) -> Generator[Any, None, Self]:
+        """`lp = await limpet.open(url)`, for those who close it themselves."""
+        return self.__aenter__().__await__()
+
+    async def __aenter__(self: Self) -> Self:
+        if self._opened is not None:
+            raise StoreClosed
+        store, self._given = self._given, None
+        if store is None:
+            store = await open_store(self.url, seal=self._seal, connections=self._connections)
+        ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
+        self._opened = Journal(store, Hub(store), ids, lambda: time.time_ns() // 1_000)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Finish what was handed over and let go of the store. Closing twice is fine."""
+        if self._opened is not None:
+            await self._opened.close()
+        elif self._given is not None:
+            await self._given.close()
+
+    @property
+    def _journal(self) -> Journal:
+        """The one way to write. Raises StoreClosed."""
+        if self._opened is None:
+            raise StoreClosed
+        self._opened.check_open()
+        return self._opened

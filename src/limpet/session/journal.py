@@ -1,0 +1,101 @@
+"""The journal: the one way to write.
+
+Every draft becomes a `Prepared` here and every commit passes `commit`, whoever asks: a session, a
+commit over several, a migration on load, and whatever records facts later. It checks the size of a
+commit, names the ids to send again when the store fails, and wakes those who follow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+
+from limpet.errors import (
+    CommitTooLarge,
+    InvalidInput,
+    StoreClosed,
+    StoreError,
+    StoreForked,
+)
+from limpet.model.events import Commit, Draft, Prepared, prepare
+from limpet.model.ids import Ids
+from limpet.model.limits import (
+    COMMIT_BYTES_MAX,
+    DRAFTS_PER_COMMIT_MAX,
+    SESSIONS_PER_COMMIT_MAX,
+)
+from limpet.session.follow import Hub
+from limpet.store.protocol import Committed, Store
+
+
+class Journal:
+    """A store that is open in this process, with its followers, its ids and its clock."""
+
+    def __init__(self, store: Store, hub: Hub, ids: Ids, clock: Callable[[], int]) -> None:
+        self.hub, self.new_id, self.now_us = hub, ids, clock
+        self._store: Store | None = store
+        self._pid = os.getpid()
+        self._contended: dict[str, asyncio.Lock] = {}
+
+    @property
+    def store(self) -> Store:
+        """The store. Raises StoreClosed; StoreForked in a child of the process that opened it."""
+        if self._store is None:
+            raise StoreClosed
+        if self._pid != os.getpid():
+            raise StoreForked
+        return self._store
+
+    def check_open(self) -> None:
+        """Raise StoreClosed or StoreForked if nothing can be asked any more."""
+        _ = self.store
+
+    def prepare(self, draft: Draft, actor: str | None) -> Prepared:
+        """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
+        self.check_open()
+        if not isinstance(draft, Draft):
+            raise InvalidInput(
+                f"{type(draft).__name__} is not a draft. Make one with "
+                "limpet.Draft(type=…, data=…)."
+            )
+        return prepare(draft, id=self.new_id(), actor=actor)
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Record all of the commits or none, durably, and wake who follows these sessions.
+
+        Raises what the store's commit raises, CommitTooLarge. A StoreError has the ids to send
+        again: they may have been recorded.
+        """
+        if len(commits) != 1 or len(commits[0].drafts) != 1:
+            _check_size(commits)
+        try:
+            answers = await self.store.commit(commits)
+        except StoreError as error:
+            error.ids = tuple([draft.id for commit in commits for draft in commit.drafts])
+            raise
+        for answer in answers:
+            self.hub.touch(answer.head.key, answer.head.version)
+        return answers
+
+    def contended(self, app: str) -> asyncio.Lock:
+        """Held by updates of an app that met a conflict: one by one, each round has a winner."""
+        return self._contended.setdefault(app, asyncio.Lock())
+
+    async def close(self) -> None:
+        """Finish what was handed over and let go of the store. Closing twice is fine."""
+        store, self._store = self._store, None
+        if store is not None and self._pid == os.getpid():
+            await self.hub.close()
+            await store.close()
+
+
+def _check_size(commits: Sequence[Commit]) -> None:
+    drafts = sum([len(commit.drafts) for commit in commits])
+    size = sum([len(draft.raw) for commit in commits for draft in commit.drafts])
+    if len(commits) > SESSIONS_PER_COMMIT_MAX:
+        raise CommitTooLarge("sessions", len(commits), SESSIONS_PER_COMMIT_MAX)
+    if drafts > DRAFTS_PER_COMMIT_MAX:
+        raise CommitTooLarge("events", drafts, DRAFTS_PER_COMMIT_MAX)
+    if size > COMMIT_BYTES_MAX:
+        raise CommitTooLarge("bytes", size, COMMIT_BYTES_MAX)

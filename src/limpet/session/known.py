@@ -1,0 +1,191 @@
+"""What an object knows of its session: head, fields, shared names, temp: names, the last events.
+
+Pure: it changes only by what a load brought or a commit answered, and never goes backwards. Whoever
+decides on it asks for the versions of the names that were looked at (`guards`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from msgspec import structs
+
+from limpet.errors import InvalidInput, SessionCorrupt, SessionNotLoaded
+from limpet.model import ops as op
+from limpet.model.events import Event, Prepared
+from limpet.model.facts.inputs import PROCESSED
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.limits import TAIL_KEPT
+from limpet.model.values import EMPTY, FrozenDict
+from limpet.store.protocol import Committed, Loaded, scope_fields
+from limpet.store.scopes import Scopes
+
+
+class Known:
+    """One session as far as one object has read or written it."""
+
+    __slots__ = (
+        "_values",
+        "damaged",
+        "events",
+        "fields",
+        "key",
+        "maybe_head",
+        "scopes",
+        "temp",
+        "versions",
+    )
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.maybe_head: Head | None = None
+        self.fields: FrozenDict = EMPTY
+        self.versions: FrozenDict = EMPTY
+        self.scopes: Scopes | None = None  # None: never loaded
+        self.temp: FrozenDict = EMPTY
+        self.events: deque[Event] = deque(maxlen=TAIL_KEPT)
+        self.damaged: tuple[int, ...] = ()
+        self._values: FrozenDict | None = None
+
+    # --- reading -------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """Raises SessionNotLoaded."""
+        if self.maybe_head is None:
+            raise SessionNotLoaded("the head")
+        return self.maybe_head
+
+    @property
+    def version(self) -> int:
+        """The seq of the last event; 0 if nothing is known."""
+        return 0 if self.maybe_head is None else self.maybe_head.version
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether there is state to decide on."""
+        return self.maybe_head is not None and self.scopes is not None
+
+    @property
+    def values(self) -> FrozenDict:
+        """Session fields, app:, user: and temp: names in one. Raises SessionNotLoaded."""
+        if self.scopes is None:
+            raise SessionNotLoaded("the state")
+        if self._values is None:
+            merged = {**self.fields, **scope_fields(self.scopes), **self.temp}
+            self._values = FrozenDict(merged)
+        return self._values
+
+    def guards(self, names: Iterable[str]) -> dict[str, int]:
+        """The version of each name, for a decision that rests on them. Raises SessionCorrupt if a
+        shared value was looked at and could not be read."""
+        assert self.scopes is not None
+        found: dict[str, int] = {}
+        for name in names:
+            kind = op.scope_of(name)
+            if kind == "session":
+                found[name] = self.versions.get(name, 0)
+            elif kind != "temp":
+                damage = self.scopes.damage(name)
+                if damage is not None:
+                    raise SessionCorrupt(f"{name} of {self.key.app}", damage)
+                found[name] = self.scopes.version(name)
+        return found
+
+    def check_whole(self) -> None:
+        """Raise SessionCorrupt if an event could not be read: the state lacks what it did."""
+        if self.damaged:
+            raise SessionCorrupt(self.key, f"event {self.damaged[0]} cannot be read")
+
+    def check_temp(self, drafts: Iterable[Prepared]) -> None:
+        """Raise before anything is recorded if a temp: operation does not fit."""
+        temp = self.temp
+        for draft in drafts:
+            if draft.temp_ops:
+                temp = op.apply(temp, draft.temp_ops)
+
+    # --- learning ------------------------------------------------------------------------------
+
+    def begin(self, committed: Committed, drafts: tuple[Prepared, ...]) -> None:
+        """A session just created: its commit also answered all app: and user: names."""
+        self.scopes = Scopes()
+        self.absorb(committed, drafts)
+
+    def take(self, loaded: Loaded) -> None:
+        """What a load brought, unless a commit of this process was faster than it."""
+        if self.scopes is None:
+            self.scopes = Scopes()
+        self._learn(loaded.scopes)
+        if self.version > loaded.head.version:
+            return
+        self.maybe_head, self.fields, self.versions = loaded.head, loaded.fields, loaded.versions
+        self._values = None
+        self.events = deque(loaded.events, max(TAIL_KEPT, len(loaded.events)))
+        self.damaged = loaded.damaged
+
+    def absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
+        """What a commit left. An answer older than what is known adds only what is new.
+
+        `drafts` go with the commit's events; None stands for one that another object proposed.
+        """
+        known = self.version
+        if self.maybe_head is None or committed.head.version > known:
+            self.maybe_head, self._values = committed.head, None
+            self.fields, self.versions = committed.fields, committed.versions
+            self._extend(committed.events, known)
+            unread = [event.seq for event in self.events if event.damage]
+            self.damaged = tuple(sorted({*committed.damaged, *unread}))
+        if self.scopes is not None and committed.scopes:
+            self._learn(committed.scopes)
+        if any([draft is not None and draft.temp_ops for draft in drafts]):
+            self._absorb_temp(committed, drafts)
+
+    def _absorb_temp(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
+        """temp: operations of the drafts that were recorded now, not of repeats."""
+        before = committed.head.version - (len(drafts) - committed.repeated)
+        new = {event.seq: draft for draft, event in zip(drafts, committed.events, strict=True)}
+        for seq, draft in new.items():
+            if seq > before and draft is not None:
+                with suppress(InvalidInput):  # it fitted when checked; another append was faster
+                    self.temp, self._values = op.apply(self.temp, draft.temp_ops), None
+
+    def _learn(self, scopes: Mapping[str, Any]) -> None:
+        """Take over the newer ones among app: and user: names."""
+        assert self.scopes is not None
+        if self.scopes.learn(scopes):
+            self._values = None
+
+    def _extend(self, events: tuple[Event, ...], known: int) -> None:
+        for event in events:
+            if event.type == PROCESSED and event.data is not None:
+                self._mark_processed(event.data["seqs"], event.at_us)
+            if event.seq > known:
+                if event.seq != known + 1:  # others wrote between: no gap in the tail
+                    self.events.clear()
+                if event.repeated:  # of that write's answer only: the tail shows what is recorded
+                    event = structs.replace(event, repeated=False)
+                self.events.append(event)
+                known = event.seq
+        if known != self.version:  # repeats, and others wrote since: the tail ends at the version
+            self.events.clear()
+
+    def _mark_processed(self, seqs: Iterable[int], at_us: int) -> None:
+        """Show in the tail what an event says about earlier ones."""
+        done = set(seqs)
+        for place, event in enumerate(self.events):
+            if event.seq in done:
+                self.events[place] = structs.replace(event, processed_us=at_us)
+
+
+def changes_fields(draft: Prepared) -> bool:
+    """Whether a draft changes the session's own state."""
+    return bool(own_ops(draft))
+
+
+def own_ops(draft: Prepared) -> list[op.PlainOp]:
+    """The operations of a draft on the session's own names."""
+    return [o for o in draft.plain_ops if op.scope_of(str(o.path[0])) == "session"]

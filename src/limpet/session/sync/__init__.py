@@ -1,0 +1,1 @@
+"""The same verbs without await, for scripts and notebooks."""

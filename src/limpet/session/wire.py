@@ -1,0 +1,106 @@
+"""The JSON forms of what doors hand out: events, heads, pages, reports and errors.
+
+The command line writes them now; every other door writes the same. Times are ISO 8601 in UTC, a key
+is an object with app, user and id, and bytes are hexadecimal.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from limpet.errors import LimpetError
+from limpet.model.due import deadline_us, runnable_us
+from limpet.model.events import Event, to_time
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.store.protocol import Finding, Page, Report
+
+
+def key_form(key: Key) -> dict[str, str]:
+    return {"app": key.app, "user": key.user, "id": key.id}
+
+
+def time_form(at_us: int | None) -> str | None:
+    return None if at_us is None else to_time(at_us).isoformat()
+
+
+def event_form(event: Event) -> dict[str, Any]:
+    """An event. `data` is null if its body cannot be read, and `damage` says why."""
+    return {
+        "seq": event.seq,
+        "id": event.id,
+        "type": event.type,
+        "actor": event.actor,
+        "at": time_form(event.at_us),
+        "data": event.data,
+        "ops": msgspec.to_builtins(event.ops),
+        "cause": event.cause,
+        "invocation_id": event.invocation_id,
+        "correlation_id": event.correlation_id,
+        "wake_id": event.wake_id,
+        "processed_at": time_form(event.processed_us),
+        "link": event.link.hex(),
+        "partial": event.partial,
+        "repeated": event.repeated,
+        "damage": event.damage,
+    }
+
+
+def head_form(head: Head) -> dict[str, Any]:
+    """Where a session stands."""
+    timers = {name: {"at": time_form(t.at_us), "kind": t.kind} for name, t in head.timers.items()}
+    return {
+        "session": key_form(head.key),
+        "uid": head.uid,
+        "version": head.version,
+        "link": head.link.hex(),
+        "created_at": time_form(head.created_us),
+        "updated_at": time_form(head.updated_us),
+        "deleted_at": time_form(head.deleted_us),
+        "labels": head.labels,
+        "pending": head.pending,
+        "timers": timers,
+        "priority": head.priority,
+        "schema_version": head.schema_version,
+        "due_at": time_form(runnable_us(head)),
+        "deadline_at": time_form(deadline_us(head)),
+        "worker": head.worker,
+        "fence": head.fence,
+        "lease_until": time_form(head.lease_us),
+    }
+
+
+def page_form(page: Page) -> dict[str, Any]:
+    """A page of heads, with the states that were asked for, and where the next one begins."""
+    items = []
+    for head in page.items:
+        state = {"state": page.states[head.key]} if head.key in page.states else {}
+        items.append({**head_form(head), **state})
+    damaged = [key_form(key) for key in page.damaged]
+    return {"items": items, "cursor": page.cursor, "damaged": damaged}
+
+
+def report_form(report: Report) -> dict[str, Any]:
+    """What a verification read and found."""
+    return {
+        "ok": report.ok,
+        "sessions": report.sessions,
+        "events": report.events,
+        "findings": [finding_form(finding) for finding in report.findings],
+    }
+
+
+def finding_form(finding: Finding) -> dict[str, Any]:
+    return {
+        "where": finding.where,
+        "problem": finding.problem,
+        "session": None if finding.key is None else key_form(finding.key),
+        "seq": finding.seq,
+    }
+
+
+def error_form(error: LimpetError) -> dict[str, Any]:
+    """An error by its stable code, its words, and whether a retry helps."""
+    return {"code": error.code, "message": str(error), "retryable": error.retryable}

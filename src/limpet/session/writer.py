@@ -1,0 +1,263 @@
+"""Writing to one session: plain commits, and writes that are decided on what is known of it.
+
+A decision (an update, typed state) is recorded only on the versions of the names it looked at. If
+another writer was faster, it is read again and made again, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET, UnsetType, structs
+
+from limpet.errors import (
+    InvalidEvent,
+    OpPathUnknown,
+    OpTypeMismatch,
+    SchemaViolation,
+    SessionConflict,
+    SessionCorrupt,
+    SessionFenced,
+)
+from limpet.model.events import Commit, Draft, Event, Fact, Prepared
+from limpet.model.lease import Lease
+from limpet.model.limits import INT_MAX, UPDATE_TRIES_MAX
+from limpet.model.values import Reads
+from limpet.session.journal import Journal
+from limpet.session.known import Known, changes_fields
+from limpet.session.loading import Loading
+from limpet.session.logs import SESSION, lease_lost
+
+if TYPE_CHECKING:
+    from limpet.session.typed import Typed
+
+Change = Callable[[Any], Mapping[str, Any] | None]
+_NONE: Final[Mapping[str, Any]] = {}
+_TAIL: Final = 20  # events that a refresh between two tries brings
+_PAUSE_SECONDS_MAX: Final = 0.002
+_NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
+# A draft does not fit the state that was known, or that could not be read whole.
+_MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
+
+
+class Writer:
+    """The writes of one object to its session. With a lease, all of them carry its fence."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        known: Known,
+        who: Callable[[], str | None],
+        *,
+        lease: Lease | None,
+        typed: Typed[Any] | None,
+        untyped: bool,
+    ) -> None:
+        self.journal, self.known, self.lease, self.typed = journal, known, lease, typed
+        self._who = who  # migrates, if a load has to
+        # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
+        self.classless = typed is None and not untyped
+
+    async def load(self, *, tail: int, since_us: int | None = None) -> None:
+        """Read it, brought forward to the version of its class; if that fails, nothing changes."""
+        loading = Loading(self.journal, self.known.key, self._who(), self.lease)
+        loaded, moved = await loading.load(self.typed, tail=tail, since_us=since_us)
+        self.known.take(loaded)
+        if moved is not None:
+            self.known.absorb(moved, (None,))
+
+    async def commit(
+        self,
+        drafts: tuple[Prepared, ...],
+        expect: int | None = None,
+        guards: Mapping[str, int] = _NONE,
+        schema: str | UnsetType | None = UNSET,
+    ) -> tuple[Event, ...]:
+        """Record the drafts, durably, or nothing."""
+        known, lease = self.known, self.lease
+        known.check_temp(drafts)
+        fence = None if lease is None else lease.fence
+        commit = Commit(known.key, drafts, expect, fence, guards, schema, self.classless)
+        try:
+            (committed,) = await self.journal.commit((commit,))
+        except SessionFenced as error:
+            lease_lost(error, lease, "commit")
+            raise
+        known.absorb(committed, drafts)
+        return committed.events
+
+    async def append(
+        self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False
+    ) -> tuple[Event, ...]:
+        """Record events of the caller's. Those that change typed state are checked on the newest
+        that is known, and are recorded under its version and on the fields that were looked at.
+
+        If those have moved on, it is done again; a load says whether this code may: not over a
+        MAJOR. `named` drafts may have been recorded before, when they did fit.
+        """
+        typed, known = self.typed, self.known
+        if typed is None or not any(map(changes_fields, drafts)):
+            return await self.commit(drafts, expect)
+        if not known.is_loaded or known.damaged:
+            await self.load(tail=_TAIL)
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            if not typed.way(known.head.schema_version):
+                try:
+                    return await self._commit_typed(typed, drafts, expect)
+                except _MISFITS:
+                    if named:
+                        with suppress(SessionConflict):
+                            return await self.commit(drafts, _NEVER)
+                    version = known.version
+                    await self.load(tail=_TAIL)
+                    if known.version == version or not left:
+                        raise  # it was checked on the newest state
+                    continue
+                except SessionConflict as error:
+                    if error.on == "session" or not left:
+                        raise
+            await self.load(tail=_TAIL)
+        raise AssertionError("a load brings state forward, or raises")
+
+    async def _commit_typed(
+        self, typed: Typed[Any], drafts: tuple[Prepared, ...], expect: int | None
+    ) -> tuple[Event, ...]:
+        known = self.known
+        known.check_whole()
+        guards = known.guards(typed.fit_after(known.fields, drafts))
+        return await self.commit(drafts, expect, guards, known.head.schema_version)
+
+    async def update(self, change: Change, draft: Draft) -> Event | None:
+        """Read, compute, commit, until no other writer was faster on a name that was looked at."""
+        await self._load_whole()  # "nothing to do" must be decided on the newest state too
+        return await self._persist(lambda: self._try_update(change, draft))
+
+    async def apply(
+        self, update: Mapping[str, Any], draft: Draft, expect: int | None
+    ) -> Event | None:
+        """Update typed state through its reducers; with `expect`, on that version alone."""
+        if expect is not None:
+            return await self._apply_at(update, draft, expect)
+        try:
+            await self._know()
+            event = await self._persist(lambda: self._try_apply(update, draft))
+        except (SchemaViolation, SessionCorrupt):
+            event = await self._repeat(draft)
+            if event is None:
+                raise
+        return event if event is not None else await self._repeat(draft)
+
+    def publish(self, draft: Prepared) -> Event:
+        """Hand a partial event to those who follow; it is not recorded."""
+        if draft.ops or draft.temp_ops:
+            raise InvalidEvent("a partial event is not recorded, so it cannot change state")
+        journal, known = self.journal, self.known
+        event = Event(
+            seq=0,
+            id=draft.id,
+            type=draft.type,
+            actor=draft.actor,
+            at_us=journal.now_us(),
+            data=draft.data,
+            cause=draft.cause,
+            invocation_id=draft.invocation_id,
+            correlation_id=draft.correlation_id,
+            wake_id=draft.wake_id,
+            partial=True,
+        )
+        journal.hub.publish(known.key, event, known.version)
+        return event
+
+    # --- private -------------------------------------------------------------------------------
+
+    async def _persist(self, attempt: Callable[[], Awaitable[Event | None]]) -> Event | None:
+        """Try until no other writer was faster; SessionConflict after too many tries."""
+        with suppress(SessionConflict):
+            return await attempt()
+        key = self.known.key
+        async with self.journal.contended(key.app):
+            for tries in range(UPDATE_TRIES_MAX):
+                SESSION.debug("update retried: session=%s tries=%d", key, tries + 1)
+                await self._load_whole()
+                with suppress(SessionConflict):
+                    return await attempt()
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+            await self._load_whole()
+            return await attempt()
+
+    async def _try_update(self, change: Change, draft: Draft) -> Event | None:
+        # Asked after the state was read: what is computed never builds on its own record.
+        repeat = await self._repeat(draft)
+        if repeat is not None:
+            return repeat
+        await self._know()  # meanwhile another task may have read a hole into what is known
+        known, typed = self.known, self.typed
+        if typed is not None:
+            typed.check(known.head)
+            update = change(typed.fresh(known.fields))  # its own: it may be called again
+            if update is None:
+                return None
+            return await self._try_apply(update, draft, expect=known.version)
+        reads = Reads(known.values)
+        changes = change(reads)
+        if changes is None or (isinstance(draft, Fact) and not changes):
+            return None
+        prepared = self.journal.prepare(structs.replace(draft, set=changes), None)
+        seen = reads.names.union(changes, (known.scopes or ()) if reads.all else ())
+        expect = known.version if reads.all else None  # it saw which names there are
+        return (await self.commit((prepared,), expect, known.guards(seen)))[0]
+
+    async def _try_apply(
+        self, update: Mapping[str, Any], draft: Draft, *, expect: int | None = None
+    ) -> Event | None:
+        typed, known = self.typed, self.known
+        assert typed is not None
+        head = known.head
+        if typed.way(head.schema_version):  # migrated by others: to be loaded again
+            raise SessionConflict(known.key, "schema", str(typed.code), head.schema_version)
+        if head.schema_version is not None:
+            typed.prove(head, known.fields)
+        planned = typed.plan(known.fields, update, draft.actor)
+        if not planned.ops and isinstance(draft, Fact):
+            return None
+        drafts = [self.journal.prepare(structs.replace(draft, ops=planned.ops), None)]
+        raising = typed.raising(head, known.fields, planned.ops)
+        if raising is not None:
+            drafts.insert(0, self.journal.prepare(raising, draft.actor))
+        guards = known.guards(planned.guards)
+        return (await self.commit(tuple(drafts), expect, guards, head.schema_version))[-1]
+
+    async def _apply_at(self, update: Mapping[str, Any], draft: Draft, expect: int) -> Event | None:
+        """Plan on the state of this very version; not again on another."""
+        repeat = await self._repeat(draft)
+        if repeat is not None:
+            return repeat
+        known = self.known
+        await self._know()
+        if known.version != expect:
+            await self._load_whole()
+        if known.version != expect:
+            raise SessionConflict(known.key, "session", expect, known.version)
+        return await self._try_apply(update, draft, expect=expect)
+
+    async def _repeat(self, draft: Draft) -> Event | None:
+        """What was recorded under the draft's id before; a plan on newer state need not fit it."""
+        if draft.id is None:
+            return None
+        prepared = self.journal.prepare(structs.replace(draft, ops=()), None)
+        with suppress(SessionConflict):
+            return (await self.commit((prepared,), _NEVER))[0]
+        return None
+
+    async def _know(self) -> None:
+        """Have state to decide on: read, if it was not yet, or if a part of it was missing."""
+        if not self.known.is_loaded or self.known.damaged:
+            await self._load_whole()
+
+    async def _load_whole(self) -> None:
+        await self.load(tail=_TAIL)
+        self.known.check_whole()

@@ -1,0 +1,67 @@
+"""The JSON forms that every door writes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+import limpet
+from limpet.session import wire
+
+AT = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+async def session(lp: limpet.Limpet) -> limpet.Session[Any]:
+    s = await lp.create("support", "ada", "c1", state={"n": 1}, labels={"plan": "gold"})
+    await s.append("user.message", {"text": "hi"}, actor="user:ada", id="m1", inc={"n": 1})
+    await s.set_timer("t", AT, actor="agent:a")
+    return s
+
+
+async def test_an_event_is_written_with_all_it_says() -> None:
+    """Every field of the record, times in ISO 8601, and it is JSON."""
+    async with limpet.open("memory://") as lp:
+        event = (await (await session(lp)).read(types=["user.*"]))[0]
+        form = msgspec.json.decode(msgspec.json.encode(wire.event_form(event)))
+    assert form["at"] == event.at.isoformat()
+    assert (form["seq"], form["id"], form["type"], form["actor"]) == (
+        2,
+        "m1",
+        "user.message",
+        "user:ada",
+    )
+    assert form["data"] == {"text": "hi"}
+    assert form["ops"] == [["inc", ["n"], 1]]
+    assert bytes.fromhex(form["link"]) == event.link
+    known = {name.removesuffix("_us") for name in event.__struct_fields__}
+    assert known <= {name.removesuffix("_at") for name in form} | {"at", "processed"}
+
+
+async def test_a_page_is_written_with_its_heads_states_and_cursor() -> None:
+    """A session without a state in the page has none in its form."""
+    async with limpet.open("memory://") as lp:
+        s = await session(lp)
+        await lp.create("support", "bob")
+        with_states = wire.page_form(await lp.list(app="support", limit=1, state=True))
+        heads = wire.page_form(await lp.list(app="support", user="ada"))
+    assert with_states["cursor"] is not None
+    assert with_states["items"][0]["state"] == {}
+    (head,) = heads["items"]
+    assert "state" not in head
+    assert head["session"] == {"app": "support", "user": "ada", "id": "c1"}
+    assert (head["version"], head["labels"], head["pending"]) == (s.version, {"plan": "gold"}, 1)
+    assert head["timers"] == {"t": {"at": AT.isoformat(), "kind": "wake"}}
+    assert msgspec.json.decode(msgspec.json.encode(heads)) == heads
+
+
+async def test_reports_and_errors_are_written_by_their_codes() -> None:
+    """What a caller can act on: a code, words, whether a retry helps."""
+    async with limpet.open("memory://") as lp:
+        await session(lp)
+        assert wire.report_form(await lp.verify())["ok"] is True
+        error = limpet.SessionNotFound(limpet.Key("a", "b", "c"))
+    form = wire.error_form(error)
+    assert (form["code"], form["retryable"]) == ("session.not_found", False)
+    assert form["message"] == str(error)

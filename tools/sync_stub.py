@@ -1,0 +1,149 @@
+"""Write src/limpet/session/sync/verbs.pyi: the synchronous verbs as a type checker sees them.
+
+Each signature is that of the async class without await. Run from the root of the repository:
+python -m tools.sync_stub. A test fails while the file is not what this writes.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+SESSION: Final = Path("src/limpet/session")
+STUB: Final = SESSION / "sync" / "verbs.pyi"
+
+HEAD: Final = '''"""The synchronous verbs for a type checker. Written by tools/sync_stub.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Generic, TypeVar, overload
+
+from limpet.model import ops as op
+from limpet.model.envelope.envelope import Format
+from limpet.model.envelope.record import Envelope
+from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.timers import TimerKind
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.lease import Lease
+from limpet.model.state.migrations import MigrationRegistry
+from limpet.model.state.state import State
+from limpet.session.arguments import AnyKey
+from limpet.session.migrate import Failure, MigrationPlan
+from limpet.store.protocol import (
+    Diagnosis,
+    Erasure,
+    FeedEntry,
+    Order,
+    Page,
+    Progress,
+    Report,
+    Seal,
+)
+
+S = TypeVar("S", bound=State)
+S_co = TypeVar("S_co", covariant=True)
+A = TypeVar("A")
+'''
+BLOCK: Final = """
+    def __enter__(self) -> {name}: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ..."""
+# The stand-in, what it adds by itself, the async classes (module, class) and the name of `S` there.
+CLASSES: Final = (
+    ("SyncCommit", "\n    events: tuple[Event, ...]" + BLOCK, [("commit", "CommitBuilder")], "S"),
+    (
+        "SyncSession(Generic[S_co])",
+        "\n    key: Key\n    actor: str | None",
+        [("session", "Session")],
+        "S_co",
+    ),
+    (
+        "SyncApp(Generic[A])",
+        "\n    name: str\n    state_type: type[A] | None"
+        "\n    migrations: MigrationRegistry | None\n    actor: str | None",
+        [("app", "App")],
+        "A",
+    ),
+    (
+        "SyncLimpet",
+        "\n    url: str"
+        "\n    def __init__("
+        "self, url: str, *, seal: Seal | None = None, connections: int | None = None"
+        ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
+        [
+            ("limpet", "Limpet"),
+            ("care", "Care"),
+            ("leasing", "Leasing"),
+            ("watch", "Watching"),
+        ],
+        "S",
+    ),
+)
+NAMES: Final = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
+
+
+def main() -> None:
+    """Write the stub."""
+    STUB.write_text(stub())
+
+
+def stub() -> str:
+    """The text of the stub, formatted as the rest of the code."""
+    parts = [HEAD]
+    for title, own, classes, of_state in CLASSES:
+        own = own.format(name=title.partition("(")[0])
+        verbs = [text for module, of in classes for text in _verbs(module, of, of_state)]
+        parts.append(f"class {title}:{own}\n" + "\n".join(verbs))
+    ruff = [Path(sys.executable).with_name("ruff"), "format", "--stdin-filename", STUB, "-"]
+    done = subprocess.run(ruff, input="\n".join(parts), capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def _verbs(module: str, of: str, of_state: str) -> Iterator[str]:
+    """The public members of a class, one text each; of those with overloads, the overloads."""
+    tree = ast.parse((SESSION / f"{module}.py").read_text())
+    cls = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == of)
+    members = [n for n in cls.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    overloaded = {n.name for n in members if _is_overload(n)}
+    for member in members:
+        hidden = member.name.startswith("_") or member.name == "close"
+        if not hidden and (_is_overload(member) or member.name not in overloaded):
+            yield _signature(member, of_state)
+
+
+def _is_overload(member: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(isinstance(d, ast.Name) and d.id == "overload" for d in member.decorator_list)
+
+
+def _signature(member: ast.FunctionDef | ast.AsyncFunctionDef, of_state: str) -> str:
+    plain = ast.FunctionDef(
+        member.name, member.args, [ast.Expr(ast.Constant(...))], member.decorator_list
+    )
+    plain.returns = member.returns
+    for kind in (plain.args.defaults, plain.args.kw_defaults):
+        for place, default in enumerate(kind):
+            if isinstance(default, ast.Name):  # a name of that module; its value says no more
+                kind[place] = ast.Constant(...)
+    text = ast.unparse(ast.fix_missing_locations(plain))
+    text = re.sub(r"\b(Session|CommitBuilder|App)\b", lambda found: NAMES[found[0]], text)
+    text = re.sub(r"AsyncGenerator\[(\w+), None\]", r"Iterator[\1]", text)
+    text = re.sub(r"\bS\b", of_state, text)
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+if __name__ == "__main__":
+    main()
