@@ -26,7 +26,8 @@ _any_op: Final = msgspec.json.Decoder(ops.Op).decode
 
 
 class Fields(msgspec.Struct, frozen=True):
-    """The body of a snapshot. The checksum is inside: beside a sealed body it would tell on it."""
+    """The body of a snapshot. The checksum is inside: beside a sealed body it would let the body be
+    guessed."""
 
     fields: dict[str, Any]
     versions: dict[str, int]

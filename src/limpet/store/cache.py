@@ -55,7 +55,7 @@ class Live(msgspec.Struct):
             self.tail = (*self.tail[1 - TAIL_MAX :], rec.event)
 
     def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
-        """Take over a lease, which no event tells of; the head under it."""
+        """Take over a lease, which no event records; the head under it."""
         head = self.fold.head
         if (head.fence, head.lease_us, head.worker) != (fence, lease_us, worker):
             head = with_lease(head, fence, lease_us, worker)
@@ -78,17 +78,17 @@ class Cache:
 
     def __init__(self) -> None:
         self.era = 0
-        self._pulse: int | None = None
+        self._data_version: int | None = None
         self._sessions: dict[Key, Live] = {}
         self._sizes: dict[Key, int] = {}
         self._scopes: dict[ScopeKey, LiveScope] = {}
         self._names: dict[Owner, tuple[int, dict[str, int]]] = {}  # the era, and their sizes
         self._bytes = 0
 
-    def tell(self, pulse: int) -> None:
-        """Give the database's data_version; a new one means that another process committed."""
-        if pulse != self._pulse:
-            self._pulse = pulse
+    def note_version(self, data_version: int) -> None:
+        """The database's data_version: a new one means that another process has committed."""
+        if data_version != self._data_version:
+            self._data_version = data_version
             self.era += 1
 
     def peek(self, key: Key) -> Live | None:
@@ -102,7 +102,7 @@ class Cache:
         return live
 
     def keep(self, key: Key, live: Live) -> None:
-        """Put an entry in, or tell that it has grown.
+        """Put an entry in, or note that it has grown.
 
         What could not be read may be readable in a moment, so a fold without it is not kept.
         """
@@ -149,7 +149,7 @@ class Cache:
         self._names[owner] = (self.era, sizes)
 
     def add_names(self, owner: Owner, sizes: Sizes) -> None:
-        """Tell what was written, for owners whose names are known."""
+        """Note what was written, for owners whose names are known."""
         known = self.names(owner)
         if known is not None:
             known.update(sizes)

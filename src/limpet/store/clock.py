@@ -1,4 +1,4 @@
-"""The store's clock: wall time that a wrong wall cannot throw far.
+"""The store's clock: wall-clock time, guarded against forward jumps.
 
 Time is read from the wall and checked against a clock that only runs forward (and runs on while
 the machine sleeps). A wall that is more than a day ahead of what has passed since the store was

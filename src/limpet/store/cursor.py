@@ -75,12 +75,12 @@ def _read(cursor: str, decoder: msgspec.json.Decoder[Any]) -> Any:
 
 
 def write_position(*numbers: int) -> str:
-    """A place in a feed, as text."""
+    """A position in a feed, as text."""
     return ".".join(map(str, numbers))
 
 
 def read_position(position: str, count: int) -> tuple[int, ...]:
-    """The numbers of a place in a feed; raises InvalidCursor."""
+    """The numbers of a position in a feed; raises InvalidCursor."""
     parts = position.split(".") if isinstance(position, str) else []
     if len(parts) != count or not all(map(_NUMBER, parts)):
         raise InvalidCursor("feed")
@@ -91,7 +91,7 @@ def read_position(position: str, count: int) -> tuple[int, ...]:
 
 
 def check_position(position: str | None) -> str | None:
-    """What may be a place in a feed; whether it is one of its own, a store knows."""
+    """A text in the form of a position. Only the store knows whether it is one of its own."""
     if position is not None:
         read_position(position, position.count(".") + 1 if isinstance(position, str) else 1)
     return position
@@ -108,8 +108,8 @@ def check(query: Query) -> None:
     """Refuse what no index serves, in every store alike."""
     if query.order not in ("created", "updated"):
         raise InvalidQuery(f"order is 'created' or 'updated', not {query.order!r}")
-    named = (query.app, query.user, query.schema_version, *query.labels, *query.labels.values())
-    for text in named:
+    texts = (query.app, query.user, query.schema_version, *query.labels, *query.labels.values())
+    for text in texts:
         if text is not None and (reason := unfit(text, KEY_PART_CHARS_MAX)):
             raise InvalidQuery(f"the name {text!r} {reason}")
     if len(query.labels) > QUERY_LABELS_MAX:
@@ -152,11 +152,11 @@ def filters(query: Query) -> bool:
     return query.deleted or query.schema_version is not None or other is not None
 
 
-def labels(given: Mapping[str, Any] | None) -> FrozenDict:
+def labels(wanted: Mapping[str, Any] | None) -> FrozenDict:
     """The labels of a query, checked to be texts."""
-    if given is None:
+    if wanted is None:
         return EMPTY
-    pairs = given.items() if isinstance(given, Mapping) else [(None, None)]
+    pairs = wanted.items() if isinstance(wanted, Mapping) else [(None, None)]
     if not all(isinstance(text, str) for pair in pairs for text in pair):
         raise InvalidQuery("labels takes names and values that are text, as in {'plan': 'gold'}")
-    return FrozenDict(given)
+    return FrozenDict(wanted)

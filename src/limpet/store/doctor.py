@@ -77,7 +77,7 @@ def size(count: float) -> str:
 
 
 def _name(finding: Finding) -> str:
-    """The check that a finding belongs to: whatever is not of the log or an index is folded."""
+    """The check that a finding belongs to: what is not of the log or an index is folded."""
     return _PARTS.get(finding.where, "folds")
 
 

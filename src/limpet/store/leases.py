@@ -45,7 +45,8 @@ class Leases(Protocol):
         ...
 
     async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        """The same lease, until `lease_seconds` from now; each lease says for how long it is given.
+        """The same lease, until `lease_seconds` from now; each lease has its own
+        duration.
 
         Raises SessionFenced if it is not held any more (expired, released, or taken by another),
         SessionNotFound, SessionDeleted, SessionErased.
@@ -55,8 +56,9 @@ class Leases(Protocol):
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         """End the lease now: the session is due when its inputs and timers say so.
 
-        With `retry_seconds` it is held back: due then and not before, whatever is recorded
-        meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding back.
+        With `retry_seconds` it is held back: due then and not before, also if something is
+        recorded meanwhile. Nobody holds it until then, so acquire takes it, which ends the holding
+        back.
         Without, a session that was claimed and is due for nothing but what it was due for at the
         claim (the same timers, none of its inputs processed) is held back for LEFT_SECONDS, so
         that it does not go round and round. Judged in one step with the end of the lease.
@@ -67,7 +69,7 @@ class Leases(Protocol):
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         """A lease on one session, due or not: a lock.
 
-        A worker that holds it already is given a new lease, which fences off its old one.
+        A worker that holds it already gets a new lease, which fences off its old one.
         Raises SessionLocked if somebody else holds it, SessionNotFound, SessionDeleted,
         SessionErased.
         """

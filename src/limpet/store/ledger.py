@@ -1,6 +1,6 @@
 """The ledger: how many tombstones and certificates there are, so that one that is lost is missed.
 
-A deleted session has no log left that would tell of it, nor has an erased one. So a store keeps
+No log is left of a deleted session, nor of an erased one. So a store keeps
 their number and the sum of their checksums beside them, changed in the transaction that ends a
 session. Both are independent of order.
 """

@@ -26,7 +26,7 @@ DELETED = -1
 
 
 class Stored(Protocol):
-    """What a store tells of the names it has."""
+    """What a store knows of the names it has."""
 
     def names(self, app: str, user: str) -> Sizes | None:
         """Every name of one owner, deleted ones too. None: it was not looked up."""

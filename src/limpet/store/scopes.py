@@ -13,7 +13,7 @@ from limpet.model.fold import ScopeValue
 
 
 class Unread(NamedTuple):
-    """A name whose value nobody has asked for yet. `read` tells damage, and raises nothing."""
+    """A name whose value nobody has asked for yet. `read` sets `damage` and raises nothing."""
 
     version: int
     read: Callable[[], ScopeValue]

@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run `work` in a thread. A cancelled caller is told when it is over, not before."""
+    """Run `work` in a thread. A cancelled caller gets CancelledError when it is over, not
+    before."""
     task = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(task)

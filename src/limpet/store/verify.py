@@ -48,7 +48,7 @@ def verify_session(
 
 
 class Log:
-    """One session's log, read event by event and held against what was folded from it."""
+    """One session's log, read event by event and compared with what was folded from it."""
 
     def __init__(self, now: Fold, snapshot: Snapshot | None = None) -> None:
         self._now, self._snapshot, self._key = now, snapshot, now.head.key
@@ -74,11 +74,11 @@ class Log:
         if not self._whole:  # what follows a hole cannot be folded; its own chain and body can be
             self._fold = Fold(_skip(before, event))
             return
-        self._fold, fits = replay_any(self._fold, event)
+        self._fold, applied = replay_any(self._fold, event)
         if self._fold.head.pending:
             fresh = not before.pending or event.type == PROCESSED
             self._held = event.at_us == before.updated_us or (self._held and not fresh)
-        if not fits:
+        if not applied:
             yield Finding("event", "has operations that do not fit the state", key, event.seq)
         if self._snapshot is not None and self._snapshot[0] == event.seq:
             yield from _snapshot_problems(key, self._snapshot, self._fold)

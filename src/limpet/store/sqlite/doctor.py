@@ -34,7 +34,7 @@ _FIXED_BEFORE: Final = (3, 50, 7)
 _WAL_HEADER: Final = b"\x02\x02"  # the versions by which a file is written and read
 _SYNC: Final = {0: "off", 1: "normal", 2: "full", 3: "extra"}
 _FLEETING: Final = {"tmpfs", "ramfs", "overlay"}
-# NOOP only tells; where SQLite does not know it yet, PASSIVE copies what it can and waits for none.
+# NOOP only counts; where SQLite does not know it yet, PASSIVE copies what it can and never waits.
 _ASK: Final = getattr(apsw, "SQLITE_CHECKPOINT_NOOP", apsw.SQLITE_CHECKPOINT_PASSIVE)
 
 
@@ -49,7 +49,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
         ("schema", lambda: schema(conn.pragma("application_id"), conn.pragma("user_version"))),
         ("journal mode", lambda: journal_mode(_mode(conn, path))),
         ("synchronous", lambda: synchronous(conn.pragma("synchronous"))),
-        ("file system", lambda: disk(file_system(path))),
+        ("file system", lambda: filesystem(file_system(path))),
         ("disk space", lambda: space(room(path.parent))),
         ("page size", lambda: page_size(conn.pragma("page_size"))),
         ("write-ahead log", lambda: _wal(conn, path)),
@@ -112,7 +112,7 @@ def synchronous(level: int) -> Check:
     return Check("synchronous", f"{name}: a power cut may damage the file", "problem", advice)
 
 
-def disk(kind: str | None) -> Check:
+def filesystem(kind: str | None) -> Check:
     if kind is None:
         advice = "Make sure that the file is on a local disk that outlives the machine."
         return Check("file system", "not told by this operating system", "skipped", advice)
@@ -159,7 +159,7 @@ def page_size(count: int) -> Check:
 
 
 def _mode(conn: apsw.Connection, path: Path) -> str:
-    """As the header has it, where the file is read as it lies there and SQLite does not tell."""
+    """As the header has it, where the file is read as it lies there and SQLite does not say."""
     if conn.readonly("main") and first_bytes(path, 20)[18:20] == _WAL_HEADER:
         return "wal"
     return str(conn.pragma("journal_mode"))

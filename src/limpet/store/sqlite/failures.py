@@ -73,7 +73,7 @@ def translate(error: apsw.Error, where: str, asked: Asked) -> StoreError:
 
 def write_failure(error: BaseException, where: str, asked: Asked) -> LimpetError:
     """Any error of the writer's thread as ours. A new object, unless it is ours already: no two
-    callers may be given the same one."""
+    callers may get the same one."""
     if isinstance(error, LimpetError):
         return error
     failure: LimpetError = StoreFailed(where, repr(error), asked)

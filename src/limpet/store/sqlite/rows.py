@@ -85,7 +85,7 @@ def event_row(sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...
 
 
 def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
-    """The event in a row of EVENT_COLUMNS. An unreadable body is told in `damage`, never raised."""
+    """The event in a row of EVENT_COLUMNS. An unreadable body sets `damage` and never raises."""
     return sized_event(row, uid, codec)[0]
 
 
@@ -215,10 +215,10 @@ def key_of(row: tuple[Any, ...]) -> Key:
 def reasons_from(now_us: int, timers: Any, pending: Any, pending_us: Any) -> Reasons:
     """What made a session due, read without the rest of its head. A damaged column gives none."""
     try:
-        named = {} if timers is None else _timers(timers)
+        waiting = {} if timers is None else _timers(timers)
     except (msgspec.MsgspecError, TypeError, ValueError):
         return NONE
-    return due_for(named, pending, pending_us, now_us)
+    return due_for(waiting, pending, pending_us, now_us)
 
 
 def session_row(head: Head) -> tuple[Any, ...]:

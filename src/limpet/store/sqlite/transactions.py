@@ -78,7 +78,7 @@ class Transaction:
         # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
         self._conn.execute("BEGIN IMMEDIATE")
         try:
-            self._cache.tell(self._conn.execute("PRAGMA data_version").get)
+            self._cache.note_version(self._conn.execute("PRAGMA data_version").get)
         except BaseException:
             self._roll_back()
             raise

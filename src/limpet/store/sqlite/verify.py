@@ -191,7 +191,7 @@ class Verification:
             yield Finding("scope", "rows are missing or too many: the logs speak of another number")
 
     def _ledger(self) -> Iterator[Finding]:
-        """Tombstones and certificates that are gone, places in the feed that were never given."""
+        """Tombstones and certificates that are gone, positions that the feed never handed out."""
         try:
             kept = ledger.read(self._conn)
         except ledger.UNREADABLE:
@@ -212,9 +212,9 @@ class Verification:
 
 
 def verify_copy(conn: apsw.Connection, progress: Progress | None) -> Report:
-    """Verify a copy that nobody else has open, whatever its schema, and leave it as it is.
+    """Verify a copy that nobody else has open, of any schema, and leave it as it is.
 
-    An older one is read as this release would: brought forward in a transaction that is undone.
+    An older one is read as this release would: migrated in a transaction that is rolled back.
     """
     conn.execute("BEGIN IMMEDIATE")
     try:

@@ -279,7 +279,7 @@ def _set_aside(target: Path) -> Iterator[tuple[Path | None, int]]:
 
     Leaving WAL mode writes everything back into the file and fails if any process has it open. A
     file too damaged for that is moved aside with its log, where it can still be looked at: the
-    name that it has then is given, and the last position that the database has handed out.
+    new name is yielded, and the last position that the database has handed out.
     """
     if not target.exists() or not target.stat().st_size:
         # A log of a file that is gone would be taken for the log of the one that comes.
@@ -398,7 +398,7 @@ def _copy(
 def _lift(part: Path, issued: int) -> None:
     """Let positions in the feed begin above every one that was handed out since the backup.
 
-    What was recorded since then is gone, and watchers remember positions of it: given again, they
+    What was recorded since then is gone, and watchers remember positions of it. Used again, they
     would hide what comes now. By the clock, as the file that held them may be gone too.
     """
     copy = apsw.Connection(str(part))

@@ -1,4 +1,4 @@
-"""Which file system a path is on, as far as the operating system tells, and how full it is."""
+"""Which file system a path is on, as far as the operating system says, and how full it is."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a file is that cannot be opened as ours: another program's, or ours with a damaged header.
 
 A database says whose it is in its first hundred bytes. When those are damaged, the pages after them
-still tell: by the tables that they define, or by looking like pages of SQLite at all.
+still show it: by the tables that they define, or by looking like pages of SQLite at all.
 """
 
 from __future__ import annotations

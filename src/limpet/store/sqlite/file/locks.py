@@ -55,7 +55,7 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def refuse_open(path: Path) -> None:
-    """Raise apsw.BusyError if another process has the database open, whatever became of its locks.
+    """Raise apsw.BusyError if another process has the database open, even without its locks.
 
     Only for whoever holds the exclusive lock: in this process nobody else has it open then, and
     closing the -shm file takes nobody's lock away.
