@@ -1,1 +1,1 @@
-"""The laws a store is held to, a module for each part of the protocol."""
+"""The contract tests for stores, one module for each part of the protocol."""

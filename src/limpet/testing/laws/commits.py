@@ -1,4 +1,4 @@
-"""Commit: all or nothing, on conditions, applied to the newest state."""
+"""Commit: atomic, conditional, applied to the newest state."""
 
 from __future__ import annotations
 

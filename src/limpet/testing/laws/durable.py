@@ -1,4 +1,4 @@
-"""Durability: what was acknowledged is there when the store is opened again."""
+"""Durability: acknowledged commits are there when the store is opened again."""
 
 from __future__ import annotations
 

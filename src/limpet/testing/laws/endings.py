@@ -1,4 +1,4 @@
-"""Delete and erase: an end that no late writer undoes."""
+"""Delete and erase: no late writer can undo them."""
 
 from __future__ import annotations
 

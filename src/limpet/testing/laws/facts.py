@@ -1,4 +1,4 @@
-"""Facts: pending inputs, labels and timers are what the log amounts to."""
+"""Facts: pending inputs, labels and timers follow from the log."""
 
 from __future__ import annotations
 

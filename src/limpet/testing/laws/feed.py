@@ -1,4 +1,4 @@
-"""The feed: the log of all sessions, from any position on."""
+"""The feed: the log of all sessions, from any position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FeedStore(Store, Feed, Protocol):
 
 
 async def met(store: FeedStore, count: int, after: str | None = None) -> list[FeedEntry]:
-    """So many entries beyond a position: what is recorded comes, if not always at once."""
+    """This many entries after a position, waiting for them if needed."""
     found: list[FeedEntry] = []
     while len(found) < count:
         entries, after = await store.changes(after, app=None, key=None, limit=ALL)

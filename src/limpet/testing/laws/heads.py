@@ -1,4 +1,4 @@
-"""Heads: pages of living sessions, by app, user and label, in order of creation or update."""
+"""Heads: pages of live sessions, by app, user and label, in order of creation or update."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _fill(store: Store) -> list[Key]:
 
 
 async def _all(store: Store, query: Query, size: int = 5) -> list[Head]:
-    """Everything that paging meets. A page before the last is full, and the last ends it."""
+    """Everything that paging returns. Every page before the last is full."""
     met: list[Head] = []
     cursor = None
     for _ in range(PAGES_MAX):

@@ -1,4 +1,4 @@
-"""Left as found: what a lease says of its claim, and a release that would only be claimed again."""
+"""Left as found: the reasons of a lease, and sessions that are released unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SAID = "user.said"
 
 
 async def _said(store: LeaseStore, times: int = 1) -> Lease:
-    """A session with so many inputs from seq 2 on, claimed for them."""
+    """A session with this many inputs from seq 2, claimed for them."""
     await create(store, A)
     await add(store, A, *(draft(SAID) for _ in range(times)))
     (lease,) = await claim(store)
@@ -28,13 +28,13 @@ async def _said(store: LeaseStore, times: int = 1) -> Lease:
 
 
 async def _is_held(store: LeaseStore, of: Key = A) -> bool:
-    """Whether nobody holds it, and a claim does not give it before some time."""
+    """Whether nobody holds it, and claims return it only after some time."""
     head = (await load(store, of)).head
     return head.worker is None and head.lease_us is not None and runnable_us(head) == head.lease_us
 
 
 async def _is_due(store: LeaseStore, of: Key = A) -> bool:
-    """Whether a claim gives it at once, as its inputs and timers say."""
+    """Whether a claim returns it at once, according to its inputs and timers."""
     return (await load(store, of)).head.lease_us is None and bool(await claim(store))
 
 
@@ -43,7 +43,7 @@ async def _cleared(store: LeaseStore, name: str) -> None:
 
 
 class LeftLaws:
-    """For stores that give leases."""
+    """For stores with leases."""
 
     # --- what a lease tells of its claim -------------------------------------------------------
 

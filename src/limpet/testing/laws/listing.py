@@ -31,7 +31,7 @@ SERVED = [
 
 
 async def _fill(store: Store) -> list[Head]:
-    """Sessions of two apps, three users and three schemas, some labelled, last written by turns."""
+    """Sessions of two apps, three users and three schemas, some labeled, last written in turn."""
     keys = [
         key(f"s{n:02}", app="shop" if n % 4 else "else", user=("ada", "bob", "eve")[n % 3])
         for n in range(16)
@@ -46,7 +46,7 @@ async def _fill(store: Store) -> list[Head]:
 
 
 async def _pages(store: Store, query: Query, size: int = 5, **how: Any) -> list[Page]:
-    """Every page: gone on with while there is a cursor, be a page empty."""
+    """Every page, as long as there is a cursor, even after an empty page."""
     pages: list[Page] = []
     cursor = None
     for _ in range(PAGES_MAX):
@@ -63,7 +63,7 @@ async def _all(store: Store, query: Query, size: int = 5) -> list[Head]:
 
 
 def _expected(heads: list[Head], query: Query) -> list[Head]:
-    """What a query asks for, by the words of the protocol."""
+    """What a query should return, according to the protocol."""
     chosen = [
         head
         for head in heads

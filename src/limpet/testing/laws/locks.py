@@ -1,4 +1,4 @@
-"""Locks: a lease on one very session, due or not."""
+"""Locks: a lease on one named session, due or not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 class LockLaws:
-    """For stores that give leases."""
+    """For stores with leases."""
 
     async def test_a_lock_is_a_lease_on_any_session(self, store: LeaseStore) -> None:
         """Due or not; no claim returns it until it is released, and then it is as before."""

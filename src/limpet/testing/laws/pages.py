@@ -21,7 +21,7 @@ SMALL: Final = 40
 
 
 def _text(size: int, *, compressible: bool) -> str:
-    """What shrinks to nothing on disk, and what does not shrink: both are as large in memory."""
+    """Text that compresses well, and text that does not: both take the same memory."""
     if compressible:
         return "x" * size
     return random.Random(7).randbytes(size // 2).hex()
@@ -43,7 +43,7 @@ def size_of(event: Event) -> int:
 
 
 def check_page(events: tuple[Event, ...], limit: int) -> None:
-    """As many as were asked for at most, and all but the last together within the bound."""
+    """At most as many as requested, and all but the last one within the byte limit."""
     assert 0 < len(events) <= limit
     assert sum(map(size_of, events[:-1])) < READ_PAGE_BYTES_MAX
     assert all(event.damage is None for event in events)

@@ -1,4 +1,4 @@
-"""Races: callers at once, callers that give up, and the end of the store."""
+"""Races: concurrent callers, cancelled callers, and closing the store."""
 
 from __future__ import annotations
 

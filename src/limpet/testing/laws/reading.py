@@ -1,4 +1,4 @@
-"""Load and read: one consistent picture, and pages that meet every event once."""
+"""Load and read: consistent snapshots, and pages that return every event once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TYPES = (
 
 
 async def _pages(store: Store, size: int, **how: object) -> list[Event]:
-    """Everything a reader meets who asks page by page for what comes after the last."""
+    """Everything that paging forward returns."""
     reverse = bool(how.get("reverse", False))
     types: tuple[str, ...] | None = how.get("types")  # type: ignore[assignment]  # a test's own
     met: list[Event] = []

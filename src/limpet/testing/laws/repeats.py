@@ -1,4 +1,4 @@
-"""Repeats: a draft id is recorded once in its session, however often and however it is sent."""
+"""Repeats: a session records a draft id once, however often it is sent."""
 
 from __future__ import annotations
 

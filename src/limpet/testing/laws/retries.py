@@ -1,4 +1,4 @@
-"""Retries: work that failed is held back, and the others go first."""
+"""Retries: failed sessions are held back, and the others go first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 class RetryLaws:
-    """For stores that give leases."""
+    """For stores with leases."""
 
     async def test_what_failed_lets_the_others_go_first(self, store: LeaseStore, age: Age) -> None:
         """A session released for a retry is claimed at that time and not before."""

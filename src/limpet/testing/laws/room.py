@@ -1,4 +1,4 @@
-"""Room: each app, and each user in it, has so many shared names and no more."""
+"""Room: each app, and each user in it, has a limited number of shared names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named(numbers: Iterable[int], scope: str = "app") -> Prepared:
 
 class RoomLaws:
     async def test_there_is_room_for_so_many_names_and_no_more(self, store: Store) -> None:
-        """One more is refused with everything that came with it; changing one is not."""
+        """One name too many is refused with its whole commit; changing a name is not."""
         await create(store, ADA)
         await add(store, ADA, named(range(SCOPE_NAMES_MAX)))
         async with refused(store, ScopeFull) as info:
@@ -35,7 +35,7 @@ class RoomLaws:
         assert len(scope_fields((await load(store, ADA)).scopes)) == SCOPE_NAMES_MAX
 
     async def test_every_app_and_every_user_has_room_of_its_own(self, store: Store) -> None:
-        """What fills one leaves the others as they were."""
+        """A full owner does not affect the others."""
         for each in (ADA, BOB, ELSE):
             await create(store, each)
         await add(store, ADA, named(range(SCOPE_NAMES_MAX), "user"))
@@ -48,7 +48,7 @@ class RoomLaws:
             assert made.head.version == 2
 
     async def test_a_deleted_name_makes_room(self, store: Store) -> None:
-        """In an earlier commit or in the same one, in whichever order; and it may come back."""
+        """In an earlier commit or the same one, in any order; and the name may be set again."""
         await create(store, ADA)
         await add(store, ADA, named(range(SCOPE_NAMES_MAX)))
         await add(store, ADA, draft(delete=["app:0000"]))
@@ -74,7 +74,7 @@ class RoomLaws:
         assert len(scope_fields((await load(store, ADA)).scopes)) == SCOPE_NAMES_MAX
 
     async def test_commits_of_one_call_share_the_room(self, store: Store) -> None:
-        """All or none: what the first leaves is what the second finds."""
+        """All or nothing: the second commit sees what the first leaves."""
         await create(store, ADA)
         await create(store, BOB)
         await add(store, ADA, named(range(SCOPE_NAMES_MAX - 1)))
@@ -84,7 +84,7 @@ class RoomLaws:
         assert made[1].scopes["app:5000"].version == 2
 
     async def test_racing_writers_do_not_pass_the_bound(self, store: Store) -> None:
-        """Of many that each add a name, as many succeed as there is room for."""
+        """Of many commits that each add a name, as many succeed as there is room for."""
         keys = [key(str(number), user=f"u{number}") for number in range(10)]
         for each in keys:
             await create(store, each)
@@ -98,7 +98,7 @@ class RoomLaws:
         assert len(scope_fields((await load(store, keys[0])).scopes)) == SCOPE_NAMES_MAX
 
     async def test_there_is_room_for_so_many_bytes(self, store: Store) -> None:
-        """Large values fill it too; one that is replaced counts once."""
+        """Large values count too; a replaced value counts once."""
         await create(store, ADA)
         large = "x" * (SCOPE_BYTES_MAX // 3)
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""A clock that was ahead and is set back: the log's time stands, what is due follows the clock."""
+"""A clock that is set back: the log keeps its time, due times follow the clock."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _MINUTE_US: Final = 60_000_000
 
 
 class SetBackLaws:
-    """For stores that give leases. A store without the suite's clock overrides `leap`."""
+    """For stores with leases. A store without the suite's clock overrides `leap`."""
 
     @pytest.fixture
     def leap(self, clock: FakeClock) -> Leap:
-        """Sets the store's clock ahead or back by so many seconds."""
+        """Sets the store's clock ahead or back by this many seconds."""
 
         async def leap(seconds: float) -> None:
             clock.leap(timedelta(seconds=seconds))

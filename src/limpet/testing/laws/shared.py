@@ -1,4 +1,4 @@
-"""Sharing: two instances on one place, as two processes have them."""
+"""Sharing: two instances on one store, as in two processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ A, B = key("a"), key("b")
 
 
 class SharedLaws:
-    """For stores that several processes may open. `other` is another instance on the same place."""
+    """For stores that several processes may open. `other` is another instance on the same store."""
 
     async def test_each_sees_what_the_other_recorded(self, store: Store, other: Store) -> None:
         """Every later read, in any instance, returns an acknowledged commit."""

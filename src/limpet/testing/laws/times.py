@@ -13,7 +13,7 @@ SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 
 class TimeLaws:
-    """For stores that are given their clock. The suite's `store` must read the suite's `clock`."""
+    """For stores that take a clock. The suite's `store` must read the suite's `clock`."""
 
     async def test_events_are_dated_by_the_store(self, store: Store, clock: FakeClock) -> None:
         """The clock's reading at the commit is the time of all its events."""

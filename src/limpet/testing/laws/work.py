@@ -31,11 +31,11 @@ A, B, C = key("a"), key("b"), key("c")
 
 
 class WorkLaws(RetryLaws, LeftLaws, LockLaws):
-    """For stores that give leases. A store without the suite's clock overrides `age`."""
+    """For stores with leases. A store without the suite's clock overrides `age`."""
 
     @pytest.fixture
     def age(self, clock: FakeClock) -> Age:
-        """Lets so many seconds pass for every lease."""
+        """Lets this many seconds pass for every lease."""
 
         async def age(seconds: float) -> None:
             clock.advance(timedelta(seconds=seconds))
