@@ -16,7 +16,7 @@ from limpet.store.postgres.rows import reasons_from
 from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.work import span_us
+from limpet.store.leases import span_us
 
 TRIES_MAX: Final = 10
 
