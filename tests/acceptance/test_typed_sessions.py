@@ -332,7 +332,7 @@ def test_an_envelope_is_read_as_a_class() -> None:
     with pytest.raises(errors.SchemaIncompatible):
         enveloped({"step": "x"}, "1.0.0-beta").state(Older)
     assert enveloped({"step": "x"}, None).state(Older) == Older(step="x")
-    with pytest.raises(errors.InvalidInput, match="no State"):
+    with pytest.raises(errors.InvalidInput, match="not a State"):
         found.state(dict)  # type: ignore[type-var]
     with pytest.raises(errors.InvalidInput, match="not a registry"):
         found.state(Newer, migrations={})  # type: ignore[arg-type]
