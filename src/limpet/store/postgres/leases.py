@@ -11,12 +11,12 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import LEFT_US, Lease, lasting, locked
 from limpet.store.cache import Cache
+from limpet.store.leases import span_us
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import reasons_from
 from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.leases import span_us
 
 TRIES_MAX: Final = 10
 
