@@ -1,1 +1,1 @@
-"""Sessions: the verbs people use, over whatever store is open."""
+"""Sessions: the verbs people use, over the store that is open."""

@@ -1,6 +1,6 @@
 """Arguments of the verbs that no other part looks at, checked before anything is asked.
 
-What is wrong is the caller's mistake and told as such (InvalidInput), whatever the store: a store
+What is wrong is the caller's mistake and reported as such (InvalidInput), on every store: a store
 is never handed what it would stumble over.
 """
 

@@ -44,7 +44,7 @@ class Care(Door):
     ) -> Erasure | None:
         """Forget the session: nothing of it can be read from the store afterwards.
 
-        A SQLite file is written anew, so that nothing is left in its pages either, which takes
+        A SQLite file is rewritten, so that nothing is left in its pages either, which takes
         time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
         long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
         server keeps the bytes until it vacuums and its WAL and backups are recycled.

@@ -238,7 +238,7 @@ def _checked(session: Session[Any]) -> Session[Any]:
     """What is written to is a session, not its key."""
     if not isinstance(session, Session):
         raise InvalidInput(
-            f"{described(session)} is no session. Pass lp.session(key), or what lp.get returned."
+            f"{described(session)} is not a session. Pass lp.session(key), or what lp.get returned."
         )
     return session
 

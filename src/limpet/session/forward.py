@@ -100,7 +100,7 @@ class Forward:
         for name in migrated.fields:
             unknown = ":" in name and name not in before  # a scope that there is not
             if not name or scope_of(name) != "session" or unknown:
-                reason = f"made {name!r}, which is no field of the session's own"
+                reason = f"made {name!r}, which is not one of the session's own fields"
                 step = migrated.path[-1].step
                 raise SessionMigrationFailed(stored, str(self.code), step, reason)
 

@@ -65,8 +65,8 @@ def _unpacked(envelope: Envelope) -> Given:
     for name in envelope.fields:
         if scope_of(name) != "session":
             raise InvalidInput(
-                f"the envelope holds {name!r}, which is no field of a session's own. Take such "
-                "names out before it is encoded, as s.envelope() does."
+                f"the envelope holds {name!r}, which is not one of the session's own fields. Take "
+                "such names out before it is encoded, as s.envelope() does."
             )
     version = envelope.schema_version
     # As a session may have it: an envelope may also name a pre-release, which no load could read.

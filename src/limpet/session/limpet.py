@@ -125,7 +125,7 @@ class Limpet(Care, Leasing, Watching):
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise StoreFailed(error.where, error.reason, "create") from error
         known.begin(committed, (prepared,))
-        if committed.repeated:  # under a lost answer: what it sees was not told again
+        if committed.repeated:  # under a lost answer: its answer has no shared names
             await session.refresh()
         return session
 
@@ -181,7 +181,7 @@ class Limpet(Care, Leasing, Watching):
 
         With a `state_type` its state is of that class; stored state of another MAJOR is brought
         there by `migrations`, which is recorded, or MigrationError is raised. Without one, typed
-        state is read and not changed (SessionTyped), unless `untyped`: then whatever is written
+        state is read and not changed (SessionTyped), unless `untyped`: then all that is written
         passes its class by. `actor` is bound to it. Raises SessionNotFound.
         """
         journal = self._journal
@@ -341,7 +341,7 @@ class Limpet(Care, Leasing, Watching):
     ) -> Session[Any]:
         """A handle, without I/O. Its appends need no load; refresh() reads what there is.
 
-        With a `lease` of this session, whatever it writes is refused once the lease is not held.
+        With a `lease` of this session, everything it writes is refused once the lease is not held.
         `untyped` as for get.
         """
         journal = self._journal

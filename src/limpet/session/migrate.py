@@ -2,7 +2,7 @@
 
 Goes through the heads in the order of creation, page by page. Heads have the schema version, so
 only sessions that have to be migrated are loaded; each goes the way that a load goes, alone and in
-one commit of its own. Whatever happens to one session is told of it and the next one follows. An
+one commit of its own. The outcome of one session is reported, and the next one follows. An
 interrupted run has done some of the work; the next run finds the rest.
 """
 

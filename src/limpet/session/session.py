@@ -414,9 +414,9 @@ class Session(Generic[S]):
         """Ask to be due at a time, so that a claim gives the session. The same name replaces.
 
         A timedelta counts from now, by the clock of this process.
-        Time passing records nothing: the session stays due until whoever did what the timer was
-        for clears it, or sets it anew, best in the commit that records the work (c.clear_timer).
-        A kind="deadline" is recorded, listed with the head and told by limpet.deadline_at;
+        Time passing records nothing: the session stays due until somebody clears the timer or sets
+        it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
+        A kind="deadline" is recorded, listed with the head and shown by limpet.deadline_at;
         nothing acts on it yet, and it makes no session due.
         """
         at = timer_at(at, self.writer.journal.now_us())

@@ -109,7 +109,7 @@ def check_lease(lease: Lease) -> Lease:
     )
     if not valid:
         raise InvalidInput(
-            f"{described(lease)} is no lease. Pass what lp.claim or lp.acquire_lock returned."
+            f"{described(lease)} is not a lease. Pass what lp.claim or lp.acquire_lock returned."
         )
     return lease
 

@@ -46,5 +46,5 @@ def compare(kept: Ledger, found: Ledger) -> Iterator[Finding]:
 
 def _differ(kept: int, found: int) -> str:
     if kept == found:
-        return "is not one that the store's ledger was told of"
+        return "is not in the store's ledger"
     return f"rows are missing or too many: {found:,} where the store's ledger has {kept:,}"

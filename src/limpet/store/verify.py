@@ -91,7 +91,7 @@ class Log:
         if self._whole:
             yield from _fold_problems(key, now, self._fold)
             if not self._waits(now.head.pending_us, self._fold.head.pending_us):
-                yield Finding("head", "has another pending_us than its log amounts to", key)
+                yield Finding("head", "has another pending_us than its log says", key)
             if self._processed != self._claimed:
                 yield Finding("event", "processed times differ from the log's", key)
         elif now.head.version != self._fold.head.version:
@@ -122,7 +122,7 @@ def _event_problems(
     if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
         yield "breaks the chain"
     if event.processed_us is not None and not is_input(event.type):
-        yield "is marked processed and is no input"
+        yield "is marked processed but is not an input"
 
 
 def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
@@ -141,7 +141,7 @@ def _snapshot_problems(key: Key, snapshot: Snapshot, fold: Fold) -> Iterator[Fin
     if kept is None:
         yield Finding("snapshot", "cannot be read or fails its checksum", key, seq)
     elif _differ(kept, fold):
-        yield Finding("snapshot", "is not what the log amounts to", key, seq)
+        yield Finding("snapshot", "does not match the log", key, seq)
 
 
 def _differ(one: Fold, other: Fold) -> bool:
@@ -152,12 +152,12 @@ def _differ(one: Fold, other: Fold) -> bool:
 def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
     for name in _FOLDED:
         if getattr(now.head, name) != getattr(fold.head, name):
-            yield Finding("head", f"has another {name} than its log amounts to", key)
+            yield Finding("head", f"has another {name} than its log says", key)
     leased = now.head.lease_us is not None  # or held back, which has no worker
     if (now.head.worker is not None and not leased) or now.head.fence < leased:
         yield Finding("head", "has a lease without an end or a fence", key)
     if _differ(now, fold):
-        yield Finding("state", "is not what the log amounts to", key)
+        yield Finding("state", "does not match the log", key)
 
 
 def _skip(head: Head, event: Event) -> Head:

@@ -65,7 +65,7 @@ class Loop:
         task.add_done_callback(self._streams.discard)
 
     def check_caller(self) -> None:
-        """Refuse who would wait for ever: a forked child, and what runs on the loop itself."""
+        """Refuse those who would never be answered: a forked child, and what runs on the loop."""
         if self._pid != os.getpid():
             raise StoreForked
         if self.is_here():

@@ -23,7 +23,7 @@ from limpet.store.postgres.server.settings import (
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Check
 
-OLDEST: Final = 14  # of the major versions that its makers still mend
+OLDEST: Final = 14  # of the major versions that its makers still maintain
 DEAD_ROWS_MIN: Final = 10_000
 LAG_BYTES_MAX: Final = 256 * 2**20
 TRANSACTION_SECONDS_MAX: Final = 30.0
@@ -69,7 +69,7 @@ def settings(found: Mapping[str, str]) -> tuple[Check, ...]:
         _switch(
             "full_page_writes",
             found["full_page_writes"],
-            "a page that a power cut tears in two cannot be mended",
+            "a page that a power cut tears in two cannot be repaired",
         ),
         _wal_level(found["wal_level"]),
         _autovacuum(found["autovacuum"]),
@@ -79,7 +79,7 @@ def settings(found: Mapping[str, str]) -> tuple[Check, ...]:
 def _version(text: str, major: int) -> Check:
     if major >= OLDEST:
         return Check("server", f"PostgreSQL {text}")
-    advice = f"Upgrade the server: versions before {OLDEST} are not mended any more."
+    advice = f"Upgrade the server: versions before {OLDEST} are no longer maintained."
     return Check("server", f"PostgreSQL {text}", "warning", advice)
 
 
@@ -165,7 +165,7 @@ async def _tables(conn: Connection) -> Check:
         return Check("tables", "every index is valid, no row is left over")
     advice = (
         "Something else than Limpet wrote to the schema, or a DROP was cut short. REINDEX SCHEMA "
-        "limpet mends indexes; restore the rest from a backup."
+        "limpet repairs indexes; restore the rest from a backup."
     )
     return Check("tables", listed(broken), "problem", advice)
 

@@ -49,7 +49,7 @@ _READ_ONLY: Final = (
 )
 _ATTRIBUTES: Final = "any, primary, standby, read-write, read-only, prefer-standby"
 _SETTINGS: Final = (
-    "What stands after the ? in the URL and is no option of the driver is a setting for the "
+    "What stands after the ? in the URL and is not an option of the driver is a setting for the "
     "server: correct it, or take it out"
 )
 _FEWER: Final = (

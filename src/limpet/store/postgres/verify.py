@@ -115,7 +115,7 @@ class Verification:
         row = await self._conn.fetchrow(SQL["verify_columns"], sid)
         due = (row["runnable_us"], row["deadline_us"], row["wake_us"])
         if due != (runnable_us(head), deadline_us(head), first_us(head, "wake")):
-            self._find("head", "has other due times than its log amounts to", head)
+            self._find("head", "has other due times than its log says", head)
         if row["xid"] not in (0, last_xid):  # 0: from before it was kept
             self._find("event", "is not of the transaction that last wrote to its session", head)
         listed = [tuple(label) for label in await self._conn.fetch(SQL["verify_labels"], sid)]

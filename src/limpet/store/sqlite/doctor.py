@@ -115,7 +115,7 @@ def synchronous(level: int) -> Check:
 def filesystem(kind: str | None) -> Check:
     if kind is None:
         advice = "Make sure that the file is on a local disk that outlives the machine."
-        return Check("file system", "not told by this operating system", "skipped", advice)
+        return Check("file system", "this operating system does not say", "skipped", advice)
     if kind in NETWORK:
         advice = "Move the file to a local disk: locks over a network cannot be trusted."
         return Check("file system", f"{kind}, over a network", "problem", advice)
@@ -171,7 +171,7 @@ def _wal(conn: apsw.Connection, path: Path) -> Check:
     if conn.readonly("main"):
         if not length:
             return Check("write-ahead log", "empty")
-        found = f"{size(length)}; how much of it waits is told to those who may write"
+        found = f"{size(length)}; how much of it waits is known only to those who may write"
         advice = "To see it, run the doctor as a user who may write the file."
         return Check("write-ahead log", found, "skipped", advice)
     try:

@@ -252,7 +252,7 @@ class SQLiteStore:
     def _write(self) -> Writer:
         self._check()
         if self._database.looking:
-            raise StoreReadOnly(self._database.where, "it was opened to be looked at. Open it anew")
+            raise StoreReadOnly(self._database.where, "it was opened read-only; reopen it to write")
         if self._writer is None or self._writer.failed:
             if self._writer is not None:
                 SQLITE.info("writer restarted: store=%s", self._database.path)

@@ -162,7 +162,7 @@ class Verification:
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
         due = self._conn.execute(SQL["due_times"], (sid,)).fetchone()
         if due != (runnable_us(head), deadline_us(head)):
-            yield Finding("head", "has other due times than its log amounts to", head.key)
+            yield Finding("head", "has other due times than its log says", head.key)
         listed = self._conn.execute(
             SQL["labels_of"],
             (head.key.app, head.created_us, sid),

@@ -55,5 +55,5 @@ def _check_port(url: str, port: str) -> None:
     """A port is a number. What stands in its place may be a piece of a password."""
     if port and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= PORT_MAX):
         shown = where(url).replace(f":{port}", ":…", 1)
-        reason = f"its port is no number from 1 to {PORT_MAX}; {_QUOTING}"
+        reason = f"its port is not a number from 1 to {PORT_MAX}; {_QUOTING}"
         raise InvalidURL(shown, reason)
