@@ -191,13 +191,14 @@ async def test_a_writer_that_cannot_go_on_is_told_and_so_is_its_successor(
     running = store._write()
 
     def fail(_: object) -> None:
-        running.conn.execute("BEGIN IMMEDIATE")
+        running._writes.conn.execute("BEGIN IMMEDIATE")
         raise apsw.IOError("the disk is gone")
 
     def refuse() -> None:
         raise apsw.CantOpenError("no file can be opened")
 
-    running._commit, running._begin = fail, refuse  # type: ignore[assignment,method-assign]
+    running._commit = fail  # type: ignore[assignment,method-assign]
+    running._writes.open = refuse  # type: ignore[method-assign]
     with pytest.raises(limpet.StoreError):
         await add(store, A)
     assert (await heard.until("writer stopped"))["error"] == "CantOpenError"

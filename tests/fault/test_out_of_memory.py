@@ -240,7 +240,7 @@ async def test_a_restore_that_runs_out_of_memory_moves_nothing_aside(
         raise apsw.NoMemError("out of memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(backup, "_issued", strained)
+        patched.setattr(backup, "last_position", strained)
         with pytest.raises(StoreFailed) as caught:
             backup.restore(copy, path, replace=True)
     assert caught.value.retryable

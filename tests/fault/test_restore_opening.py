@@ -80,7 +80,7 @@ async def test_a_file_that_a_restore_replaced_is_not_called_unwritable(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(Database, "_bring_forward", fail)
+    monkeypatch.setattr(Database, "_migrate", fail)
     with pytest.raises(StoreBusy, match="a restore is putting a backup in its place") as info:
         await SQLiteStore.open(target, busy_seconds=0.01)
     assert info.value.retryable

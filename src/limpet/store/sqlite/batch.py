@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from limpet.model.fold import Fold, ScopeKey, ScopeWrite
-from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.store import bodies
 from limpet.store.cache import Cache, Live, LiveScope
@@ -41,7 +40,7 @@ class Batch:
             if key not in self._lives:
                 self._add_session(key, fold)
             else:
-                self._write_cold(self._lives[key].fold.head, fold.head, self._lives[key].sid)
+                self._write_cold(self._lives[key].fold, fold, self._lives[key].sid)
         self._write_events()
         hot = [rows.head_hot(f.head, self._lives[key].sid) for key, f in self.plan.folds.items()]
         self._conn.executemany(SQL["set_hot"], hot)
@@ -99,8 +98,9 @@ class Batch:
             if done:
                 self._conn.executemany(SQL["set_processed"], done)
 
-    def _write_cold(self, before: Head, after: Head, sid: int) -> None:
-        """What few events change, so that its indexes rest."""
+    def _write_cold(self, fold_before: Fold, fold_after: Fold, sid: int) -> None:
+        """What few events change: not written by others, so that its indexes rest."""
+        before, after = fold_before.head, fold_after.head
         if (
             before.labels is after.labels
             and before.timers is after.timers

@@ -16,7 +16,6 @@ import apsw
 
 from limpet.errors import Asked, LimpetError, SessionError
 from limpet.store import logs
-from limpet.store.clock import Clock
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import erasure
 from limpet.store.sqlite.batch import Batch
@@ -35,7 +34,7 @@ GATHER_SECONDS: Final = 0.0001
 class Writer(threading.Thread):
     """The only one who writes through this store."""
 
-    def __init__(self, writes: WriteConnection, clock: Clock) -> None:
+    def __init__(self, writes: WriteConnection, clock: Callable[[], int]) -> None:
         super().__init__(name="limpet-writer", daemon=True)
         self._writes, self._clock = writes, clock
         self.cache = writes.cache  # readers borrow folds from it
