@@ -126,7 +126,7 @@ async def test_a_call_that_fails_on_its_way_out_leaves_its_connection_clean(
     async with opened(postgres_url) as store:
         await create(store, A)
         with pytest.raises(StoreFailed):
-            await store._with(lambda conn: conn.fetch("SELECT $1::bigint", 2**70))
+            await store._pools.run(lambda conn: conn.fetch("SELECT $1::bigint", 2**70))
         await check_clean(store, admin)
 
 

@@ -184,12 +184,11 @@ class TestPostgres(Laws):
             def note(asked: Any) -> None:
                 found.append(asked.query)
 
-            async with (
-                store._pools.reading.acquire() as conn
-            ):  # the one that the next reader is given
+            pool = store._pools.reading
+            async with pool.acquire() as conn:  # the one that the next reader is given
                 conn.add_query_logger(note)
             yield found
-            async with store._pools.reading.acquire() as conn:
+            async with pool.acquire() as conn:
                 conn.remove_query_logger(note)
 
         return asked
