@@ -27,8 +27,8 @@ demo: $(DEMO) ## Write, kill the writer, carry on with nothing lost
 demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
 	@$(BIN)/python examples/demo_postgres.py
 
-test: $(READY) ## Run every test but the torture, a file at a time on each core
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+test: $(READY) ## Run every test but the torture, on every core
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 quick: $(READY) ## Under half a minute: what needs neither a file nor a server
 	LIMPET_QUICK=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m quick
