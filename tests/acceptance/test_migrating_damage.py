@@ -48,8 +48,8 @@ async def test_a_session_that_does_not_verify_is_not_migrated(url: str) -> None:
         for _ in range(2):
             with pytest.raises(errors.SessionCorrupt):
                 await lp.get(KEY, state_type=chats.New, migrations=registry)
+        handle = lp.session(KEY, state_type=chats.New, migrations=registry, actor="x")
         with pytest.raises(errors.SessionCorrupt):
-            handle = lp.session(KEY, state_type=chats.New, migrations=registry, actor="x")
             await handle.apply({"goal": "q"})
         assert ran == []
         again = await lp.get(KEY)

@@ -19,11 +19,11 @@ from limpet import Event, Key, Limpet, LimpetError, Timer
 from limpet.store.sqlite.connect import SCHEMA
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support import sample
+from tests.support.examples import tries
 from tests.support.inside import on_writer
 from tests.support.pages import Pages
 from tests.support.processes import Child
 from tests.support.sample import ADA, BOB, LIVING, LONG, everything, opened
-from tests.support.examples import tries
 from tests.support.seeds import seed
 from tests.support.vfs import Faults, faulty
 

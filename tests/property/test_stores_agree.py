@@ -181,7 +181,7 @@ class StoresAgree(TypedRules):
             await side.other.close()
 
     def _ordered(self, parts: list[Part]) -> list[Part]:
-        """Those whose order is promised when all are sent at once: one writer takes them in turn."""
+        """Those whose order is promised when all are sent at once. One writer takes all in turn."""
         return parts
 
     async def _clock_moved(self) -> None:
