@@ -29,8 +29,8 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_unreadable.py",
     ),
     "limpet.store.plan": (
-        f"{_STORE}/test_plan.py",
         "tests/contract/test_stores.py",
+        f"{_STORE}/test_plan.py",
         "tests/acceptance/test_commit.py",
         "tests/acceptance/test_repeated.py",
         "tests/acceptance/test_untyped_handles.py",
