@@ -16,7 +16,7 @@ LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-postgres test quick check format torture bench venv lock clean
+.PHONY: help demo demo-postgres test quick mutants check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,8 +27,8 @@ demo: $(DEMO) ## Write, kill the writer, carry on with nothing lost
 demo-postgres: $(READY) ## The same on a PostgreSQL server, which is stopped and crashed as well
 	@$(BIN)/python examples/demo_postgres.py
 
-test: $(READY) ## Run every test but the torture, a file at a time on each core
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+test: $(READY) ## Run every test but the torture, on every core
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 quick: $(READY) ## Under half a minute: what needs neither a file nor a server
 	LIMPET_QUICK=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m quick
@@ -44,7 +44,10 @@ format: $(READY) ## Rewrite the code as `make check` wants it
 	$(BIN)/ruff format .
 
 torture: $(READY) ## Run the tests that take minutes, on fresh seeds: hundreds of kills
-	LIMPET_SEED=$${LIMPET_SEED:-fresh} $(BIN)/python -m pytest -m torture -o faulthandler_timeout=3600
+	LIMPET_SEED=$${LIMPET_SEED:-fresh} $(BIN)/python -m pytest -m "torture or deeper" -o faulthandler_timeout=3600
+
+mutants: $(READY) ## Break guarded modules a line at a time; list what no test noticed (ONLY="fold plan")
+	$(BIN)/python -m mutants $(if $(ONLY),--only $(ONLY))
 
 bench: $(READY) ## Measure, beside the raw limit, in one run
 	$(BIN)/python -m bench

@@ -87,7 +87,7 @@ def _try(
 ) -> tuple[list[tuple[str, Mutant]], int]:
     survivors: list[tuple[str, Mutant]] = []
     tried = 0
-    with Progress(console=Console(stderr=True)) as progress:
+    with Progress(console=Console(stderr=True, highlight=False, soft_wrap=True)) as progress:
         bars = {name: progress.add_task(name, total=len(_tried(name, found))) for name in found}
         jobs = _jobs(found, seconds)
         for job in run(jobs, processes=processes, more=lambda: time.monotonic() < deadline):
@@ -95,7 +95,13 @@ def _try(
             progress.advance(bars[job.module])
             if job.exit_code == SURVIVED:
                 survivors.append((job.module, job.subject))
+                progress.console.print(_line(job.module, job.subject), markup=False)
     return survivors, tried
+
+
+def _line(module: str, one: Mutant) -> str:
+    path = Path(_source(module)[1]).relative_to(_ROOT)
+    return f"{path}:{one.line} {one.function}: {one.change}"
 
 
 def _tried(name: str, found: dict[str, list[Mutant]]) -> list[Mutant]:
@@ -116,8 +122,7 @@ def _report(
     tried: int,
 ) -> int:
     for name, one in sorted(survivors, key=lambda pair: (pair[0], pair[1].line)):
-        path = Path(_source(name)[1]).relative_to(_ROOT)
-        console.print(f"{path}:{one.line} {one.function}: {one.change}", markup=False)
+        console.print(_line(name, one), markup=False)
     total = sum(len(_tried(name, found)) for name in found)
     equal = sum(map(len, found.values())) - total
     left = "" if tried == total else f"; {total - tried} not tried, for want of time"

@@ -29,8 +29,8 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_unreadable.py",
     ),
     "limpet.store.plan": (
-        f"{_STORE}/test_plan.py",
         "tests/contract/test_stores.py",
+        f"{_STORE}/test_plan.py",
         "tests/acceptance/test_commit.py",
         "tests/acceptance/test_repeated.py",
         "tests/acceptance/test_untyped_handles.py",
@@ -55,7 +55,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_STORE}/sqlite/test_snapshots.py",
         f"{_STORE}/test_scopes.py",
         "tests/golden",
-        "tests/fault/test_damage.py",
+        "tests/acceptance/test_unreadable.py",
     ),
     "limpet.session.loading": (
         "tests/acceptance/test_evolution.py",
@@ -69,7 +69,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def tests(module: str) -> list[list[str]]:
-    """The arguments for pytest: the nearest file by itself, since most mutants die there."""
-    how = ["-m", "not torture", "-k", "not postgres"]
+    """The arguments for pytest, run by run: most mutants die in the nearest file, on memory."""
     nearest, *rest = TARGETS[module]
-    return [[*how, nearest], [*how, *rest]]
+    stores = ["-m", "stores", "-k", "not postgres"]
+    return [["-m", "quick", nearest], ["-m", "quick", *rest], [*stores, nearest, *rest]]

@@ -33,7 +33,7 @@ async def admin(postgres_url: str) -> AsyncIterator[asyncpg.Connection]:
 @pytest.fixture
 def own_server() -> Iterator[Server]:
     """A server that may be put back to an earlier time."""
-    server = Server(fsync="off")
+    server = Server()
     server.start()
     yield server
     server.remove()

@@ -182,7 +182,7 @@ class StoresAgree(TypedRules):
             await side.other.close()
 
     def _ordered(self, parts: list[Part]) -> list[Part]:
-        """Those whose order is promised when all are sent at once: a writer takes them in turn."""
+        """Those whose order is promised when all are sent at once. One writer takes all in turn."""
         return parts
 
     async def _clock_moved(self) -> None:
@@ -635,15 +635,13 @@ NOW = (
     "$$ SELECT {}::bigint $$"
 )
 QUICK = settings(
-    max_examples=60,
-    stateful_step_count=35,
+    max_examples=30,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(QUICK, max_examples=1_200, stateful_step_count=60)
-SERVER = settings(
-    QUICK, max_examples=8, stateful_step_count=30
-)  # every answer is a round trip, or several
+SERVER = settings(QUICK, max_examples=8)  # every answer is a round trip, or several
 SERVER_LONG = settings(LONG, max_examples=300)
 
 

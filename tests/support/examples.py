@@ -1,26 +1,41 @@
-"""How many examples a property is tried on: fewer in a hurry, more when there is time.
+"""How much a property or a fault loop is tried: little in a hurry, all of it when there is time.
 
-A test says how many the suite should try; `make quick` tries a tenth of them and `make torture`,
-on fresh seeds, three times as many.
+A test names the whole count. The suite tries a third of it, `make quick` a tenth; `make torture`,
+on fresh seeds, runs the same tests again (they are marked `deeper`) with three times the examples
+and every point of the loops.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
+import pytest
 from hypothesis import settings
 
 from tests.support import seeds
 
 VARIABLE: Final = "LIMPET_QUICK"
 _LEAST: Final = 10
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def examples(count: int) -> settings:
-    """The settings of a property that the suite tries on so many examples."""
+def examples(count: int) -> Callable[[F], F]:
+    """The decorator of a property that is worth so many examples."""
+    tried = settings(max_examples=_count(count))
+    return lambda test: pytest.mark.deeper(tried(test))
+
+
+def tries(few: T, all: T) -> T:
+    """What a fault loop goes through: in the suite, and where fresh seeds are asked for."""
+    return all if seeds.fresh() else few
+
+
+def _count(count: int) -> int:
     if seeds.fresh():
-        return settings(max_examples=count * 3)
+        return count * 3
     if os.environ.get(VARIABLE):
-        return settings(max_examples=max(_LEAST, count // 10))
-    return settings(max_examples=count)
+        return max(_LEAST, count // 10)
+    return max(min(count, 2 * _LEAST), count // 3)

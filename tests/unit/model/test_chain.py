@@ -88,3 +88,8 @@ def test_every_field_of_an_event_is_covered() -> None:
     links.add(chain.link(*base[:2], 3, *base[3:]))
     links.add(chain.link(*base[:4], chain.body_digest(b"s" * 16, b"{ }")))
     assert len(links) == 1 + len(NAMES) + 4
+
+
+def test_a_salt_has_128_bits() -> None:
+    """As the stored format says: fewer could be guessed with a short erased body."""
+    assert chain.SALT_BYTES * 8 == 128
