@@ -20,7 +20,7 @@ def test_the_page_says_how_many_connections_a_process_takes() -> None:
     assert table == [*connect.shares(connect.CONNECTIONS), LANES, 1]
     assert sum(table) == connect.CONNECTIONS
     assert f"up to {connect.CONNECTIONS} connections" in PAGE
-    assert f"from {connect.CONNECTIONS_MIN} on" in PAGE
+    assert f"at least {connect.CONNECTIONS_MIN}" in PAGE
 
 
 @pytest.mark.parametrize("connections", range(connect.CONNECTIONS_MIN, 60))
