@@ -36,6 +36,12 @@ ACTOR = "test:fold"
 # --- replay --------------------------------------------------------------------------------------
 
 
+def dated(fold: Fold) -> Fold:
+    """Without the time since when inputs wait: it is the clock's, which may have been set back."""
+    head = msgspec.structs.replace(fold.head, pending_us=None)
+    return msgspec.structs.replace(fold, head=head)
+
+
 @examples(120)
 @given(st.lists(st.tuples(drafts(), st.integers(-5, 5)), max_size=15))
 def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]]) -> None:
@@ -56,10 +62,14 @@ def test_replaying_the_log_gives_the_fold(steps: list[tuple[dict[str, Any], int]
         log.append(event)
         folds.append(now)
     start = Fold(blank(KEY, "uid", 100))
-    assert reduce(replay, log, start) == now
+    assert dated(reduce(replay, log, start)) == dated(now)
     for event, before, after in zip(log, folds, folds[1:], strict=False):
-        assert replay(before, event) == after
+        again = replay(before, event)
+        assert dated(again) == dated(after)
+        assert (again.head.pending_us is None) == (after.head.pending_us is None)
         assert event.at_us >= before.head.updated_us
+        if all(passed >= 0 for _, passed in steps):
+            assert again == after
     assert [event.seq for event in log] == list(range(1, len(log) + 1))
 
 

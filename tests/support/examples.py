@@ -1,6 +1,6 @@
 """How much a property or a fault loop is tried: little in a hurry, all of it when there is time.
 
-A test names the whole count. The suite tries a third of it, `make quick` a tenth; `make torture`,
+A test names the whole count. The suite tries a third of it, `make quick` a twentieth; `make torture`,
 on fresh seeds, runs the same tests again (they are marked `deeper`) with three times the examples
 and every point of the loops.
 """
@@ -17,7 +17,7 @@ from hypothesis import settings
 from tests.support import seeds
 
 VARIABLE: Final = "LIMPET_QUICK"
-_LEAST: Final = 10
+_LEAST: Final = 5
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,5 +37,5 @@ def _count(count: int) -> int:
     if seeds.fresh():
         return count * 3
     if os.environ.get(VARIABLE):
-        return max(_LEAST, count // 10)
-    return max(min(count, 2 * _LEAST), count // 3)
+        return max(_LEAST, count // 20)
+    return max(min(count, 4 * _LEAST), count // 3)

@@ -17,10 +17,18 @@ from tests.support import seeds
 
 TIERS: Final = ("quick", "stores", "world", "torture")
 _WORLD_FOLDERS: Final = ("fault", "compat")
-_WORLD_FILES: Final = ("test_cli", "test_demo", "test_examples", "test_sync", "test_typing")
+_WORLD_FILES: Final = (
+    "test_background",
+    "test_cli",
+    "test_demo",
+    "test_examples",
+    "test_first_minutes",
+    "test_sync",
+    "test_typing",
+)
 _STORE_FOLDERS: Final = ("golden", "sqlite", "postgres")
 _STORE_WORDS: Final = ("sqlite", "postgres")
-_STORE_FIXTURES: Final = frozenset(("tmp_path", "tmp_path_factory", "any_postgres"))
+_STORE_FIXTURES: Final = frozenset(("tmp_path", "tmp_path_factory", "any_postgres", "server"))
 
 
 def tier(item: pytest.Item) -> str:
