@@ -183,7 +183,7 @@ def _constants(value: Any) -> Iterator[Any]:
             yield not value
         case int() | float():
             yield value + 1
-        case str():
+        case str() if " " not in value:  # with a space it is a text for people
             yield value + "!"
         case bytes():
             yield value + b"!"

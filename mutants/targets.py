@@ -58,6 +58,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_unreadable.py",
     ),
     "limpet.session.loading": (
+        "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
         "tests/acceptance/test_migrating_damage.py",
         "tests/property/test_loading.py",

@@ -50,6 +50,7 @@ def test_each_kind_of_fault_is_made(source: str, expected: list[str]) -> None:
         "def f(a: Literal['x']) -> Literal['y']: ...",
         "class A(B, gc=False): ...",
         "A = f'text {b + 1}'",
+        "A = 'a text for people'",
     ],
 )
 def test_what_carries_no_promise_is_left_alone(source: str) -> None:
