@@ -13,6 +13,6 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.session.loading",
         "Loading.load",
-        "True -> False",
+        "verified = True -> verified = False",
     ): "Verified again at every try: slower, and no less safe.",
 }

@@ -38,6 +38,7 @@ class _Place:
     index: int | None
     function: str
     node: Any
+    around: ast.AST  # the statement it is in, or the head of a compound one, to be shown
 
     def put(self, node: ast.AST) -> None:
         if self.index is None:
@@ -74,20 +75,21 @@ _OTHER: Final[dict[type[ast.operator], type[ast.operator]]] = {
 def mutants(source: str, filename: str) -> Iterator[Mutant]:
     """Every mutant of a module, from top to bottom."""
     tree = ast.parse(source)
-    for place in list(_places(tree, "")):
+    for place in list(_places(tree, "", None)):
         for new in _variants(place):
             yield _made(tree, filename, place, new)
 
 
 def _made(tree: ast.Module, filename: str, place: _Place, new: ast.AST) -> Mutant:
-    old = place.node
+    old, before = place.node, _shown(place.around)
     ast.copy_location(new, old)
     place.put(new)
     try:
         code = compile(ast.fix_missing_locations(tree), filename, "exec")
+        after = _shown(new if place.around is old else place.around)
     finally:
         place.put(old)
-    return Mutant(old.lineno, place.function, _shown(old), _shown(new), code)
+    return Mutant(old.lineno, place.function, before, after, code)
 
 
 def _shown(node: ast.AST) -> str:
@@ -95,20 +97,24 @@ def _shown(node: ast.AST) -> str:
     return " ".join(ast.unparse(node).split())
 
 
-def _places(node: ast.AST, function: str) -> Iterator[_Place]:
+def _places(node: ast.AST, function: str, around: ast.AST | None) -> Iterator[_Place]:
     for field, value in ast.iter_fields(node):
         if field in _SKIPPED_FIELDS:
             continue
         for index, child in enumerate(value) if isinstance(value, list) else [(None, value)]:
             if not isinstance(child, ast.AST) or _skipped(child):
                 continue
-            yield _Place(node, field, index, function, child)
+            shown = around or child
+            yield _Place(node, field, index, function, child, shown)
             if isinstance(child, ast.Raise):
                 continue  # dropped whole; its text is for people
             inner = function
             if isinstance(child, _SCOPES):
                 inner = f"{function}.{child.name}".lstrip(".")
-            yield from _places(child, inner)
+            compound = isinstance(child, (ast.stmt, ast.match_case, ast.ExceptHandler)) and (
+                hasattr(child, "body") or isinstance(child, ast.Match)
+            )
+            yield from _places(child, inner, None if compound else shown)
 
 
 def _skipped(node: ast.AST) -> bool:
