@@ -56,8 +56,9 @@ async def test_every_call_after_close_is_told(lp: Limpet, s: Session) -> None:
 
 async def test_every_call_before_open_is_told(url: str) -> None:
     """An instance that was not entered is not open."""
+    async with limpet.open("memory://") as other:
+        s = other.session(KEY)  # a session is had from an open one only
     lp = limpet.open(url)
-    s = Session(lp, KEY)
     for call in CALLS.values():
         with pytest.raises(errors.StoreClosed):
             await call(lp, s)

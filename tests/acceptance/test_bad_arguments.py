@@ -221,6 +221,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "create labels": lambda lp, s, v: lp.create("a", "u", labels=v),
             "get_or_create labels": lambda lp, s, v: lp.get_or_create("a", "u", id="i", labels=v),
             "label": lambda lp, s, v: s.label(v, actor="x"),
+            "record labels": lambda lp, s, v: s.record(limpet.facts.labeled(v), actor="x"),
             "list labels": lambda lp, s, v: lp.list(app="a", labels=v),
             "commit label": lambda lp, s, v: one(
                 lp, s, lambda c: c.record(s, limpet.facts.labeled(v, actor="x"))
@@ -309,7 +310,7 @@ def test_every_verb_that_takes_arguments_is_tried() -> None:
     """A new verb is not forgotten here."""
     tried = {name.split()[0] for name, _, _ in VERBS}
     for of in (Limpet, Session):
-        verbs = {name for name, found in vars(of).items() if inspect.isfunction(found)}
+        verbs = {name for name, _ in inspect.getmembers(of, inspect.isfunction)}
         asked = {name for name in verbs if not name.startswith("_")}
         assert asked - tried - {"close", "position"} == set()
 
@@ -349,9 +350,9 @@ WORDS: dict[str, tuple[str, Make]] = {
         "given on this session",
         lambda lp, s, _: lp.session(("a", "b", "c"), lease=held(s)),
     ),
-    "a position": ("change.position", lambda lp, s, _: lp.watch(after="nonsense")),
+    "a position": ("entry.position", lambda lp, s, _: lp.watch(after="nonsense")),
     "a position of another store": (
-        "change.position",
+        "entry.position",
         lambda lp, s, _: anext(lp.watch(after="1.2.3")),
     ),
     "another app": ("not of the app 'x'", lambda lp, s, _: lp.watch(app="x", key=K)),

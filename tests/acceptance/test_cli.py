@@ -148,7 +148,7 @@ def test_a_check_that_could_not_be_made_is_not_called_ok(
     here: Path, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is skipped: counted by itself, and no finding, not even with --strict."""
-    monkeypatch.setattr(postgres_doctor, "_SEES", "SELECT false")
+    monkeypatch.setitem(postgres_doctor.SQL, "sees_monitoring", "SELECT false")
     done = run(here, "doctor", server.url, "--strict")
     assert (done.returncode, "skipped  wal size " in done.stdout) == (0, True)
     assert done.stdout.endswith("0 problems, 0 warnings, 3 skipped.\n")

@@ -13,6 +13,7 @@ from limpet.errors import (
     InvalidInput,
     SessionFenced,
     SessionNotLoaded,
+    StoreError,
 )
 from limpet.model import ops
 from limpet.model.events import Commit, Draft, Event, Fact, Prepared
@@ -189,6 +190,9 @@ class CommitBuilder:
             session.writer.known.check_temp(self._of(session))
         try:
             answers = await self._journal.commit(commits)
+        except StoreError as error:
+            error.ids = tuple(draft.id for draft in self._drafts)  # in the order of the appends
+            raise
         except SessionFenced as error:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
             lease_lost(error, leases[0] if leases else None, "commit")
