@@ -15,7 +15,9 @@ from limpet.model.canonical import canonical
 from limpet.model.events import Event, Fact, Prepared, prepare
 from limpet.model.fold import (
     Fold,
+    Recorded,
     ScopeValue,
+    ScopeWrite,
     record,
     replay,
     replay_all,
@@ -204,3 +206,9 @@ def test_replaying_what_was_recorded_gives_the_same_fold(
         assert msgspec.structs.replace(replayed, head=head) == live
         assert canonical(replayed.fields) == canonical(live.fields)
     assert [event.at_us for event in events] == sorted(event.at_us for event in events)
+
+
+@pytest.mark.parametrize("kind", [Fold, Recorded, ScopeValue, ScopeWrite])
+def test_what_is_folded_cannot_be_changed_in_place(kind: type[msgspec.Struct]) -> None:
+    """Stores hand out the folds that they keep: a caller who changed one would change them."""
+    assert kind.__struct_config__.frozen
