@@ -15,4 +15,14 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "Loading.load",
         "verified = True -> verified = False",
     ): "Verified again at every try: slower, and no less safe.",
+    (
+        "limpet.model.ops",
+        "_Op",
+        "frozen=True -> frozen=False",
+    ): "No operation is of this class itself, and each says the same again.",
+    (
+        "limpet.model.ops",
+        "_Op",
+        "array_like=True -> array_like=False",
+    ): "No operation is of this class itself, and each says the same again.",
 }

@@ -29,6 +29,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/acceptance/test_unreadable.py",
     ),
     "limpet.store.plan": (
+        f"{_STORE}/test_plan_shared.py",
         "tests/contract/test_stores.py",
         f"{_STORE}/test_plan.py",
         "tests/acceptance/test_commit.py",
