@@ -15,10 +15,13 @@ from limpet.model.canonical import canonical
 from limpet.model.events import Event, Fact, Prepared, prepare
 from limpet.model.fold import (
     Fold,
+    Recorded,
     ScopeValue,
+    ScopeWrite,
     record,
     replay,
     replay_all,
+    replay_any,
     scope_next,
     scope_ops,
 )
@@ -204,3 +207,22 @@ def test_replaying_what_was_recorded_gives_the_same_fold(
         assert msgspec.structs.replace(replayed, head=head) == live
         assert canonical(replayed.fields) == canonical(live.fields)
     assert [event.at_us for event in events] == sorted(event.at_us for event in events)
+
+
+@pytest.mark.parametrize("kind", [Fold, Recorded, ScopeValue, ScopeWrite])
+def test_what_is_folded_cannot_be_changed_in_place(kind: type[msgspec.Struct]) -> None:
+    """Stores hand out the folds that they keep: a caller who changed one would change them."""
+    assert kind.__struct_config__.frozen
+
+
+def test_an_event_that_does_not_fit_moves_the_head_alone() -> None:
+    """It is told apart from a sound one, and what follows can still be read."""
+    start = Fold(blank(KEY, "uid", 100))
+    fold, kept = record(start, prepare(Fact(type="a.b", inc={"n": 1}), id="1", actor="x"), 1, b"s")
+    assert replay_any(start, kept.event) == (fold, True)
+    bad = msgspec.structs.replace(kept.event, ops=(ops.Inc(("n", "deep"), 1),))
+    after, sound = replay_any(start, bad)
+    assert (after.head.version, after.fields, sound) == (1, {}, False)
+    damaged = msgspec.structs.replace(kept.event, data=None, ops=(), damage="rotted")
+    after, sound = replay_any(start, damaged)
+    assert (after.head.version, after.fields, sound) == (1, {}, False)

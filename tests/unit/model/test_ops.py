@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from limpet import ops
 from limpet.errors import InvalidOp, LimpetError, OpPathUnknown, OpTypeMismatch, ScopeUnknown
 from limpet.model.limits import INT_MAX, INT_MIN
-from limpet.model.ops import apply, check, inverse, kind, resolve, scope_of, show
+from limpet.model.ops import Op, apply, check, inverse, kind, resolve, scope_of, show
 from limpet.model.values import FrozenDict, freeze
 
 STATE = freeze(
@@ -344,3 +344,9 @@ def test_an_increment_keeps_the_kind_of_number() -> None:
     assert repr(after(ops.Inc("n", 1))["n"]) == "2"
     assert repr(after(ops.Inc("n", 1.0))["n"]) == "2.0"
     assert math.isfinite(after(ops.Inc("f", -0.5))["f"])
+
+
+@pytest.mark.parametrize("of", get_args(Op))
+def test_an_operation_is_frozen_and_stored_as_a_list(of: type[msgspec.Struct]) -> None:
+    """Events hand out the operations that they keep; their stored form is the golden one."""
+    assert (of.__struct_config__.frozen, of.__struct_config__.array_like) == (True, True)

@@ -1,0 +1,148 @@
+"""One plan for several callers: who is refused leaves nothing behind, and takes nothing away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from limpet import errors
+from limpet.model.events import Commit
+from limpet.model.facts.inputs import processed
+from limpet.model.fold import Fold
+from limpet.model.keys import Key
+from limpet.store.memory import MemoryStore
+from limpet.store.plan import Plan
+from limpet.testing.commits import add, addition, create, creation, draft, key, ready
+
+A, B, NEW = key("a"), key("b"), key("new")
+
+
+@pytest.fixture
+async def plan() -> Plan:
+    """A plan over a store of two sessions; the first has an input that waits, of seq 2."""
+    store = MemoryStore()
+    for each in (A, B):
+        await create(store, each, {"n": 0, "text": "x", "app:n": 0})
+    await add(store, A, draft("user.said"))
+    return Plan(store, 2**50, lambda: b"s" * 16)
+
+
+def planned(plan: Plan) -> tuple[Any, ...]:
+    """All that a store would write."""
+    room = {owner: dict(sizes) for owner, sizes in plan.room.planned().items()}
+    parts = (plan.folds, plan.given, plan.scopes)
+    return (list(plan.records), list(plan.writes), *map(dict, parts), room)
+
+
+def refusal() -> tuple[Commit, ...]:
+    """Three commits that touch everything; the last does not fit."""
+    return (
+        creation(NEW, {"app:made": 1}),
+        addition(A, draft(id="mine", inc={"n": 1, "app:n": 1}, set={"user:new": 1})),
+        addition(B, draft(inc={"text": 1})),
+    )
+
+
+def test_who_is_refused_leaves_the_plan_as_it_was(plan: Plan) -> None:
+    """Records, scopes, given ids, new sessions and room, whether or not others came before."""
+    for _ in range(2):
+        before = planned(plan)
+        for _ in range(2):
+            with pytest.raises(errors.OpTypeMismatch):
+                plan.add(refusal())
+            assert planned(plan) == before
+        (made,) = plan.add([addition(A, draft(id="yours", inc={"n": 1, "app:n": 1}))])
+    assert (made.head.version, made.repeated) == (3, 1)
+    assert made.fields["n"] == 1
+
+
+def test_names_of_who_was_refused_take_no_room(plan: Plan) -> None:
+    """The next caller's names are counted alone."""
+    with pytest.raises(errors.OpTypeMismatch):
+        plan.add(refusal())
+    plan.add([addition(A, draft(set={"app:other": 1}))])
+    assert {owner: set(sizes) for owner, sizes in plan.room.planned().items()} == {
+        ("shop", ""): {"app:other"}
+    }
+
+
+def test_a_plain_event_among_conditional_ones_is_planned_on_them(plan: Plan) -> None:
+    """Each caller sees what those before it were granted."""
+    plan.add([addition(A, draft(inc={"n": 1}), expect=2)])
+    plan.add([addition(A, draft(inc={"n": 1}))])
+    (made,) = plan.add([addition(A, draft(inc={"n": 1}), expect=4)])
+    assert (made.head.version, made.fields["n"]) == (5, 3)
+    with pytest.raises(errors.SessionConflict):
+        plan.add([addition(A, draft(), expect=4)])
+
+
+def test_an_input_of_who_was_refused_is_not_pending(plan: Plan) -> None:
+    """It was brought and processed in a commit that never was."""
+    brought = (addition(A, draft("user.said"), ready(processed([3]))), addition(B, expect=9))
+    with pytest.raises(errors.SessionConflict):
+        plan.add(brought)
+    plan.add([addition(A, draft())])
+    with pytest.raises(errors.NotPending):
+        plan.add([addition(A, ready(processed([3])))])
+
+
+def test_an_input_that_a_refused_caller_processed_still_waits(plan: Plan) -> None:
+    """And once an accepted one has processed it, it is done with, whoever is refused later."""
+    mine = addition(A, ready(processed([2])))
+    with pytest.raises(errors.NotPending):  # twice in one commit: refused after the first
+        plan.add([mine, addition(A, ready(processed([2])))])
+    (made,) = plan.add([mine])
+    assert made.head.pending == 0
+    for _ in range(2):
+        with pytest.raises(errors.NotPending):
+            plan.add([addition(A, draft("user.said"), ready(processed([2])))])
+    with pytest.raises(errors.SessionConflict):
+        plan.add([addition(A, draft("user.said"), ready(processed([4]))), addition(B, expect=9)])
+    with pytest.raises(errors.NotPending):
+        plan.add([mine])
+
+
+def test_a_condition_on_the_schema_alone_is_a_condition(plan: Plan) -> None:
+    """The short way for a plain event is not taken."""
+    with pytest.raises(errors.SessionConflict):
+        plan.add([Commit(A, (draft(),), schema="1.0.0")])
+    (made,) = plan.add([Commit(A, (draft(),), schema=None)])
+    assert made.head.version == 3
+
+
+class Damaged(MemoryStore):
+    """Its sessions have an event that could not be read."""
+
+    def fold(self, key: Key) -> Fold | None:
+        found = super().fold(key)
+        return found and msgspec.structs.replace(found, damaged=(1,))
+
+
+async def test_a_plain_event_says_what_is_missing_below_it() -> None:
+    """It is recorded, and its answer names the damage."""
+    store = Damaged()
+    await create(store, A)
+    (made,) = Plan(store, 2**50, lambda: b"s" * 16).add([addition(A, draft())])
+    assert (made.head.version, made.damaged) == (2, (1,))
+
+
+def test_a_repeat_in_the_same_plan_is_answered_whatever_it_expects(plan: Plan) -> None:
+    """The first was recorded on the version that both expect; the second is told so."""
+    twice = addition(A, draft(id="mine", inc={"n": 1}), expect=2)
+    (first,) = plan.add([twice])
+    (again,) = plan.add([twice])
+    assert (again.repeated, again.events[0].seq, again.head) == (1, 3, first.head)
+    assert (first.events[0].repeated, again.events[0].repeated) == (False, True)
+
+
+def test_a_repeat_tells_that_its_input_was_processed_in_the_same_plan(plan: Plan) -> None:
+    """With the time of the event that processed it."""
+    said = addition(A, draft("user.said", id="mine"))
+    plan.add([said])
+    (before,) = plan.add([said])
+    assert before.events[0].processed_us is None
+    (done,) = plan.add([addition(A, ready(processed([3])))])
+    (after,) = plan.add([said])
+    assert after.events[0].processed_us == done.events[0].at_us
