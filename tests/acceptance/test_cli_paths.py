@@ -35,13 +35,16 @@ def here(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["doctor", "verify", "status"])
 def test_a_path_is_as_good_as_its_url(here: Path, command: str) -> None:
-    """Relative or absolute, the answer is the same, but for the time that it was given at."""
+    """Relative or absolute, the answer is the same, but for its time and the disk's free space."""
     answers = [
         answer(here, command, store)
         for store in ("sqlite:///support.db", "support.db", "./support.db", f"{here}/support.db")
     ]
     for _, told in answers:
         told.pop("at", None)
+        for check in told.get("checks", ()):
+            if check["name"] == "disk space":  # others write to the same disk
+                check["found"] = ""
     assert answers[0][0] == 0
     assert answers == answers[:1] * 4
 
