@@ -19,6 +19,8 @@ _decode: Final = msgspec.json.Decoder(Ledger).decode
 def read(conn: apsw.Connection) -> Ledger | None:
     """What is kept; None in a file from before there was a ledger. Raises UNREADABLE."""
     row = conn.execute(SQL["meta"], (NAME,)).fetchone()
+    if row is not None and not isinstance(row[0], str):  # one flipped bit makes a blob of a text
+        raise TypeError("the ledger is not a text")
     return None if row is None else _decode(row[0])
 
 
