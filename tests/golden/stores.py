@@ -14,7 +14,8 @@ import msgspec
 
 import limpet
 from limpet import Key, ops
-from limpet.model.events import Commit, Fact, prepare
+from limpet.model.commit import Commit
+from limpet.model.events import Fact, prepare
 from limpet.store.clock import Clock
 from limpet.store.sqlite.store import SQLiteStore
 

@@ -10,6 +10,7 @@
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
+    │   ├── SessionHasForks
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -83,6 +84,7 @@ from limpet.errors.session import (
     SessionError,
     SessionExists,
     SessionFenced,
+    SessionHasForks,
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
@@ -168,6 +170,7 @@ __all__ = [
     "SessionError",
     "SessionExists",
     "SessionFenced",
+    "SessionHasForks",
     "SessionLocked",
     "SessionMigrationAmbiguous",
     "SessionMigrationFailed",

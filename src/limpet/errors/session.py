@@ -55,6 +55,20 @@ class SessionErased(SessionError):
         super().__init__(f"session {key} was erased and its key cannot be reused. {advice}.")
 
 
+class SessionHasForks(SessionError):
+    """A session that others begin on cannot be erased without saying what becomes of them."""
+
+    code = "session.has_forks"
+
+    def __init__(self, key: object, forks: tuple[object, ...]) -> None:
+        self.key, self.forks = key, forks
+        named = ", ".join(str(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
+        super().__init__(
+            f"session {key} has {len(forks)} forks: {named}. Erase them too with forks='erase', or "
+            "let them keep the state they began on with forks='keep'."
+        )
+
+
 # What another writer changed first: the session's version, its schema, or one name in its state.
 ConflictOn: TypeAlias = Literal["session", "schema", "name"]
 

@@ -16,7 +16,8 @@ from limpet.errors import (
     StoreError,
 )
 from limpet.model import ops
-from limpet.model.events import Commit, Draft, Event, Fact, Prepared
+from limpet.model.commit import Commit
+from limpet.model.events import Draft, Event, Fact, Prepared
 from limpet.model.facts.schema import drafted
 from limpet.model.head import Head
 from limpet.model.keys import Key

@@ -18,7 +18,8 @@ from limpet.errors import (
     StoreError,
     StoreForked,
 )
-from limpet.model.events import Commit, Draft, Prepared, prepare
+from limpet.model.commit import Commit
+from limpet.model.events import Draft, Prepared, prepare
 from limpet.model.ids import Ids
 from limpet.model.limits import (
     COMMIT_BYTES_MAX,

@@ -162,7 +162,7 @@ class Known:
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
             if event.type == PROCESSED and event.data is not None:
-                self._mark_processed(event.data["seqs"], event.at_us)
+                self._mark_processed(event.data["seqs"], event)
             if event.seq > known:
                 if event.seq != known + 1:  # others wrote between: no gap in the tail
                     self.events.clear()
@@ -173,12 +173,14 @@ class Known:
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self.events.clear()
 
-    def _mark_processed(self, seqs: Iterable[int], at_us: int) -> None:
+    def _mark_processed(self, seqs: Iterable[int], by: Event) -> None:
         """Show in the tail what an event says about earlier ones."""
         done = set(seqs)
         for place, event in enumerate(self.events):
             if event.seq in done:
-                self.events[place] = structs.replace(event, processed_us=at_us)
+                self.events[place] = structs.replace(
+                    event, processed=by.seq, processed_us=by.at_us
+                )
 
 
 def changes_fields(draft: Prepared) -> bool:

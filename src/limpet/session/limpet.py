@@ -15,7 +15,7 @@ from limpet.errors import (
     SessionNotFound,
     StoreFailed,
 )
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.creation import created
 from limpet.model.keys import Key
 from limpet.model.lease import Lease

@@ -17,7 +17,8 @@ from limpet.errors import (
     SessionFenced,
     SessionMigrationFailed,
 )
-from limpet.model.events import Commit, Prepared
+from limpet.model.commit import Commit
+from limpet.model.events import Prepared
 from limpet.model.keys import Key
 from limpet.model.lease import Lease, is_leased, locked
 from limpet.model.limits import UPDATE_TRIES_MAX

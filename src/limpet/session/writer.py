@@ -23,7 +23,8 @@ from limpet.errors import (
     SessionCorrupt,
     SessionFenced,
 )
-from limpet.model.events import Commit, Draft, Event, Fact, Prepared
+from limpet.model.commit import Commit
+from limpet.model.events import Draft, Event, Fact, Prepared
 from limpet.model.lease import Lease
 from limpet.model.limits import INT_MAX, UPDATE_TRIES_MAX
 from limpet.model.values import Reads

@@ -7,9 +7,10 @@ version.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, LimpetError
 from limpet.model.keys import Key, unfit
 from limpet.model.lease import Lease
 from limpet.model.limits import INT_MAX, LEASE_SECONDS_MAX, PAGE_MAX, WORKER_CHARS_MAX
@@ -40,16 +41,20 @@ class Leases(Protocol):
         Highest priority first, then longest due, in this order. Never waits for another worker:
         a session that somebody is just writing to may be left for the next call. The cost does
         not grow with the sessions that are not taken. Each lease says when it was claimed and what
-        the session was due for. Empty if nothing is due.
+        the session was due for. Empty if nothing is due. Without an app, reserved apps (`$…`) are
+        left out. A lease that was granted by a clock since set back is measured again from now, so
+        that a dead worker holds nothing for longer than it was granted.
         """
         ...
 
-    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        """The same lease, until `lease_seconds` from now; each lease has its own
-        duration.
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        """The same leases, until `lease_seconds` from now; None: each for its own length.
 
-        Raises SessionFenced if it is not held any more (expired, released, or taken by another),
-        SessionNotFound, SessionDeleted, SessionErased.
+        In the place of one that is not held any more stands the error: SessionFenced (expired,
+        released, or taken by another), SessionNotFound, SessionDeleted, SessionErased. The others
+        are renewed, in one transaction.
         """
         ...
 

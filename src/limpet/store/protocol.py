@@ -13,13 +13,16 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from limpet.model.events import Commit, Event
-from limpet.model.fold import ScopeValue
+from limpet.model.commit import Base, Commit
+from limpet.model.events import Event
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 
-Order: TypeAlias = Literal["created", "updated"]
+Order: TypeAlias = Literal["created", "updated", "key"]
+Ending: TypeAlias = Literal["deleted", "moved"]
+Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
@@ -34,6 +37,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     scopes: Mapping[str, ScopeValue]  # app: and user: names it changed; all of them if it created
     repeated: int = 0  # how many of the events were recorded before
     damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
+    token: str = ""  # names the commit to a causal read; empty where every read sees it
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -50,7 +54,8 @@ class Loaded(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which heads, in which order. Newest first unless `reverse` is False.
 
-    `deleted` asks for tombstones instead of living sessions, in the order of their keys.
+    `deleted` asks for tombstones instead of living sessions, in the order of their keys. Without an
+    app, reserved apps (`$…`) are left out unless `reserved` is True.
     """
 
     app: str | None = None
@@ -59,9 +64,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "created"
     reverse: bool = True
     created_after_us: int | None = None
+    created_before_us: int | None = None
     updated_after_us: int | None = None
     schema_version: str | None = None
+    prefix: str = ""  # of the id, in order "key" of one user
     deleted: bool = False
+    reserved: bool = False
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -85,6 +93,16 @@ class Erasure(msgspec.Struct, frozen=True):
     version: int
     link: bytes
     erased_us: int
+    forks_kept: int = 0  # forks that keep the state they began on
+
+
+class Erasures(msgspec.Struct, frozen=True):
+    """The certificate of a forgotten user."""
+
+    user: Erasure  # of the user as a whole: `version` counts the sessions, `link` covers them
+    sessions: tuple[Erasure, ...]
+    names: int  # user: names of which every version was removed
+    forks: tuple[Key, ...]  # of other users: they keep the state they began on
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -166,6 +184,17 @@ class Store(Protocol):
 
         A `classless` commit changes no field of a session that has a schema version: SessionTyped.
 
+        Events are dated and linked by the planner, with the store's clock. A draft with an
+        `origin` is adopted: it gets the seq, time, salt and link that another store gave it, or is
+        refused with SessionConflict if the link that follows here is another. It writes no app: or
+        user: name. Adopting begins a session if its first event is there.
+
+        `uid` names the session that is meant; if its key belongs to another by now, SessionDeleted.
+        `reuse` creates a session also under the key of a deleted one. `base` begins a log on a
+        state of its parent, which has to be there (SessionNotFound) unless the log is adopted.
+        `pin` keeps a snapshot of the version that the commit leaves; `release` ends a lease with
+        it (SessionFenced if it is not held). Both are in the same transaction.
+
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
         SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, ScopeFull when it
         would leave an app or a user with more app: or user: names than there may be, or
@@ -174,7 +203,13 @@ class Store(Protocol):
         ...
 
     async def load(
-        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
     ) -> Loaded:
         """The session and its last `tail` events (at or after `since_us`), from one instant.
 
@@ -182,8 +217,23 @@ class Store(Protocol):
         Without `scopes` it brings no app: or user: names. With them all come in one query, and the
         value of a name is unpacked when it is read. One round trip, and a cost that does not grow
         with the log. An unreadable event does not make the session unreadable: it is returned with
-        `damage` set and named in `damaged`.
+        `damage` set and named in `damaged`. `at_least` is the token of a commit that the reading
+        must see; a store that cannot yet raises StoreBusy.
         Raises SessionNotFound, SessionDeleted, SessionErased.
+        """
+        ...
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        """Many sessions as `load` gives each, with their scopes; None where there is none now."""
+        ...
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        """The session's own fields, their versions and its head as they were after event `seq`.
+
+        The lease of the head is not that of then. The cost does not grow with the log, only with
+        the state and what was recorded since the snapshot before. Raises as load does,
+        SessionCorrupt if an event up to there cannot be read, and InvalidInput if there is no
+        such event.
         """
         ...
 
@@ -202,14 +252,25 @@ class Store(Protocol):
         ending in `.*` stands for its family. A page ends early, after one event or more, once
         their encoded bodies reach about READ_PAGE_BYTES_MAX: a short page says nothing, only an
         empty one is the end. Raises as load does.
+
+        A log that begins on a state is read through to its parent's: seqs stay dense. If the parent
+        was erased, what is below the floor reads as `removed`.
+        """
+        ...
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        """The events that the session recorded under these ids, in the order of the ids.
+
+        Ids that it does not have are left out. Only its own events, none of its parent. Raises as
+        load does.
         """
         ...
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         """At most `limit` inputs that no later event has processed, the oldest first.
 
-        From one instant. A page ends early as that of `read` does. Its cost grows with what was
-        recorded since the oldest of them, not with the log before it. Raises as load does.
+        From one instant. A page ends early as that of `read` does. Its cost grows with what is
+        pending, not with the log. Raises as load does.
         """
         ...
 
@@ -219,7 +280,8 @@ class Store(Protocol):
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
         Order "created" is for everything, an app, a user, and labels; order "updated" for an app
-        or a user. created_after, updated_after and schema_version go with each. The one by which
+        or a user; order "key" for an app or a user, with a prefix of the id for a user.
+        created_after, created_before, updated_after and schema_version go with each. The one by which
         the order goes bounds the range that is read; the others are applied to what is met in it,
         at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it is with
         `deleted`. Paging through order "created" meets every session that exists throughout exactly
@@ -232,19 +294,35 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, key: Key) -> bool:
+    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
         """Remove the session's log, leaving a tombstone. False if there was nothing to delete.
 
         Durable when it returns, and atomic: a racing commit is recorded before or is refused.
-        What it wrote to app: and user: stays.
+        What it wrote to app: and user: stays. So do its events up to the highest floor of living
+        forks, for them to read.
         """
         ...
 
-    async def erase(self, key: Key) -> Erasure | None:
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        """The living sessions whose logs begin on a state of this one, the oldest first."""
+        ...
+
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         """Forget the session: its log, its key and its labels leave the store.
 
-        A deleted session can still be erased; an erased one gives its certificate again; None
-        if there never was one. What it wrote to app: and user: stays.
+        A deleted session can still be erased, and all that were deleted under this key are; an
+        erased one gives its certificate again; None if there never was one. What it wrote to app:
+        and user: stays. If it has forks: SessionHasForks; or they are erased too, with their
+        own; or they keep the state they began on, and read what is below it as removed.
+        """
+        ...
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        """Forget a user of an app: all sessions, deleted ones too, and every version of user: names.
+
+        All or nothing as far as readers can see; the bytes leave the files before it returns. Forks
+        of other users keep the state they began on. Documents that belong to the user
+        (`limpet.model.keys.owner_of`) are erased with it. Repeating it is harmless.
         """
         ...
 
@@ -299,6 +377,28 @@ class Feed(Protocol):
         So does nothing that the feed has handed out; what was recorded while an older transaction
         was open, and is therefore not handed out yet, may. The cost does not grow with the log.
         """
+        ...
+
+
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An event with what the chain needs of it, to be adopted elsewhere."""
+
+    event: Event
+    raw: bytes | None  # the encoded body, opened; None if it cannot be read or was removed
+    salt: bytes
+    digest: bytes
+
+
+@runtime_checkable
+class Records(Protocol):
+    """The ability to read a log just as it was recorded."""
+
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+        """At most `limit` own events beyond seq `after`, ascending; bounded as `Store.read` is."""
+        ...
+
+    async def base(self, key: Key) -> Base | None:
+        """The state that the session's log begins on, if it is not nothing. Raises SessionCorrupt."""
         ...
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from limpet import errors
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.inputs import processed
 from limpet.model.fold import Fold
 from limpet.model.keys import Key

@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr
 
 from limpet.model.chain import genesis
 from limpet.model.due import first_us
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, Recorded, ScopeKey
 from limpet.model.head import Head, blank

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.store.cache import Cache
 from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane

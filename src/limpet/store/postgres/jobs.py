@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.fold import ScopeKey
 from limpet.model.keys import Key
 from limpet.model.ops import scope_of

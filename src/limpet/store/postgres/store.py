@@ -14,7 +14,8 @@ from typing import Any, Final
 import asyncpg
 
 from limpet.errors import PositionUnknown, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.events import Commit, Event
+from limpet.model.commit import Commit
+from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import READ_PAGE_BYTES_MAX

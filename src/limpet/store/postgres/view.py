@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.events import Commit, Event
+from limpet.model.commit import Commit
+from limpet.model.events import Event
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, ScopeKey, ScopeValue
 from limpet.model.keys import Key

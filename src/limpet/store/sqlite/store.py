@@ -25,7 +25,8 @@ from limpet.errors import (
     StoreForked,
     StoreReadOnly,
 )
-from limpet.model.events import Commit, Event
+from limpet.model.commit import Commit
+from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store.cache import Live

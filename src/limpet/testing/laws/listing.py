@@ -9,7 +9,7 @@ import pytest
 
 from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model import limits
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.creation import created
 from limpet.model.head import Head
 from limpet.model.values import FrozenDict
