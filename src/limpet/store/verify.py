@@ -116,11 +116,10 @@ def _event_problems(
         yield "has a body that its digest does not match"
     if event.at_us < before.updated_us:
         yield "was recorded before the event it follows"
-    names = (event.id, event.type, event.actor, event.cause)
+    names = (event.id, event.type, event.actor, event.cause, event.invocation_id)
     by_type = is_input(event.type)
     marked = event.processed is not None and not by_type
-    names += (event.invocation_id, event.correlation_id, event.wake_id)
-    header = chain.header_digest(names, marked=marked)
+    header = chain.header_digest((*names, event.correlation_id, event.wake_id), marked=marked)
     if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
         yield "breaks the chain"
     if by_type and event.processed is None:
