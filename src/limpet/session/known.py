@@ -178,9 +178,7 @@ class Known:
         done = set(seqs)
         for place, event in enumerate(self.events):
             if event.seq in done:
-                self.events[place] = structs.replace(
-                    event, processed=by.seq, processed_us=by.at_us
-                )
+                self.events[place] = structs.replace(event, processed=by.seq, processed_us=by.at_us)
 
 
 def changes_fields(draft: Prepared) -> bool:
