@@ -17,6 +17,7 @@ from limpet.errors import (
     InvalidInput,
     LimpetError,
     PositionUnknown,
+    SessionCorrupt,
     SessionDeleted,
     SessionErased,
     SessionHasForks,
@@ -174,6 +175,8 @@ class MemoryStore:
         kept = self._living(key)
         if not kept.has(seq):
             raise InvalidInput(f"session {key} has no event {seq}")
+        if kept.event(seq).removed:
+            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)
 
     async def read(
@@ -271,15 +274,15 @@ class MemoryStore:
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         self._check_open()
-        logs = [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
-        children = self._forks(logs)
+        forked = [fork.fold.head.key for fork in self._forks(self._ends(key))]
+        children = [fork for fork in forked if fork != key]
         if children and forks == "refuse":
-            raise SessionHasForks(key, tuple([fork.fold.head.key for fork in children]))
+            raise SessionHasForks(key, tuple(children))
         if forks == "erase":
-            for fork in children:
-                await self.erase(fork.fold.head.key, forks="erase")
-        if logs:
-            self._forget(key, logs, 0 if forks == "erase" else len(children))
+            for each in self._descent(key):
+                self._forget(each, 0)
+        else:
+            self._forget(key, len(children))
         return self._erased.get(_hash(key))
 
     async def erase_user(self, app: str, user: str) -> Erasures:
@@ -291,7 +294,7 @@ class MemoryStore:
             for key in dict.fromkeys(everything)
             if (key.app, key.user) == (app, user) or (is_reserved(key.app) and key.user == owner)
         ]
-        logs = [log for k in mine for log in [*self._deleted.get(k, []), self._kept.get(k)] if log]
+        logs = [log for k in mine for log in self._ends(k)]
         left = [f.fold.head.key for f in self._forks(logs) if f.fold.head.key not in mine]
         certificates = [await self.erase(key, forks="keep") for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
@@ -396,10 +399,36 @@ class MemoryStore:
         if parent is not None:
             parent.forks.append(self._kept[key])
 
-    def _forks(self, logs: Sequence[Log]) -> list[Log]:
-        return [f for log in logs for f in log.forks if self._kept.get(f.fold.head.key) is f]
+    def _ends(self, key: Key) -> list[Log]:
+        """Every session that has this key, the living one last."""
+        return [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
 
-    def _forget(self, key: Key, logs: Sequence[Log], forks_kept: int) -> None:
+    def _forks(self, logs: Sequence[Log]) -> list[Log]:
+        """The living ones, the oldest first; where one was deleted, its own in its place."""
+        found: list[Log] = []
+        for log in logs:
+            below: list[Log] = []
+            for fork in log.forks:
+                key = fork.fold.head.key
+                if self._kept.get(key) is fork:
+                    below.append(fork)
+                elif fork in self._deleted.get(key, []):
+                    below += self._forks([fork])
+            found += sorted(below, key=lambda fork: (fork.fold.head.created_us, fork.row))
+        return found
+
+    def _descent(self, key: Key) -> list[Key]:
+        """The key, and those of all forks of what has it, of their forks, and so on."""
+        found = [key]
+        for each in found:  # grows as it is walked
+            forks = [fork.fold.head.key for fork in self._forks(self._ends(each))]
+            found += [of for of in dict.fromkeys(forks) if of not in found]
+        return found
+
+    def _forget(self, key: Key, forks_kept: int) -> None:
+        logs = self._ends(key)
+        if not logs:
+            return
         self._kept.pop(key, None)
         self._deleted.pop(key, None)
         for log in logs:
