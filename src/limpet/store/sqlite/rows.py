@@ -108,6 +108,8 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
     try:
         id = unpack_id(id)
         cause, inv, corr, wake = [x and unpack_id(x) for x in names]
+        if removed and body != b"":
+            raise Damaged("is marked as removed and has a body")
         if not removed:
             raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)[1]
             size = len(raw)
@@ -132,7 +134,7 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
         done_us,
         link,
         damage=damage,
-        removed=removed,
+        removed=removed and damage is None,
     )
     return event, size
 
