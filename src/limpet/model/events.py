@@ -92,6 +92,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     # This write returned the event that was recorded earlier under the draft's id. It describes the
     # answer, not the event: it is not stored, readers never see it, and equality ignores it.
     repeated: bool = False
+    attempt: int = 0  # of a partial: which attempt to make the final event it belongs to, from 1
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Event) and self.repeated != other.repeated:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import TypeAlias
+from weakref import WeakSet
 
 import msgspec
 
@@ -34,6 +35,7 @@ from limpet.model.values import FrozenDict, encode
 from limpet.store import cursor as cursors
 from limpet.store.clock import Clock
 from limpet.store.leases import span_us
+from limpet.store.live import MemoryChannel
 from limpet.store.pages import Room, bare, newest, page, walk
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
@@ -47,6 +49,7 @@ from limpet.store.protocol import (
     Progress,
     Query,
     Report,
+    Touched,
     scope_fields,
 )
 from limpet.store.room import DELETED, Sizes
@@ -89,6 +92,8 @@ class MemoryStore:
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0
         self._feed: list[tuple[Key, int]] = []
+        self._ends: WeakSet[MemoryChannel] = WeakSet()  # of the live channel
+        self._ended = 0  # how often a session was deleted or erased
         self._open = True
 
     # the planner's view
@@ -246,15 +251,33 @@ class MemoryStore:
                     break
         return tuple(found), cursors.write_position(place)
 
+    async def touched(self, after: str) -> Touched:
+        self._check_open()
+        start = cursors.read_position(after, 1)[0]
+        if start > len(self._feed):
+            raise PositionUnknown(after)
+        found: dict[Key, int] = {}
+        for of, seq in self._feed[start:]:
+            if of in self._kept:
+                found[of] = max(seq, found.get(of, 0))
+        end = cursors.write_position(len(self._feed))
+        return Touched(found, end, more=False, whole=True, ended=str(self._ended))
+
     async def position(self) -> str:
         self._check_open()
         return cursors.write_position(len(self._feed))
 
+    def channel(self) -> MemoryChannel:
+        return MemoryChannel(self._ends)
+
     async def delete(self, key: Key) -> bool:
         self._check_open()
         kept = self._kept.pop(key, None)
+        for end in self._ends:
+            end.forget(key)
         if kept is not None:
             self._deleted[key] = buried(kept.fold.head, self._clock())
+            self._ended += 1
         return kept is not None
 
     async def erase(self, key: Key) -> Erasure | None:
@@ -263,6 +286,7 @@ class MemoryStore:
         if head is not None:
             mark = _hash(key)
             self._erased[mark] = Erasure(mark, head.version, head.link, self._clock())
+            self._ended += 1
         return self._erased.get(_hash(key))
 
     async def examine(self) -> tuple[Check, ...]:

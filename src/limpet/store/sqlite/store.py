@@ -43,8 +43,9 @@ from limpet.store.protocol import (
     Query,
     Report,
     Seal,
+    Touched,
 )
-from limpet.store.sqlite import doctor, erasure, feed
+from limpet.store.sqlite import doctor, erasure, feed, live
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
@@ -111,14 +112,21 @@ class SQLiteStore:
         return self._write().submit(Job(commits))
 
     async def delete(self, key: Key) -> bool:
-        return await self._run(lambda writes: erasure.delete(writes, key, self._clock()))
+        deleted = await self._run(lambda writes: erasure.delete(writes, key, self._clock()))
+        await self._forget_partials(key)
+        return deleted
 
     async def erase(self, key: Key) -> Erasure | None:
         found = await self._run(lambda writes: erasure.erase(writes, key, self._clock()))
+        await self._forget_partials(key)
         # Also when it was erased before: that process may have died before it was finished.
         if found is not None and await self._run(erasure.is_unfinished):
             await self._overwrite()
         return found
+
+    async def _forget_partials(self, key: Key) -> None:
+        if live.live_path(self._database.path).exists():
+            await in_thread(lambda: live.forget(self._database.path, key))
 
     async def _overwrite(self) -> None:
         """Let nothing of what was erased be left in the files. Others write between the steps."""
@@ -183,11 +191,17 @@ class SQLiteStore:
                 return reading.result()
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
+    async def touched(self, after: str) -> Touched:
+        return self._read(lambda: feed.touched(self._reader, after))
+
     async def position(self) -> str:
         return self._read(lambda: feed.position(self._reader.conn))
 
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
+
+    def channel(self) -> live.FileChannel:
+        return live.FileChannel(self._database.path, self._codec, looking=self._database.looking)
 
     # --- the whole file ------------------------------------------------------------------------
 
