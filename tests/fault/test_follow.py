@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from limpet import Limpet, StoreFailed
+from limpet import Limpet, PositionUnknown, StoreFailed
+from limpet.store.protocol import Touched
 from limpet.store.sqlite.store import SQLiteStore
 
 DEADLINE_SECONDS = 8
@@ -46,3 +47,36 @@ async def test_a_pulse_that_fails_for_a_moment_loses_no_event(tmp_path: Path) ->
             return seen
 
         assert await asyncio.wait_for(follow(), DEADLINE_SECONDS) == [1, 2, 3, 4]
+
+
+class Restored(SQLiteStore):
+    """A store whose positions are unknown to it now and then, as if put back to an earlier time."""
+
+    looks = 0
+
+    async def touched(self, after: str) -> Touched:
+        self.looks += 1
+        if self.looks % 3 == 0:
+            raise PositionUnknown(after)
+        return await super().touched(after)
+
+
+async def test_a_feed_position_that_is_lost_loses_no_event(tmp_path: Path) -> None:
+    """The reader begins again at the end of the feed, and every follower looks for itself."""
+    path = tmp_path / "a.db"
+    store: Any = await Restored.open(path)
+    async with (
+        Limpet("sqlite:///a", store=store) as lp,
+        Limpet("sqlite:///a", store=await SQLiteStore.open(path)) as elsewhere,
+    ):
+        session = await lp.create("a", "b", id="c")
+        theirs = elsewhere.session(session.key, actor="test:elsewhere")
+        seen: list[int] = []
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            async for event in session.follow():
+                seen.append(event.seq)
+                if event.seq == 30:
+                    break
+                await theirs.append("x.y")
+        assert seen == list(range(1, 31))
+        assert store.looks > 3

@@ -230,7 +230,7 @@ async def test_no_more_connections_are_taken_than_were_given(
         for seq in range(2, 32):
             assert (await anext(watcher)).event.seq == seq
         (found,) = [c for c in (await lp.doctor()).checks if c.name == "connections"]
-        assert "up to 5" in found.found
+        assert "up to 6" in found.found
 
 
 async def test_a_server_that_is_too_old_is_refused(

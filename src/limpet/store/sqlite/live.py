@@ -15,8 +15,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,7 +164,7 @@ class _LiveFile:
                 self._add(conn, rows)
 
     def _add(self, conn: apsw.Connection, rows: Sequence[tuple[object, ...]]) -> None:
-        with conn:
+        with _writing(conn):
             conn.executemany(SQL["live_add"], rows)
             conn.execute(SQL["live_trim"], (ROWS_MAX,))
 
@@ -217,7 +217,7 @@ class _LiveFile:
         if self._looking:
             return
         now_us = _now_us()
-        with conn:
+        with _writing(conn):
             conn.execute(SQL["live_enter"], (self.me, now_us + int(FRESH_SECONDS * 1e6)))
             conn.execute(SQL["live_stale"], (now_us - int(FRESH_SECONDS * 1e6),))
             conn.execute(SQL["live_lapsed"], (now_us,))
@@ -250,6 +250,19 @@ class _LiveFile:
             self._forget()
             with suppress(OSError):
                 self._path.unlink()
+
+
+@contextmanager
+def _writing(conn: apsw.Connection) -> Iterator[None]:
+    """All or nothing: readers never see a part, and a killed writer leaves none."""
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
 
 
 def _connect(path: Path, *, looking: bool = False) -> apsw.Connection:
