@@ -21,6 +21,8 @@ from limpet.store.logs import error_name
 from limpet.store.protocol import Feed, Hints, Store
 
 POLL_SECONDS: Final = 0.005
+POLL_SECONDS_LIVELY: Final = 0.002  # for a while after partials came from another process
+_LIVELY_SECONDS: Final = 1.0
 # The least time between two calls for everybody to look, while it cannot be known who has to.
 _RING_SECONDS: Final = 0.25
 
@@ -36,8 +38,11 @@ class Listening(Protocol):
         """Any session may have changed: everybody has to look."""
         ...
 
-    def tick(self) -> None:
-        """Called before every dispatch, and every few milliseconds in any case."""
+    def tick(self) -> bool:
+        """Called before every dispatch, and every few milliseconds in any case.
+
+        Whether partials came from another process.
+        """
         ...
 
 
@@ -50,6 +55,7 @@ class FeedReader:
         self._position: str | None = None
         self._ended: str | None = None
         self._rung_at = float("-inf")
+        self._lively_until = float("-inf")
         self._bell = asyncio.Event()
         self._started = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -85,6 +91,7 @@ class FeedReader:
         lost = False
         while True:
             self._bell.clear()
+            self._tick()
             try:
                 now = self._store.pulse()
                 if now != pulse:
@@ -100,7 +107,6 @@ class FeedReader:
                 lost = True
                 self._ring_seldom()
             self._started.set()
-            self._listening.tick()
             await self._nap()
 
     async def _look(self) -> None:
@@ -119,7 +125,7 @@ class FeedReader:
                 self._position = None
                 raise
             self._position = found.position
-            self._listening.tick()
+            self._tick()  # partials that were sent before these events come before them
             self._listening.found(found.sessions)
             ended, self._ended = self._ended, found.ended
             if began or ended != found.ended:
@@ -130,6 +136,10 @@ class FeedReader:
             if more:
                 await asyncio.sleep(0)  # a store may answer without a pause: let others run
 
+    def _tick(self) -> None:
+        if self._listening.tick():
+            self._lively_until = time.monotonic() + _LIVELY_SECONDS
+
     def _ring_seldom(self) -> None:
         now = time.monotonic()
         if now - self._rung_at >= _RING_SECONDS:
@@ -137,7 +147,9 @@ class FeedReader:
             self._listening.ring()
 
     async def _nap(self) -> None:
-        timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._bell.set)
+        lively = time.monotonic() < self._lively_until
+        seconds = POLL_SECONDS_LIVELY if lively else POLL_SECONDS
+        timer = asyncio.get_running_loop().call_later(seconds, self._bell.set)
         try:
             await self._bell.wait()
         finally:

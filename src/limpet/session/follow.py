@@ -10,11 +10,12 @@ log, in this process and through the store's live channel, and keep their place 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
-from limpet.errors import FollowerBehind, StoreClosed
+from limpet.errors import FollowerBehind, LimpetError, StoreClosed
 from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.limits import PARTIALS_WAITING_MAX
@@ -28,6 +29,7 @@ _PAGE: Final = 100
 # Reads of sessions that begin in one turn of the event loop. A store may answer without a pause,
 # and a thousand followers that wake up at once must not keep the loop from everything else.
 _READS_PER_TURN: Final = 8
+_RINGS_PER_TURN: Final = 128
 
 
 class Hub:
@@ -38,7 +40,7 @@ class Hub:
         self._topics: dict[Key, Topic] = {}
         self._warm: list[Topic] = []  # with a page that was read since the last tick
         self._watchers: dict[asyncio.Event, tuple[str | None, Key | None]] = {}
-        self._reads: set[asyncio.Task[tuple[Event, ...]]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()  # that read
         self._pace = asyncio.Semaphore(_READS_PER_TURN)
         self._reader = FeedReader(store, self)
         self._live = LiveEnd(store, self._reader.wake)
@@ -58,7 +60,7 @@ class Hub:
             self._ring_watchers((key,))
         topic = self._topics.get(key)
         if topic is not None:
-            topic.touch(version)
+            self._touch(topic, version)
 
     def publish(self, key: Key, partial: Event, version: int, uid: str | None = None) -> None:
         """Hand a partial event to those who follow now, after what was recorded before it.
@@ -69,7 +71,7 @@ class Hub:
         if topic is not None:
             known = topic.version
             mark = max(known, version) if known != UNKNOWN else version or UNKNOWN
-            topic.publish(mark, partial)
+            self._offer(topic, mark, partial)
         self._live.publish(key, uid, version, partial)
 
     # --- what the feed reader finds --------------------------------------------------------------
@@ -81,22 +83,29 @@ class Hub:
         for key in sessions.keys() & self._topics.keys():
             topic = self._topics[key]
             if topic.version == UNKNOWN or sessions[key] > topic.version:
-                topic.touch(sessions[key])
+                self._touch(topic, sessions[key])
 
     def ring(self) -> None:
         """Have everybody look: something may have changed."""
-        for topic in self._topics.values():
-            topic.ring()
+        topics = tuple(self._topics.values())
+        for topic in topics:
+            topic.changed()
+        _ring(deque([each for topic in topics for each in topic.followers]))
         for bell in self._watchers:
             bell.set()
 
-    def tick(self) -> None:
-        """Deliver partials of other processes; forget pages that everybody had time to take."""
-        for partial in self._live.received(self._topics.__contains__):
-            self._topics[partial.key].publish(partial.mark, partial.event)
+    def tick(self) -> bool:
+        """Deliver partials of other processes; forget pages that everybody had time to take.
+
+        Whether partials came: then more may follow soon.
+        """
+        partials = self._live.received(self._topics.__contains__)
+        for partial in partials:
+            self._offer(self._topics[partial.key], partial.mark, partial.event)
         for topic in self._warm:
             topic.drop_page()
         self._warm.clear()
+        return bool(partials)
 
     # --- followers and watchers ------------------------------------------------------------------
 
@@ -134,11 +143,11 @@ class Hub:
                     position = event.seq
                     if wanted(event.type, types):
                         yield event
-                if page:  # a page may be short, and more follow
+                if page and not topic.is_end(position, generation):  # a page may be short
                     await asyncio.sleep(0)  # nothing of it may have been wanted: let others run
                     continue
                 caught_up = generation
-                topic.read_to(position)
+                topic.read_to(position, generation)
                 while (partial := topic.due(follower, position, all_read=True)) is not None:
                     yield partial
                 await follower.bell.wait()
@@ -164,19 +173,48 @@ class Hub:
         self._open = False
         self.ring()
         ending = self._reader.stop()
-        for read in self._reads:
-            read.cancel()
-        waited = [*self._reads, *([] if ending is None else [ending])]
+        for task in self._tasks:
+            task.cancel()
+        waited = [*self._tasks, *([] if ending is None else [ending])]
         await asyncio.gather(*waited, return_exceptions=True)
         await self._live.close()
 
     # --- private ---------------------------------------------------------------------------------
 
+    def _touch(self, topic: Topic, version: int) -> None:
+        """Have followers of a session look: one by one, or at a page that is read for all."""
+        before = topic.version
+        if version:
+            topic.reached(version)
+        else:
+            topic.changed()
+        if version and before != UNKNOWN and len(topic.followers) > 1:
+            self._keep(asyncio.ensure_future(self._read_for_all(topic, before)))
+        else:
+            _ring(deque(topic.followers))
+
+    async def _read_for_all(self, topic: Topic, position: int) -> None:
+        """Read what most followers wait for, and ring then. If it fails, each finds out itself."""
+        try:
+            with suppress(LimpetError, MemoryError):
+                await self._shared(topic, position)
+        finally:
+            _ring(deque(topic.followers))
+
+    def _offer(self, topic: Topic, mark: int, partial: Event) -> None:
+        """Queue a partial. Its publisher may know of events that were not noticed here yet."""
+        if mark != UNKNOWN and (mark > topic.version or topic.version == UNKNOWN):
+            self._touch(topic, mark)
+        topic.publish(mark, partial)
+
     async def _read(self, topic: Topic, position: int) -> tuple[Event, ...]:
-        """Events beyond a position, read by this follower or just now by another."""
-        kept = topic.kept(position)
-        if kept:
-            return kept
+        """Events beyond a position, read by this follower or just now for another."""
+        if len(topic.followers) == 1:
+            return await self._page(topic, position)
+        return topic.kept(position) or await self._shared(topic, position)
+
+    async def _shared(self, topic: Topic, position: int) -> tuple[Event, ...]:
+        """A page for every follower that asks for it while it is read."""
         asked, task = (position, topic.generation), topic.reading
         if task is not None and topic.asked == asked:
             await asyncio.wait([task])
@@ -184,8 +222,7 @@ class Hub:
                 return task.result()
         task = asyncio.ensure_future(self._page(topic, position))
         topic.reading, topic.asked = task, asked
-        self._reads.add(task)
-        task.add_done_callback(self._read_ended)
+        self._keep(task)
         try:
             await asyncio.wait([task])  # if this follower is cancelled it goes on: others wait too
         finally:
@@ -195,10 +232,15 @@ class Hub:
             self.check_open()
         return task.result()
 
-    def _read_ended(self, task: asyncio.Task[tuple[Event, ...]]) -> None:
-        self._reads.discard(task)
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        """Hold on to a task until it ends; its follower may be gone by then."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # its follower may be gone, and then nobody else asks
+            task.exception()  # nobody else may ask
 
     async def _page(self, topic: Topic, position: int) -> tuple[Event, ...]:
         async with self._pace:
@@ -243,3 +285,11 @@ class Hub:
         """Nobody looks any more: no need to ask the store."""
         if not self._topics and not self._watchers:
             self._reader.stop()
+
+
+def _ring(followers: deque[Follower]) -> None:
+    """Ring for some now and for the others in the next turns of the event loop."""
+    for _ in range(min(len(followers), _RINGS_PER_TURN)):
+        followers.popleft().bell.set()
+    if followers:
+        asyncio.get_running_loop().call_soon(_ring, followers)

@@ -61,12 +61,9 @@ class LiveEnd:
     async def _send(self) -> None:
         assert self._channel is not None
         while self.waiting:
-            if await self._channel.wanted():
-                taken = [self.waiting.popleft() for _ in range(len(self.waiting))]
-                found = [await self._addressed(*each) for each in taken]
-                await self._channel.publish([each for each in found if each is not None])
-            else:
-                self.waiting.clear()
+            taken = [self.waiting.popleft() for _ in range(len(self.waiting))]
+            found = [await self._addressed(*each) for each in taken]
+            await self._channel.publish([each for each in found if each is not None])
             await asyncio.sleep(GATHER_SECONDS)
 
     async def _addressed(

@@ -60,23 +60,26 @@ class Topic:
         self._newest = 0
         self._attempts: dict[str, int] = {}  # the last attempt of each final event's id
 
-    def touch(self, version: int) -> None:
-        """The session reached a version, or with 0 may have ended: all followers look."""
-        if version and (version > self.version or self.version == UNKNOWN):
-            self.version = version
-        self.ring()
-
-    def ring(self) -> None:
-        """All followers read on. What was read before counts no more: the session may be gone."""
+    def reached(self, version: int) -> None:
+        """The session is at this version, or beyond it. Its followers are to be rung."""
         self.generation += 1
-        self._page = ()
-        for follower in self.followers:
-            follower.bell.set()
+        if self.version != UNKNOWN:  # else what came before it may not be known either
+            self.version = max(self.version, version)
 
-    def read_to(self, position: int) -> None:
-        """A follower has read everything up to here and found no more."""
-        if self.version == UNKNOWN:
+    def changed(self) -> None:
+        """Anything may have happened to the session. Its followers are to be rung."""
+        self.generation += 1
+        self.version = UNKNOWN
+        self._page = ()
+
+    def read_to(self, position: int, generation: int) -> None:
+        """A follower read everything up to here in this generation, and found no more."""
+        if self.version == UNKNOWN and generation == self.generation:
             self.version = position
+
+    def is_end(self, position: int, generation: int) -> bool:
+        """Whether a follower that read on in this generation has everything that is known of."""
+        return position == self.version and generation == self.generation
 
     # --- pages that followers share --------------------------------------------------------------
 
@@ -109,8 +112,6 @@ class Topic:
 
         One of an earlier attempt than the last is dropped: its publisher was replaced.
         """
-        if mark != UNKNOWN and (mark > self.version or self.version == UNKNOWN):
-            self.touch(mark)
         if partial.attempt < self._attempts.get(partial.id, 0):
             return
         self._attempts[partial.id] = partial.attempt

@@ -127,9 +127,6 @@ class MemoryChannel:
         self._inbox: deque[Partial] = deque(maxlen=PARTIALS_WAITING_MAX)
         self._heard: Callable[[], None] = lambda: None
 
-    async def wanted(self) -> bool:
-        return any(end is not self for end in self._ends)
-
     async def publish(self, partials: Sequence[Partial]) -> None:
         codec = Codec()
         fitting = unpack_all(codec, pack_all(codec, partials))  # as the others receive them

@@ -343,14 +343,11 @@ class Channel(Protocol):
     """One end of the live channel. Lossy by definition: any partial may be lost, and no caller
     waits for one. Nothing here raises a StoreError."""
 
-    async def wanted(self) -> bool:
-        """Whether another end may be subscribed. A hint, so that nothing is prepared in vain."""
-        ...
-
     async def publish(self, partials: Sequence[Partial]) -> None:
         """Hand them to the other ends that are subscribed, in this order; never to this one.
 
-        One that is larger than PARTIAL_BYTES_MAX, encoded, is dropped.
+        If there are none it costs next to nothing. One that is larger than PARTIAL_BYTES_MAX,
+        encoded, is dropped.
         """
         ...
 

@@ -57,9 +57,6 @@ class ServerChannel:
         self._pieces = Pieces()
         self._keeping: asyncio.Task[None] | None = None
 
-    async def wanted(self) -> bool:
-        return True  # the statement that sends finds out, in the same round trip
-
     async def publish(self, partials: Sequence[Partial]) -> None:
         for message in _messages(pack_all(self._codec, partials)):
             self._number += 1

@@ -78,11 +78,9 @@ class FileChannel:
         self._version: int | None = None  # of the file, when everything in it was read
         self._keeping: asyncio.Task[None] | None = None
 
-    async def wanted(self) -> bool:
-        return self._path.exists() and await in_thread(self._file.has_others)
-
     async def publish(self, partials: Sequence[Partial]) -> None:
-        await in_thread(lambda: self._file.add(pack_all(self._codec, partials)))
+        if self._path.exists():
+            await in_thread(lambda: self._file.add(lambda: pack_all(self._codec, partials)))
 
     async def subscribe(self, heard: Callable[[], None]) -> None:
         self._take(await in_thread(self._file.enter))
@@ -142,26 +140,21 @@ class _LiveFile:
         self._conn: apsw.Connection | None = None
         self._inode: tuple[int, int] | None = None
 
-    def has_others(self) -> bool:
-        """Whether somebody else is subscribed."""
+    def add(self, packed: Callable[[], Sequence[Packed]]) -> None:
+        """Write partials if somebody else is subscribed; the oldest make room for them."""
         with self._lock, suppress(*_FAILURES):
             conn = self._opened()
-            if conn is not None:
-                return bool(conn.execute(SQL["live_others"], (self.me, _now_us())).get)
-        return False
-
-    def add(self, partials: Sequence[Packed]) -> None:
-        """Write partials, the oldest of the ring making room for them."""
-        with self._lock, suppress(*_FAILURES):
-            conn = self._opened()
-            if conn is None or self._looking or not partials:
+            if conn is None or self._looking or not self._has_others(conn):
                 return
-            rows = [(_now_us(), self.me, *partial) for partial in partials]
+            rows = [(_now_us(), self.me, *partial) for partial in packed()]
             try:
                 self._add(conn, rows)
             except apsw.FullError:
                 conn.execute(SQL["live_clear"])
                 self._add(conn, rows)
+
+    def _has_others(self, conn: apsw.Connection) -> bool:
+        return bool(conn.execute(SQL["live_others"], (self.me, _now_us())).get)
 
     def _add(self, conn: apsw.Connection, rows: Sequence[tuple[object, ...]]) -> None:
         with _writing(conn):
@@ -206,7 +199,7 @@ class _LiveFile:
             conn = self._opened()
             if conn is not None and not self._looking:
                 conn.execute(SQL["live_leave"], (self.me,))
-                if not conn.execute(SQL["live_others"], (self.me, _now_us())).get:
+                if not self._has_others(conn):
                     conn.execute(SQL["live_clear"])
 
     def close(self) -> None:
