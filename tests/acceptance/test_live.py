@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -11,17 +12,21 @@ from typing import Any
 import apsw
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 import limpet
 from limpet import Draft, Event, InvalidInput, Limpet, Session, errors
+from limpet.model.values import freeze
 from limpet.store import open as opening
 from limpet.store.memory import MemoryStore
 from limpet.store.open import sqlite_path
 from limpet.store.postgres import feed as postgres_feed
-from limpet.store.protocol import Touched
+from limpet.store.protocol import Partial, Touched
 from limpet.store.sqlite import live
 from limpet.store.sqlite.store import SQLiteStore
+from tests.support.heard import Heard
 from tests.support.processes import Child
+from tests.support.seal import FixedKeySeal
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 KEY = ("support", "ada", "one")
@@ -36,6 +41,14 @@ async def two(url: str) -> AsyncIterator[tuple[Limpet, Limpet]]:
         for lp in opened:
             await stack.enter_async_context(lp)
         yield opened[0], opened[1]
+
+
+@pytest.fixture
+async def heard(caplog: pytest.LogCaptureFixture) -> AsyncIterator[Heard]:
+    heard = Heard(caplog)
+    logging.getLogger("limpet").addHandler(heard)
+    yield heard
+    logging.getLogger("limpet").removeHandler(heard)
 
 
 async def take(following: AsyncIterator[Event], count: int) -> list[Event]:
@@ -160,8 +173,6 @@ async def test_a_handle_that_was_never_loaded_may_publish(two: tuple[Limpet, Lim
 
 async def test_partials_of_a_sealed_store_cross_and_are_sealed(tmp_path: Path) -> None:
     """The file between the processes holds no text."""
-    from tests.support.seal import FixedKeySeal
-
     path, seal = tmp_path / "a.db", FixedKeySeal()
     async with (
         limpet.open(f"sqlite:///{path}", seal=seal) as here,
@@ -338,11 +349,6 @@ async def test_a_ring_that_is_full_makes_room(file_url: str) -> None:
 
 
 def limpet_partial(s: Session, event: Event, text: str) -> Any:
-    from msgspec.structs import replace
-
-    from limpet.model.values import freeze
-    from limpet.store.protocol import Partial
-
     return Partial(s.key, s.head.uid, 1, replace(event, data=freeze({"text": text})))
 
 
@@ -387,6 +393,24 @@ async def test_a_copy_has_no_partials(file_url: str, tmp_path: Path) -> None:
         await here.backup(tmp_path / "copy.db")
     assert b"said and gone" not in (tmp_path / "copy.db").read_bytes()
     assert not (tmp_path / "copy.db-live").exists()
+
+
+async def test_what_fails_about_the_file_is_logged(file_url: str, heard: Heard) -> None:
+    """Once, by the type of the error; recorded events come all the same."""
+    path = live.live_path(sqlite_path(file_url))
+    async with limpet.open(file_url) as lp:
+        s = await lp.create(*KEY, actor="x")
+        path.mkdir()
+        following = await begun(lp)
+        assert heard.one("live channel not opened")["error"] == "CantOpenError"
+        await s.append("a.b")
+        assert told(await take(following, 1)) == [2]
+        await following.aclose()
+        path.rmdir()
+        path.write_bytes(b"not a database" * 4_096)
+        await lp.delete(s.key)
+        assert heard.one("live channel removed")["error"] == "NotADBError"
+    assert not path.exists()
 
 
 # --- one reader for all --------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from limpet.errors import LimpetError, PositionUnknown
+from limpet.errors import PositionUnknown
 from limpet.model.keys import Key
 from limpet.session.logs import SESSION
 from limpet.store.logs import error_name
@@ -85,14 +85,14 @@ class FeedReader:
         return task
 
     async def _run(self) -> None:
-        if isinstance(self._store, Hints):
-            await self._store.listen(self._bell.set)
         pulse: int | None = None
         lost = False
         while True:
             self._bell.clear()
             self._tick()
             try:
+                if pulse is None and isinstance(self._store, Hints):
+                    await self._store.listen(self._bell.set)
                 now = self._store.pulse()
                 if now != pulse:
                     await self._look()
@@ -100,7 +100,7 @@ class FeedReader:
                 if lost:
                     SESSION.info("feed reader regained")
                 lost = False
-            except (LimpetError, MemoryError) as error:
+            except Exception as error:  # whatever it is, followers must not wait in vain
                 pulse = None  # look again; meanwhile let each follower find out by itself
                 if not lost:
                     SESSION.warning("feed reader lost: error=%s", error_name(error))

@@ -39,6 +39,8 @@ class LiveEnd:
         self._followers = 0
         self._wants = self._listens = False  # to be subscribed; and is
         self._tending: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()  # it listens, or that takes long
+        self._ready.set()
         self._leaving: asyncio.TimerHandle | None = None
 
     # --- sending -------------------------------------------------------------------------------
@@ -106,8 +108,8 @@ class LiveEnd:
 
     async def subscribed(self) -> None:
         """Wait until partials of other processes come, if that does not take long."""
-        if self._tending is not None and not self._tending.done():
-            await asyncio.wait([self._tending], timeout=PATIENCE_SECONDS)
+        if not self._ready.is_set():  # one timer for all who wait
+            await self._ready.wait()
 
     def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
         """What has come from other processes for these sessions."""
@@ -119,7 +121,11 @@ class LiveEnd:
         self._wants = subscribed
         done = self._tending is None or self._tending.done()
         if done and self._listens != subscribed:
-            self._tending = asyncio.get_running_loop().create_task(self._tend())
+            loop = asyncio.get_running_loop()
+            self._ready.clear()
+            late = loop.call_later(PATIENCE_SECONDS, self._ready.set)
+            self._tending = loop.create_task(self._tend())
+            self._tending.add_done_callback(lambda _: (late.cancel(), self._ready.set()))
 
     async def _tend(self) -> None:
         """Subscribe, or not any more, until it is as is wanted now."""

@@ -102,7 +102,9 @@ class SyncSession(Generic[S_co]):
         types: Iterable[str] | None = None,
     ) -> tuple[Event, ...]: ...
     def pending(self, *, limit: int = 100) -> tuple[Event, ...]: ...
-    def follow(self, *, after: int = 0, types: Iterable[str] | None = None) -> Iterator[Event]: ...
+    def follow(
+        self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
+    ) -> Iterator[Event]: ...
     def append(
         self,
         type: str,
@@ -122,6 +124,7 @@ class SyncSession(Generic[S_co]):
         wake_id: str | None = None,
         expect: int | None = None,
         partial: bool = False,
+        attempt: int = 1,
     ) -> Event: ...
     def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None

@@ -63,6 +63,18 @@ def forget(path: Path, key: Key) -> None:
         live.unlink(missing_ok=True)
 
 
+def unreadable(live: Path) -> str | None:
+    """Why a file cannot be used as a live channel; None if it can."""
+    try:
+        conn = _connect(live, looking=True)
+    except apsw.BusyError:
+        return None
+    except _FAILURES as error:
+        return str(error)
+    close(conn)
+    return None
+
+
 class FileChannel:
     """One end of a database's live channel.
 
@@ -138,6 +150,7 @@ class _LiveFile:
         self.me = os.urandom(8)
         self._lock = threading.Lock()
         self._conn: apsw.Connection | None = None
+        self._failed = False  # and that was logged
         self._inode: tuple[int, int] | None = None
 
     def add(self, packed: Callable[[], Sequence[Packed]]) -> None:
@@ -171,10 +184,13 @@ class _LiveFile:
                 if conn is None:
                     return None
                 self._renew(conn)
+                self._failed = False
                 return self._read_on()
             except _FAILURES as error:
-                text = "live channel not opened: store=%s error=%s"
-                SQLITE.info(text, self._main, error_name(error))
+                if not self._failed:
+                    text = "live channel not opened: store=%s error=%s"
+                    SQLITE.info(text, self._main, error_name(error))
+                self._failed = True
                 self._drop(error)
                 return None
 
