@@ -125,7 +125,11 @@ class LiveEnd:
             self._ready.clear()
             late = loop.call_later(PATIENCE_SECONDS, self._ready.set)
             self._tending = loop.create_task(self._tend())
-            self._tending.add_done_callback(lambda _: (late.cancel(), self._ready.set()))
+            self._tending.add_done_callback(partial(self._tended, late))
+
+    def _tended(self, late: asyncio.TimerHandle, _: object) -> None:
+        late.cancel()
+        self._ready.set()
 
     async def _tend(self) -> None:
         """Subscribe, or not any more, until it is as is wanted now."""

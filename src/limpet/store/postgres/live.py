@@ -98,8 +98,10 @@ class ServerChannel:
         lost."""
         async with self._calls:
             try:
-                if self._conn is None or self._conn.is_closed():
-                    self._listens = False
+                if self._conn is not None and self._conn.is_closed():
+                    self._outage.lost(ConnectionResetError())
+                    self._drop()
+                if self._conn is None:
                     self._conn = await self._connect()
                 await work(self._conn)
             except _FAILURES as error:
