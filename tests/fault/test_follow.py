@@ -80,3 +80,42 @@ async def test_a_feed_position_that_is_lost_loses_no_event(tmp_path: Path) -> No
                 await theirs.append("x.y")
         assert seen == list(range(1, 31))
         assert store.looks > 3
+
+
+class Overtaken(SQLiteStore):
+    """A store that another process writes to while the reader begins again."""
+
+    elsewhere: Any = None
+    unknown = False
+
+    async def touched(self, after: str) -> Touched:
+        if self.unknown:
+            raise PositionUnknown(after)
+        return await super().touched(after)
+
+    async def position(self) -> str:
+        if self.unknown:
+            await self.elsewhere.append("x.y")
+            self.unknown = False
+        return await super().position()
+
+
+async def test_what_is_recorded_while_the_reader_begins_again_is_met(tmp_path: Path) -> None:
+    """Everybody looks once more after the reader has its position, not only before."""
+    path = tmp_path / "a.db"
+    store: Any = await Overtaken.open(path)
+    async with (
+        Limpet("sqlite:///a", store=store) as lp,
+        Limpet("sqlite:///a", store=await SQLiteStore.open(path)) as elsewhere,
+    ):
+        session = await lp.create("a", "b", id="c")
+        other = await elsewhere.create("a", "b", id="d", actor="x")
+        store.elsewhere = elsewhere.session(session.key, actor="x")
+        following = session.follow()
+        assert (await anext(following)).seq == 1
+        waiting = asyncio.ensure_future(anext(following))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        store.unknown = True
+        await other.append("x.y")  # so that the reader looks
+        assert (await asyncio.wait_for(waiting, DEADLINE_SECONDS)).seq == 2
