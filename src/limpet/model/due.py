@@ -45,6 +45,11 @@ def deadline_us(head: Head) -> int | None:
     return _earliest(first_us(facts, "deadline"), idle_at)
 
 
+def moves_with_activity(facts: Facts) -> bool:
+    """Whether the deadline depends on when the session was last active."""
+    return "timeouts" in facts
+
+
 def quantized(since_us: int, span_us: int) -> int:
     """`span_us` after `since_us`, rounded up by at most a sixteenth of the span.
 

@@ -132,6 +132,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return None if self.processed_us is None else to_time(self.processed_us)
 
 
+def removed_event(seq: int) -> Event:
+    """What stands for an event of a parent that was erased."""
+    return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, removed=True)
+
+
 class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A proposed event. set, merge, add, inc and delete are short forms of ops on top-level
     names, applied in that order, followed by `ops`."""

@@ -7,18 +7,19 @@ from typing import overload
 
 from limpet.errors import InvalidQuery, LimpetError, SessionFenced
 from limpet.model.lease import Lease
-from limpet.session.arguments import AnyKey, key_of
-from limpet.session.door import Door
-from limpet.session.logs import SESSION, lease_lost
-from limpet.store.cursor import check_app
-from limpet.store.leases import (
-    Leases,
+from limpet.session.arguments import (
+    AnyKey,
     check_claim,
     check_lease,
     check_lease_seconds,
     check_retry_seconds,
     check_worker,
+    key_of,
 )
+from limpet.session.door import Door
+from limpet.session.logs import SESSION, lease_lost
+from limpet.store.cursor import check_app
+from limpet.store.leases import Leases
 
 
 class Leasing(Door):

@@ -28,6 +28,7 @@ from limpet.session.arguments import (
     check_change,
     check_expect,
     check_fact,
+    check_ids,
     check_limit,
     check_many,
     check_seq,
@@ -199,12 +200,20 @@ class Session(Generic[S]):
         )
         return tuple([e for e in page if after < e.seq and (before is None or e.seq < before)])
 
-    async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
-        """What is still to be dealt with: user.* events not processed yet, the oldest first.
+    async def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]:
+        """The events that were recorded under these ids, in their order; unknown ids are left out.
 
-        Read from the store, whatever this object knows. Who processes them calls again until
-        nothing is left: a page of large ones ends early, as that of `read` does. The cost grows
-        with what was recorded since the oldest of them.
+        Only of this session's own log, none of what a fork reads from its parent.
+        """
+        wanted = check_ids(ids)
+        return await self.writer.journal.store.read_ids(self.key, wanted) if wanted else ()
+
+    async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
+        """What is still to be dealt with: inputs not processed yet, the oldest first.
+
+        Inputs are user.* and system.* events, and those appended with input=True. Read from the
+        store, whatever this object knows. Who processes them calls again until nothing is left: a
+        page of large ones ends early, as that of `read` does. The cost grows with what is pending.
         """
         return await self.writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
@@ -240,6 +249,7 @@ class Session(Generic[S]):
         correlation_id: str | None = None,
         wake_id: str | None = None,
         expect: int | None = None,
+        input: bool = False,
         partial: bool = False,
     ) -> Event:
         """Record one event and its changes to state, durably, or nothing.
@@ -247,7 +257,8 @@ class Session(Generic[S]):
         Without `expect` it rebases: if the session moved on, the ops are checked on the newest
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record, with `event.repeated`
-        True. A `partial` event only reaches followers. Typed state of another MAJOR than was
+        True. With `input` the event is pending until it is processed, whatever its type (user.*
+        and system.* are anyway). A `partial` event only reaches followers. Typed state of another MAJOR than was
         loaded is not changed: raises MigrationError, or migrates it first. SessionTyped if it would
         change typed state and this object has no State class.
         """
@@ -266,6 +277,7 @@ class Session(Generic[S]):
             invocation_id=invocation_id,
             correlation_id=correlation_id,
             wake_id=wake_id,
+            input=input,
         )
         prepared = self.writer.journal.prepare(draft, self.actor)
         if partial:

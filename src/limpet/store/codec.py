@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 COMPRESSED: Final = 1
 SEALED: Final = 2
+REMOVED: Final = 4  # there is no body: it was removed on purpose
 # Below this a frame's overhead and the time for it outweigh what zstd saves on text.
 COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3

@@ -281,8 +281,8 @@ class Store(Protocol):
 
         Order "created" is for everything, an app, a user, and labels; order "updated" for an app
         or a user; order "key" for an app or a user, with a prefix of the id for a user.
-        created_after, created_before, updated_after and schema_version go with each. The one by which
-        the order goes bounds the range that is read; the others are applied to what is met in it,
+        created_after, created_before, updated_after and schema_version go with each. What the
+        order goes by bounds the range that is read; the others are applied to what is met in it,
         at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it is with
         `deleted`. Paging through order "created" meets every session that exists throughout exactly
         once.
@@ -318,7 +318,7 @@ class Store(Protocol):
         ...
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        """Forget a user of an app: all sessions, deleted ones too, and every version of user: names.
+        """Forget a user of an app: all sessions, deleted ones too, and all versions of user: names.
 
         All or nothing as far as readers can see; the bytes leave the files before it returns. Forks
         of other users keep the state they began on. Documents that belong to the user
@@ -398,7 +398,7 @@ class Records(Protocol):
         ...
 
     async def base(self, key: Key) -> Base | None:
-        """The state that the session's log begins on, if it is not nothing. Raises SessionCorrupt."""
+        """The state that the session's log begins on, or None. Raises SessionCorrupt."""
         ...
 
 
@@ -435,7 +435,7 @@ class Examined(Protocol):
 class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
-    kind: Literal["event", "scope", "snapshot"]
+    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
     owner: str  # the session's uid, or the scope's app and user
     id: str
     type: str = ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from limpet.model.commit import Base
-from limpet.model.events import Event
+from limpet.model.events import Event, removed_event
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, Recorded, replay
 from limpet.model.head import based, blank
@@ -94,14 +94,9 @@ class Log:
 
     def _inherited(self, seq: int) -> Event:
         if self.parent is None:
-            return removed(seq)
+            return removed_event(seq)
         event = self.parent.event(seq)
         if event.processed is None or 0 < event.processed <= self.floor:
             return event
         began = self.first.event
         return msgspec.structs.replace(event, processed=began.seq, processed_us=began.at_us)
-
-
-def removed(seq: int) -> Event:
-    """What stands for an event of an erased parent."""
-    return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, removed=True)

@@ -15,8 +15,8 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from limpet.model.chain import genesis
-from limpet.model.due import first_us
 from limpet.model.commit import Commit
+from limpet.model.due import first_us
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, Recorded, ScopeKey
 from limpet.model.head import Head, blank

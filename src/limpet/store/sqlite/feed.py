@@ -1,8 +1,8 @@
 """The feed: the events of all sessions in one order, an entry each, read on from a position.
 
-A position is the event's row number. SQLite never gives a number twice, also not that of a row that
-is gone, and rows are written under the write lock: so no event appears behind a position that was
-returned.
+A position is the event's row number. No number is given twice, also not that of a row that is gone
+(`retire` notes it before the rows go), and rows are written under the write lock: so no event
+appears behind a position that was returned.
 """
 
 from __future__ import annotations
@@ -79,6 +79,16 @@ def last_position(conn: apsw.Connection) -> int:
     return int(conn.execute(SQL["feed_issued"]).get)
 
 
+def retire(conn: apsw.Connection) -> None:
+    """Note the last position, before rows of the log go: theirs are not given again."""
+    begin_after(conn, last_position(conn))
+
+
+def begin_after(conn: apsw.Connection, last: int) -> None:
+    """Give no position up to this one any more."""
+    conn.execute(SQL["put_meta"], ("feed", last))
+
+
 def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[FeedEntry, int]]:
     used = room.used
     try:
@@ -92,8 +102,8 @@ def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[F
 
 
 def _entry(reader: Reader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
-    event, size = rows.sized_event(row[5:], rows.unpack_id(row[4]), reader.codec)
-    return FeedEntry(write_position(row[0]), Key(*row[1:4]), event), size
+    event, size = rows.sized_event(row[4:], rows.unpack_id(row[3]), reader.codec)
+    return FeedEntry(write_position(row[4]), Key(*row[:3]), event), size
 
 
 def _entry_at(reader: Reader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:

@@ -12,21 +12,25 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
 from limpet.errors import (
     Asked,
     LimpetError,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
     StoreForked,
     StoreReadOnly,
 )
-from limpet.model.commit import Commit
+from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
+from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store.cache import Live
@@ -36,12 +40,16 @@ from limpet.store.logs import SQLITE
 from limpet.store.protocol import (
     Check,
     Committed,
+    Ending,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Loaded,
     Page,
     Progress,
     Query,
+    Record,
     Report,
     Seal,
 )
@@ -60,6 +68,7 @@ from limpet.store.sqlite.writer import Writer
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")
+_BREATH: Final = 32  # sessions that are read before others may run
 
 
 class SQLiteStore:
@@ -111,11 +120,17 @@ class SQLiteStore:
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
         return self._write().submit(Job(commits))
 
-    async def delete(self, key: Key) -> bool:
-        return await self._run(lambda writes: erasure.delete(writes, key, self._clock()))
+    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+        return await self._run(lambda writes: erasure.delete(writes, key, self._clock(), ending))
 
-    async def erase(self, key: Key) -> Erasure | None:
-        found = await self._run(lambda writes: erasure.erase(writes, key, self._clock()))
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        done = await self._run(lambda writes: erasure.erase_user(writes, app, user, self._clock()))
+        if await self._run(erasure.is_unfinished):
+            await self._overwrite()
+        return done
+
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
+        found = await self._run(lambda writes: erasure.erase(writes, key, self._clock(), forks))
         # Also when it was erased before: that process may have died before it was finished.
         if found is not None and await self._run(erasure.is_unfinished):
             await self._overwrite()
@@ -141,8 +156,10 @@ class SQLiteStore:
             lambda writes: self._leases(writes).claim(worker, limit, lease_seconds, app), "lease"
         )
 
-    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        return await self._run(lambda writes: self._leases(writes).renew(lease, lease_seconds))
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        return await self._run(lambda writes: self._leases(writes).renew(leases, lease_seconds))
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         return await self._run(lambda writes: self._leases(writes).release(lease, retry_seconds))
@@ -158,9 +175,41 @@ class SQLiteStore:
     # --- reading -------------------------------------------------------------------------------
 
     async def load(
-        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
     ) -> Loaded:
         return self._read(lambda: self._sessions.load(key, tail, since_us, scopes=scopes))
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        found: list[Loaded | None] = []
+        for key in keys:
+            try:
+                found.append(await self.load(key, tail=tail))
+            except (SessionNotFound, SessionDeleted, SessionErased):
+                found.append(None)
+            if len(found) % _BREATH == 0:
+                await asyncio.sleep(0)  # each is read inline: let others run
+        return tuple(found)
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        return self._read(lambda: self._sessions.fold_at(key, seq))
+
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        return self._read(lambda: self._sessions.forks(key))
+
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+        return self._read(lambda: self._sessions.records(key, after, limit))
+
+    async def base(self, key: Key) -> Base | None:
+        return self._read(lambda: self._sessions.base(key))
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        return self._read(lambda: self._sessions.by_ids(key, ids))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None

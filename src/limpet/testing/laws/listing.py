@@ -178,7 +178,9 @@ class ListLaws:
             last.link,
             last.created_us,
             last.updated_us,
+            last.active_us,
             deleted_us=tomb.deleted_us,
+            ending="deleted",
         )
         assert tomb.deleted_at is not None
         assert last.deleted_at is None

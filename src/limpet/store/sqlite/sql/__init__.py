@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
-from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS
+from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
 
 _FILES: Final = ("queries", "leases", "erasure", "verify", "doctor", "schema")
 _ALL_TYPES: Final = "TRUE"
 _PARTS: Final = {
     "head": HEAD_COLUMNS,
     "event": EVENT_COLUMNS,
-    "feed": ", ".join(f"e.{column}" for column in EVENT_COLUMNS.split(", ")),
+    "tombstone": TOMBSTONE_COLUMNS,
     "overhead": str(EVENT_OVERHEAD_BYTES),
     "types": _ALL_TYPES,
 }
