@@ -44,7 +44,8 @@ SELECT ((SELECT count(*) FROM limpet.events e WHERE NOT EXISTS (
             SELECT FROM limpet.sessions s WHERE s.sid = e.sid) AND NOT EXISTS (
             SELECT FROM limpet.tombstones t WHERE t.sid = e.sid AND e.seq <= limpet.needed(t.sid)))
       + (SELECT count(*) FROM limpet.snapshots n WHERE NOT EXISTS (
-            SELECT FROM limpet.sessions s WHERE s.sid = n.sid)))::int
+            SELECT FROM limpet.sessions s WHERE s.sid = n.sid) AND NOT EXISTS (
+            SELECT FROM limpet.tombstones t WHERE t.sid = n.sid AND n.seq <= limpet.needed(t.sid))))::int
 
 -- name: open_transactions
 -- A transaction that has a number and has not ended hides everything after it from the feed.

@@ -1,13 +1,20 @@
+-- name: sids_of
+-- Of all that have these keys, living or deleted.
+SELECT s.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id) CROSS JOIN LATERAL (
+    SELECT s.sid FROM limpet.sessions s WHERE s.app = k.app AND s.owner = k.owner AND s.id = k.id
+    UNION ALL SELECT t.sid FROM limpet.tombstones t WHERE t.app = k.app AND t.owner = k.owner AND t.id = k.id) s
+
 -- name: begun_on
--- The keys of living sessions that this one, or one deleted under its key, began on: locked before it ends.
+-- The keys of living sessions that these began on: locked before one of them ends.
 WITH RECURSIVE up (sid, parent) AS (
-    SELECT sid, parent FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
-    UNION ALL SELECT sid, parent FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3
+    SELECT sid, parent FROM limpet.sessions WHERE sid = ANY ($1::bigint[]) AND parent IS NOT NULL
+    UNION ALL SELECT sid, parent FROM limpet.tombstones WHERE sid = ANY ($1::bigint[]) AND parent IS NOT NULL
     UNION ALL SELECT p.sid, p.parent FROM up CROSS JOIN LATERAL (
         SELECT s.sid, s.parent FROM limpet.sessions s WHERE s.sid = up.parent
         UNION ALL SELECT t.sid, t.parent FROM limpet.tombstones t WHERE t.sid = up.parent) p
+    WHERE p.parent IS NOT NULL
 )
-SELECT s.app, s.owner, s.id FROM up JOIN limpet.sessions s ON s.sid = up.parent
+SELECT DISTINCT s.app, s.owner, s.id FROM up JOIN limpet.sessions s ON s.sid = up.parent
 
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
@@ -18,9 +25,7 @@ INSERT INTO limpet.tombstones (sid, app, owner, id, uid, version, link, created_
                                deleted_us, ending, crc)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
 
--- name: remove_extras
--- What a deleted session does not keep, even for those that began on it.
-WITH snapshots AS (DELETE FROM limpet.snapshots WHERE sid = $1)
+-- name: remove_labels
 DELETE FROM limpet.labels WHERE sid = $1
 
 -- name: purge
@@ -50,12 +55,6 @@ SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 AND 
 
 -- name: forks
 SELECT app, owner, id FROM limpet.sessions WHERE parent = ANY ($1::bigint[]) ORDER BY sid
-
--- name: forks_of_key
-SELECT f.app, f.owner, f.id FROM limpet.sessions f WHERE f.parent IN (
-    SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
-    UNION ALL SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3)
-ORDER BY f.sid
 
 -- name: keys_of_user
 -- All that a user has, or had: own sessions, and the documents that reserved apps keep for it ($3).

@@ -377,6 +377,7 @@ BEGIN
         EXIT WHEN NOT FOUND;
         most := limpet.needed(ended);
         DELETE FROM limpet.events e WHERE e.sid = ended AND e.seq > most;
+        DELETE FROM limpet.snapshots n WHERE n.sid = ended AND n.seq > most;
         IF most <= up.floor THEN
             DELETE FROM limpet.bases b WHERE b.sid = ended;
         END IF;

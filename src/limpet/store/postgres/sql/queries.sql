@@ -331,7 +331,7 @@ SELECT n.name, n.form, (SELECT sum(length(s.body)) FROM limpet.scopes s
 FROM limpet.names_of($1, $2) n
 
 -- name: scopes
-SELECT o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
+SELECT $1::text AS app, o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
 
 -- name: lock
 -- In key order, as everybody locks. With the number of this transaction, by which a reader knows that it

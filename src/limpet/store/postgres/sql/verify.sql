@@ -68,6 +68,7 @@ WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = l.sid)
 UNION ALL
 SELECT 'snapshot', count(*) FROM limpet.snapshots n
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = n.sid)
+  AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = n.sid AND n.seq <= limpet.needed(t.sid))
 UNION ALL
 SELECT 'base', count(*) FROM limpet.bases b
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = b.sid AND s.floor > 0)
