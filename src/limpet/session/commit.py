@@ -27,14 +27,16 @@ from limpet.model.lease import Lease
 from limpet.model.ops import scope_of
 from limpet.model.values import EMPTY, FrozenDict, described
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
-from limpet.session.creation import Begin, Creation, creation
+from limpet.session.creation import Creation, creation
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
+    from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
+    from limpet.model.state.state import State
 
 _NONE: Final[Mapping[str, Any]] = {}
 
@@ -75,7 +77,7 @@ class CommitBuilder:
         user: str,
         id: str | None = None,
         *,
-        state: Begin = _NONE,
+        state: Mapping[str, Any] | Envelope | State = _NONE,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,

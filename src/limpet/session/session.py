@@ -201,10 +201,7 @@ class Session(Generic[S]):
         return tuple([e for e in page if after < e.seq and (before is None or e.seq < before)])
 
     async def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]:
-        """The events that were recorded under these ids, in their order; unknown ids are left out.
-
-        Only of this session's own log, none of what a fork reads from its parent.
-        """
+        """The events of this session's own log with these ids, in their order; no unknown ones."""
         wanted = check_ids(ids)
         return await self.writer.journal.store.read_ids(self.key, wanted) if wanted else ()
 
@@ -212,8 +209,8 @@ class Session(Generic[S]):
         """What is still to be dealt with: inputs not processed yet, the oldest first.
 
         Inputs are user.* and system.* events, and those appended with input=True. Read from the
-        store, whatever this object knows. Who processes them calls again until nothing is left: a
-        page of large ones ends early, as that of `read` does. The cost grows with what is pending.
+        store. Who processes them calls again until nothing is left: a page of large ones ends
+        early, as that of `read` does. The cost grows with what is pending.
         """
         return await self.writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
@@ -257,10 +254,10 @@ class Session(Generic[S]):
         Without `expect` it rebases: if the session moved on, the ops are checked on the newest
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record, with `event.repeated`
-        True. With `input` the event is pending until it is processed, whatever its type (user.*
-        and system.* are anyway). A `partial` event only reaches followers. Typed state of another MAJOR than was
-        loaded is not changed: raises MigrationError, or migrates it first. SessionTyped if it would
-        change typed state and this object has no State class.
+        True. An `input` is pending until it is processed, whatever its type. A `partial` event only
+        reaches followers. Typed state of another MAJOR than was loaded is not changed: raises
+        MigrationError, or migrates it first. SessionTyped if it would change typed state and this
+        object has no State class.
         """
         draft = Draft(
             type=type,

@@ -50,7 +50,7 @@ class SyncCommit:
         user: str,
         id: str | None = None,
         *,
-        state: Begin = ...,
+        state: Mapping[str, Any] | Envelope | State = ...,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
