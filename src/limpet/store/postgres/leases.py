@@ -66,8 +66,9 @@ class Leases:
                 if found is None:
                     answers.append(await self._lost(conn, lease))
                     continue
-                answers.append(lasting(lease, found[0], span))
-                self._remember(answers[-1], found[1])
+                longer = lasting(lease, found[0], span)
+                self._remember(longer, found[1])
+                answers.append(longer)
             return tuple(answers)
 
         done: tuple[Lease | LimpetError, ...] = await self._pools.run(run, asked="change")

@@ -49,7 +49,8 @@ def key_from(row: Any) -> Key:
 
 def facts_from(text: str | None) -> Facts:
     """The document of facts in a column."""
-    return EMPTY if text is None else freeze(msgspec.json.decode(text))  # type: ignore[no-any-return]
+    facts: Facts = EMPTY if text is None else freeze(msgspec.json.decode(text))
+    return facts
 
 
 def head_from(key: Key, row: Any) -> Head:
@@ -88,7 +89,8 @@ def unburied(key: Key, row: Any, deleted_us: int, ending: Ending) -> Head:
 
 def placed(crc: int, row: Any) -> int:
     """A checksum with, or again without, the event's position in the feed: swapped ones show."""
-    return crc ^ (((row["xid"] & _LOW) * _STRIDE + row["pos"]) & _LOW)
+    xid, pos = int(row["xid"]), int(row["pos"])
+    return crc ^ (((xid & _LOW) * _STRIDE + pos) & _LOW)
 
 
 def event_from(row: Any, uid: str, codec: Codec) -> Event:

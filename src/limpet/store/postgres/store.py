@@ -179,7 +179,8 @@ class PostgresStore:
             for start in range(0, len(keys), LOAD_MAX):
                 part = keys[start : start + LOAD_MAX]
                 for found in await self._reader.load_many(conn, part, asked):
-                    done.append(found and await self._loaded(conn, found, asked))
+                    loaded = None if found is None else await self._loaded(conn, found, asked)
+                    done.append(loaded)
             return done
 
         return tuple(await self._pools.run(run))
