@@ -87,32 +87,49 @@ class _Erasing:
         self.change, self.sid = Ledger(), 0
 
     async def erase(self, key: Key, forks: Forks) -> Erasure | None:
-        conn = self._conn
-        # Tombstones first: who takes the key again looks at them, and waits here or is seen below.
-        tombs = await conn.fetch(SQL["lock_tombs"], *_names(key))
-        living = await conn.fetch(SQL["lock"], [key.app], [key.user], [key.id])
-        sids = [row["sid"] for row in [*tombs, *living]]
-        if not sids:
-            return await self._reader.erasure(conn, key)
-        children = await _forks(conn, sids)
+        children = [fork for fork in await self._forks(key) if fork != key]
         if children and forks == "refuse":
             raise SessionHasForks(key, tuple(children))
-        if forks == "erase":
-            for child in children:
-                await self.erase(child, forks)
-            children = []
-        last = await self._remove(key, sids)
-        proof = (last["version"], last["link"], last["now_us"], len(children))
+        if forks != "erase":
+            return await self._forget(key, len(children))
+        below = await self._descent(key)
+        await _lock(self._conn, below)
+        for each in (await self._descent(key))[1:]:
+            await self._forget(each, 0)
+        return await self._forget(key, 0)
+
+    async def _forks(self, key: Key) -> list[Key]:
+        """Of all that have this key, once nobody can begin on them any more."""
+        # Tombstones first: who takes the key again looks at them, and waits here or is seen below.
+        tombs = await self._conn.fetch(SQL["lock_tombs"], *_names(key))
+        living = await self._conn.fetch(SQL["lock"], *_columns([key]))
+        return await _forks(self._conn, [row["sid"] for row in [*tombs, *living]])
+
+    async def _descent(self, key: Key) -> list[Key]:
+        """The key, and those of all forks of what has it, of their forks, and so on."""
+        found = [key]
+        for each in found:  # grows as it is walked
+            found += [fork for fork in await self._forks(each) if fork not in found]
+        return found
+
+    async def _forget(self, key: Key, forks_kept: int) -> Erasure | None:
+        """End every session that has this key, and put down its certificate."""
+        last = await self._remove(key)
+        if last is None:
+            return await self._reader.erasure(self._conn, key)
+        proof = (last["version"], last["link"], last["now_us"], forks_kept)
         erasure = Erasure(self._reader.key_hash(key), *proof)
         await self.certify(erasure)
         return erasure
 
-    async def _remove(self, key: Key, sids: list[int]) -> Any:
+    async def _remove(self, key: Key) -> Any:
         """Remove all that have this key; the row of the last of them."""
         conn = self._conn
         dead = await conn.fetch(SQL["remove_tombs"], *_names(key))
         living = await conn.fetch(SQL["unmake"], *_names(key))
-        await conn.execute(SQL["remove_rows"], sids)
+        if not dead and not living:
+            return None
+        await conn.execute(SQL["remove_rows"], [row["sid"] for row in [*dead, *living]])
         for row in [*dead, *living]:
             if row["parent"] is not None:
                 await conn.execute(SQL["purge"], row["parent"])
@@ -155,8 +172,12 @@ async def _lock_around(conn: Connection, keys: list[Key]) -> list[Key]:
     sids = [row["sid"] for row in await conn.fetch(SQL["sids_of"], *_columns(keys))]
     begun_on = [Key(*row) for row in await conn.fetch(SQL["begun_on"], sids)]
     children = await _forks(conn, sids)
-    await conn.fetch(SQL["lock"], *_columns({*keys, *begun_on, *children}))
+    await _lock(conn, {*keys, *begun_on, *children})
     return children
+
+
+async def _lock(conn: Connection, keys: Iterable[Key]) -> None:
+    await conn.fetch(SQL["lock"], *_columns(keys))
 
 
 async def _forks(conn: Connection, sids: list[int]) -> list[Key]:

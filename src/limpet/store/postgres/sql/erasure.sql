@@ -54,7 +54,12 @@ SELECT sid FROM s UNION ALL
 SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 AND NOT EXISTS (SELECT FROM s)
 
 -- name: forks
-SELECT app, owner, id FROM limpet.sessions WHERE parent = ANY ($1::bigint[]) ORDER BY sid
+-- The living ones; where one was deleted, its own in its place: they still read these.
+WITH RECURSIVE above (sid) AS (
+    SELECT unnest($1::bigint[])
+    UNION SELECT t.sid FROM above a JOIN limpet.tombstones t ON t.parent = a.sid
+)
+SELECT app, owner, id FROM limpet.sessions WHERE parent IN (SELECT sid FROM above) ORDER BY created_us, sid
 
 -- name: keys_of_user
 -- All that a user has, or had: own sessions, and the documents that reserved apps keep for it ($3).
