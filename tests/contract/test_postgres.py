@@ -14,6 +14,7 @@ from limpet.testing.contract import (
     DurableLaws,
     FeedLaws,
     Leap,
+    LiveLaws,
     Reopen,
     SetBackLaws,
     SharedLaws,
@@ -34,7 +35,14 @@ _AGE = (
 
 
 class TestPostgres(
-    StoreContract, FeedLaws, WorkLaws, SetBackLaws, DurableLaws, SharedLaws, SharedWorkLaws
+    StoreContract,
+    FeedLaws,
+    LiveLaws,
+    WorkLaws,
+    SetBackLaws,
+    DurableLaws,
+    SharedLaws,
+    SharedWorkLaws,
 ):
     seal: Seal | None = None
 
@@ -79,6 +87,10 @@ class TestPostgres(
         other = await PostgresStore.open(url, seal=self.seal)
         yield other
         await other.close()
+
+    @pytest.fixture
+    def elsewhere(self, other: PostgresStore) -> PostgresStore:  # type: ignore[override]  # its own
+        return other
 
     @pytest.fixture
     async def reopen(self, store: PostgresStore, url: str) -> AsyncIterator[Reopen]:

@@ -31,6 +31,7 @@ from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
+from limpet.store.postgres.live import ServerChannel
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reader import Asked, Found, Reader
 from limpet.store.postgres.server.address import where
@@ -54,6 +55,7 @@ from limpet.store.protocol import (
     Record,
     Report,
     Seal,
+    Touched,
 )
 from limpet.store.select import newest_since
 
@@ -71,6 +73,7 @@ class PostgresStore:
     ) -> None:
         self._pools, self._reader, self._url = pools, reader, url
         self._notifier = Notifier(pools.reading, connect_listener, where(url))
+        self._connect_live = connect_listener
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, self._notifier.notify)
@@ -277,21 +280,28 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        each = self._pools.size + LANES + 1  # the listener
+        each = self._pools.size + LANES + 2  # the listener, and the live channel
         checks: tuple[Check, ...] = await self._pools.run(lambda conn: doctor.examine(conn, each))
         return checks
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        found: tuple[tuple[FeedEntry, ...], str]
-        ask = partial(feed.changes, self._reader.codec, after, app, key, limit)
+        found: tuple[tuple[FeedEntry, ...], str] = await self._ask_feed(
+            partial(feed.changes, self._reader.codec, after, app, key, limit)
+        )
+        return found
+
+    async def touched(self, after: str) -> Touched:
+        found: Touched = await self._ask_feed(partial(feed.touched, after))
+        return found
+
+    async def _ask_feed(self, ask: Callable[..., Any]) -> Any:
         try:
-            found = await self._pools.run(ask)
+            return await self._pools.run(ask)
         except PositionUnknown:  # until the epoch is raised, if the server was put back in time
             await self._pools.run(lambda conn: follow_timeline(conn, self._url))
-            found = await self._pools.run(ask)
-        return found
+            return await self._pools.run(ask)
 
     async def position(self) -> str:
         end: str = await self._pools.run(feed.position)
@@ -300,6 +310,9 @@ class PostgresStore:
     async def listen(self, heard: Callable[[], None]) -> None:
         self._pools.check()
         self._notifier.listen(heard)
+
+    def channel(self) -> ServerChannel:
+        return ServerChannel(self._connect_live, where(self._url), self._reader.codec)
 
     def pulse(self) -> int:
         """Notifications, and the time in coarse steps: a lost one costs no more than a step."""
