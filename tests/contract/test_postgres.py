@@ -29,7 +29,7 @@ _NOW = (
     "$$ SELECT ((extract(epoch FROM clock_timestamp()) + {}) * 1000000)::bigint $$"
 )
 _AGE = (
-    "UPDATE limpet.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
+    "UPDATE limpet.sessions SET lease_us = lease_us - $1, leased_us = leased_us - $1 "
     "WHERE lease_us IS NOT NULL"
 )
 
