@@ -30,7 +30,7 @@ CREATE TABLE limpet.sessions (
     link        bytea NOT NULL,
     created_us  bigint NOT NULL,
     updated_us  bigint NOT NULL,
-    slot        bigint GENERATED ALWAYS AS (updated_us >> 20) STORED,
+    slot        bigint GENERATED ALWAYS AS (updated_us >> 16) STORED,
     active_us   bigint NOT NULL,
     facts       jsonb,
     due_us      bigint,
