@@ -6,6 +6,7 @@ import sys
 from typing import Any, Final
 
 from limpet.model import limits
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store import cursor as cursors
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection

@@ -19,7 +19,7 @@ LANGUAGE sql STABLE AS $$ SELECT (limpet.epoch() + of::text::bigint)::text::xid8
 -- from it. `owner` is the key's user.
 --
 -- An update that changes no indexed column touches no index, if its page has room. So the order of
--- updates is indexed by a coarse slot, about a second, within which rows are sorted as they are read.
+-- updates is indexed by a coarse slot, a fifteenth of a second, within which rows are sorted as they are read.
 CREATE TABLE limpet.sessions (
     sid         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app         text COLLATE "C" NOT NULL,
