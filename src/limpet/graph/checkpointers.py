@@ -9,41 +9,23 @@ commit.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self, TypeGuard
-
-import msgspec
+from typing import Final, Self, TypeGuard
 
 from limpet import facts
-from limpet.errors import CheckpointRecordInvalid, InvalidInput, SessionWriteConflict
-from limpet.graph.checkpoint import (
-    CheckpointFilter,
-    CheckpointRecord,
-    CheckpointSummary,
-    matches,
-)
-from limpet.graph.documents import (
-    RACES,
-    UNSAVED,
-    Documents,
-    Handle,
-    Labels,
-    Moved,
-    id_of,
-    own,
-    own_fields,
-)
-from limpet.graph.labeling import CORRELATION, SCHEMA, SESSION, STATUS, label_text
+from limpet.errors import InvalidInput, SessionWriteConflict
+from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
+from limpet.graph.checkpoint_documents import labels_asked, labels_of, record_of, summaries
+from limpet.graph.documents import RACES, Documents, Handle, Moved, id_of, own
+from limpet.graph.labeling import CORRELATION, STATUS, label_text
 from limpet.graph.opened import Given, Source, postgres_url, shared, sqlite_url
 from limpet.graph.retention import Retention
 from limpet.graph.session_stores import StoredSessions, document_of
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.model.limits import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX
 from limpet.model.ops import PlainOp, Set
-from limpet.model.values import thaw
 from limpet.session.limpet import Limpet
-from limpet.store.protocol import Page
 
 STEPPED: Final = "graph.stepped"
 _PAGE: Final = 100  # records that one page of a listing reads
@@ -61,7 +43,7 @@ class StoredCheckpoints:
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record of its invocation, in one commit."""
         id = record.invocation_id
-        await self.documents.replace(id, record.to_document(), _labels(record))
+        await self.documents.replace(id, record.to_document(), labels_of(record))
         await self._settle(id, record.status)
 
     async def save_changes(
@@ -93,7 +75,7 @@ class StoredCheckpoints:
             return False
         fields, version = record.to_document(), session.version
         try:
-            await self.documents.replace(id, fields, _labels(record), expected=version)
+            await self.documents.replace(id, fields, labels_of(record), expected=version)
         except Moved:
             return False
         return True
@@ -148,7 +130,7 @@ class StoredCheckpoints:
         theirs = await sessions.prepared(session.session_id, expected)
         lp = await self.documents.source.limpet()
         async with lp.commit() as c:
-            self.documents.put(c, ours, record.to_document(), _labels(record))
+            self.documents.put(c, ours, record.to_document(), labels_of(record))
             sessions.put(c, theirs, fields, labels)
         self.documents.forget(record.invocation_id)
         sessions.remember(session.session_id, theirs)
@@ -159,7 +141,7 @@ class StoredCheckpoints:
     async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
         """The newest record of the invocation; None if there is none."""
         session = await self.documents.find(invocation_id)
-        return None if session is None else _record(own(session), invocation_id)
+        return None if session is None else record_of(own(session), invocation_id)
 
     async def latest(self, correlation_id: str, /) -> CheckpointRecord | None:
         """The record that was saved last under this correlation id; None if there is none.
@@ -183,9 +165,9 @@ class StoredCheckpoints:
         cursor, limit = wanted.cursor, wanted.limit
         while True:
             left = _PAGE if limit is None else min(_PAGE, max(1, limit) - len(found))
-            labels = _asked(wanted)
+            labels = labels_asked(wanted)
             page = await self.documents.page(labels=labels, limit=left, cursor=cursor, state=True)
-            found += [item for item in _summaries(page) if matches(item, wanted)]
+            found += [item for item in summaries(page) if matches(item, wanted)]
             cursor = page.cursor
             if cursor is None or (limit is not None and len(found) >= limit):
                 return Listing.of(found, cursor)
@@ -250,41 +232,3 @@ class PostgresCheckpointer(StoredCheckpoints):
         self, dsn: str, *, app: str = "graph", user: str = "invocations", keep: int | None = None
     ) -> None:
         super().__init__(shared(postgres_url(dsn), self), app, user, keep)
-
-
-def _labels(record: CheckpointRecord) -> Labels:
-    """What a record is found by."""
-    return {
-        CORRELATION: label_text(record.correlation_id),
-        SCHEMA: label_text(record.schema_version),
-        SESSION: None if record.session_id is None else label_text(record.session_id),
-        STATUS: record.status,
-    }
-
-
-def _asked(wanted: CheckpointFilter) -> dict[str, str] | None:
-    """The labels of the records that a filter asks for."""
-    asked = {
-        CORRELATION: wanted.correlation_id,
-        SCHEMA: wanted.schema_version,
-        SESSION: wanted.session_id,
-        STATUS: wanted.status,
-    }
-    return {name: label_text(text) for name, text in asked.items() if text is not None} or None
-
-
-def _record(fields: Mapping[str, Any], invocation_id: str) -> CheckpointRecord:
-    try:
-        return CheckpointRecord.from_document(thaw(fields))
-    except (msgspec.ValidationError, KeyError, TypeError) as error:
-        reason = f"what is stored is not a record ({type(error).__name__})"
-        raise CheckpointRecordInvalid(invocation_id, reason) from error
-
-
-def _summaries(page: Page) -> list[CheckpointSummary]:
-    found = []
-    for head in page.items:
-        if UNSAVED not in head.labels and head.key in page.states:
-            fields = own_fields(page.states[head.key])
-            found.append(_record(fields, id_of(head.key)).summary())
-    return found
