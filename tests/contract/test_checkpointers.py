@@ -22,9 +22,9 @@ from limpet.graph.checkpoint import (
     JointCheckpointer,
     Position,
 )
-from limpet.graph.checkpointers import LimpetCheckpointer, SQLiteCheckpointer
-from limpet.graph.session_stores import LimpetSessionStore, SQLiteSessionStore
 from limpet.graph.sessions import InMemorySessionStore, SessionRecord
+from limpet.graph.stores.checkpoints import LimpetCheckpointer, SQLiteCheckpointer
+from limpet.graph.stores.sessions import LimpetSessionStore, SQLiteSessionStore
 from limpet.ops import Add, Set
 from tests.support import graph_stores
 from tests.support.graph_stores import KINDS, Place

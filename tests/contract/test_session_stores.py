@@ -12,13 +12,13 @@ import pytest
 
 import limpet
 from limpet.errors import InvalidCursor, InvalidInput, SessionWriteConflict
-from limpet.graph.session_stores import (
+from limpet.graph.sessions import SessionFilter, SessionLocks, SessionRecord, SessionStore
+from limpet.graph.stores.sessions import (
     LimpetSessionStore,
     PostgresSessionStore,
     SQLiteSessionStore,
     StoredSessions,
 )
-from limpet.graph.sessions import SessionFilter, SessionLocks, SessionRecord, SessionStore
 from tests.support import graph_stores
 from tests.support.graph_stores import KINDS, Place
 

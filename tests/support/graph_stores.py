@@ -11,17 +11,17 @@ import pytest
 
 import limpet
 from limpet.graph.checkpoint import InMemoryCheckpointer
-from limpet.graph.checkpointers import (
+from limpet.graph.sessions import InMemorySessionStore
+from limpet.graph.stores.checkpoints import (
     LimpetCheckpointer,
     PostgresCheckpointer,
     SQLiteCheckpointer,
 )
-from limpet.graph.session_stores import (
+from limpet.graph.stores.sessions import (
     LimpetSessionStore,
     PostgresSessionStore,
     SQLiteSessionStore,
 )
-from limpet.graph.sessions import InMemorySessionStore
 
 KINDS: Final = ["memory", "limpet-memory", "sqlite", "postgresql"]
 

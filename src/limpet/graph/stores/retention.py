@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from limpet.errors import InvalidInput
-from limpet.graph.documents import Documents, id_of
-from limpet.graph.labeling import STATUS
+from limpet.graph.stores.documents import Documents, id_of
+from limpet.graph.stores.labels import STATUS
 
 
 class Retention:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from limpet.errors import SessionFenced, SessionLocked
-from limpet.graph.opened import Source
+from limpet.graph.stores.opened import Source
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.session.limpet import Limpet

@@ -9,8 +9,8 @@ import msgspec
 
 from limpet.errors import CheckpointRecordInvalid
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary
-from limpet.graph.documents import UNSAVED, Labels, id_of, own_fields
-from limpet.graph.labeling import CORRELATION, SCHEMA, SESSION, STATUS, label_text
+from limpet.graph.stores.documents import UNSAVED, Labels, id_of, own_fields
+from limpet.graph.stores.labels import CORRELATION, SCHEMA, SESSION, STATUS, label_text
 from limpet.model.values import thaw
 from limpet.store.protocol import Page
 

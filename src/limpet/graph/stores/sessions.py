@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from limpet.errors import InvalidInput, SessionWriteConflict
-from limpet.graph.documents import UNSAVED, Documents, Handle, Moved, id_of, own
-from limpet.graph.labeling import SCHEMA, label_text, schema_label, schema_of
-from limpet.graph.locks import Locks
-from limpet.graph.opened import Given, Source, postgres_url, shared, sqlite_url
 from limpet.graph.sessions import Listing, SessionFilter, SessionRecord, SessionSummary
+from limpet.graph.stores.documents import UNSAVED, Documents, Handle, Moved, id_of, own
+from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
+from limpet.graph.stores.locks import Locks
+from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
 from limpet.model.head import Head
 from limpet.model.limits import PAGE_MAX
 from limpet.model.values import thaw

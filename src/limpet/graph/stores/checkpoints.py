@@ -16,13 +16,13 @@ from typing import Final, Self, TypeGuard
 from limpet import facts
 from limpet.errors import InvalidInput, SessionWriteConflict
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
-from limpet.graph.checkpoint_documents import labels_asked, labels_of, record_of, summaries
-from limpet.graph.documents import RACES, Documents, Handle, Moved, id_of, own
-from limpet.graph.labeling import CORRELATION, STATUS, label_text
-from limpet.graph.opened import Given, Source, postgres_url, shared, sqlite_url
-from limpet.graph.retention import Retention
-from limpet.graph.session_stores import StoredSessions, document_of
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
+from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, id_of, own
+from limpet.graph.stores.labels import CORRELATION, STATUS, label_text
+from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
+from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
+from limpet.graph.stores.retention import Retention
+from limpet.graph.stores.sessions import StoredSessions, document_of
 from limpet.model.limits import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX
 from limpet.model.ops import PlainOp, Set
 from limpet.session.limpet import Limpet

@@ -23,7 +23,7 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.graph.opened import Source
+from limpet.graph.stores.opened import Source
 from limpet.model.diff.diff import diff
 from limpet.model.head import Head
 from limpet.model.keys import Key
