@@ -30,11 +30,11 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One completed node: its name, the nodes around it, and its number within the invocation."""
+    """One completed node: its name and its number within the invocation."""
 
     node: str
     step: int
-    namespace: tuple[str, ...] = ()
+    parents: tuple[str, ...] = ()  # the nodes around it, the outermost first
     fan_out_index: int | None = None
     branch_name: str | None = None
 
@@ -87,7 +87,6 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     graph: str = ""  # identifies the graph's nodes: a record is resumed by the graph it is of
     revision: int = 1
     suspension: dict[str, Any] | None = None  # of a suspended invocation
-    metadata: dict[str, Any] = {}
 
     @property
     def fan_out_progress(self) -> Progress | None:
