@@ -39,7 +39,7 @@ _CORRECTABLE: Final = (
 )
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True, Generic[S]):
+class Outcome(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """What became of a request: completed with a state, suspended, or errored."""
 
     kind: Literal["completed", "suspended", "errored"]
