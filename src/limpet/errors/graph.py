@@ -101,7 +101,7 @@ class ConflictingProjectionForms(GraphInvalid):
 
 
 class ReducerConfigurationInvalid(GraphInvalid, InvalidSchema):
-    code, category = "graph.reducer_configuration", "reducer_configuration_invalid"
+    code, category = "schema.reducer", "reducer_configuration_invalid"
 
     def __init__(self, reason: str, advice: str = "Correct the argument of the reducer") -> None:
         self.reason, self.advice = reason, advice
@@ -156,7 +156,7 @@ class GraphRunError(GraphError):
     code = "graph.run_failed"
     category = "graph_run_failed"
 
-    def __init__(self, message: str, *, node: str = "", recoverable_state: Any = None) -> None:
+    def __init__(self, message: str, node: str = "", recoverable_state: Any = None) -> None:
         self.node, self.recoverable_state = node, recoverable_state
         super().__init__(message)
 
@@ -242,10 +242,12 @@ class FanOutEmpty(GraphRunError):
 class ParallelBranchesBranchFailed(GraphRunError):
     code, category = "graph.branch_failed", "parallel_branches_branch_failed"
 
-    def __init__(self, node: str, name: str, reason: str, recoverable_state: Any = None) -> None:
-        self.branch_name, self.reason = name, reason
+    def __init__(
+        self, node: str, branch_name: str, reason: str, recoverable_state: Any = None
+    ) -> None:
+        self.branch_name, self.reason = branch_name, reason
         super().__init__(
-            f"branch {name!r} of node {node!r} failed: {reason}. The other branches were "
+            f"branch {branch_name!r} of node {node!r} failed: {reason}. The other branches were "
             "cancelled; see __cause__.",
             node=node,
             recoverable_state=recoverable_state,
@@ -256,6 +258,10 @@ class GraphMisused(GraphError, InvalidInput):
     code, category = "graph.misused", "graph_misused"
     status = 400
     exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        super().__init__(message)
 
 
 # --- checkpoints ----------------------------------------------------------------------------------

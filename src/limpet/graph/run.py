@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
-from limpet.errors import GraphError, NodeException, SuspensionError
+from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, SuspensionError
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
 from limpet.graph.observe import emit, span_of
@@ -93,7 +93,11 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
             fan_out_index=scope.fan_out_index,
             branch_name=scope.branch_name,
         )
-        await scope.run.tracker.completed(scope.frame, new, update, target, position)
+        try:
+            await scope.run.tracker.completed(scope.frame, new, update, target, position)
+        except CheckpointSaveFailed as error:
+            error.result = new if scope.outer is None else None
+            raise
     return new, target
 
 
