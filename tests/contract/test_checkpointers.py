@@ -126,6 +126,21 @@ async def test_overlapping_changes_keep_the_order_in_which_they_were_made(cp: An
     assert (await cp.load("i")).state == {"messages": names}
 
 
+async def test_steps_that_overlap_with_the_first_save_come_after_it(cp: Any) -> None:
+    """A fan-out may complete several instances while its first record is being written."""
+    items: list[str] = []
+
+    def grown(name: str) -> CheckpointRecord:
+        items.append(name)
+        return record(state={"messages": list(items)}, revision=len(items))
+
+    def step(name: str) -> Any:
+        return cp.save_changes("i", (messages(name),), lambda: grown(name))
+
+    await asyncio.gather(cp.save(record()), *[step(str(number)) for number in range(9)])
+    assert (await cp.load("i")).state == {"messages": [str(number) for number in range(9)]}
+
+
 async def test_a_change_of_an_unknown_record_saves_it_whole(cp: Any) -> None:
     """For one whose record was deleted, and for a new object that has not seen it."""
     whole = record(state={"messages": ["hi"]})

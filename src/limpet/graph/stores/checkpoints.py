@@ -8,8 +8,10 @@ commit.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self, TypeGuard
 
@@ -37,13 +39,15 @@ class StoredCheckpoints:
     def __init__(self, source: Source, app: str, user: str, keep: int | None) -> None:
         self.documents = Documents(source, app, user)
         self._retention = Retention(self.documents, keep)
+        self._turns: dict[str, _Turns] = {}  # of invocations that are saved whole just now
 
     # --- writing -------------------------------------------------------------------------------
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record of its invocation, in one commit."""
         id = record.invocation_id
-        await self.documents.replace(id, record.to_document(), labels_of(record))
+        async with self._in_order(id):
+            await self.documents.replace(id, record.to_document(), labels_of(record))
         await self._settle(id, record.status)
 
     async def save_changes(
@@ -55,7 +59,7 @@ class StoredCheckpoints:
     ) -> None:
         """Apply the operations of one step, in one commit. Overlapping calls keep their order."""
         session = self.documents.remembered(invocation_id)
-        if session is None or len(ops) > OPS_PER_EVENT_MAX:
+        if session is None or invocation_id in self._turns or len(ops) > OPS_PER_EVENT_MAX:
             return await self.save(whole())
         status = next((op.value for op in ops if type(op) is Set and op.path == ("status",)), None)
         if status is None:
@@ -191,12 +195,37 @@ class StoredCheckpoints:
     ) -> None:
         await self.close()
 
+    @asynccontextmanager
+    async def _in_order(self, invocation_id: str) -> AsyncIterator[None]:
+        """Let whole saves of one invocation take effect in the order of their calls.
+
+        A step that comes meanwhile is saved whole too, behind them.
+        """
+        turns = self._turns.setdefault(invocation_id, _Turns())
+        turns.taken += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.taken -= 1
+            if not turns.taken:
+                del self._turns[invocation_id]
+
     async def _settle(self, invocation_id: str, status: str) -> None:
         """After the last save of a run: nothing more is remembered of it, old ones may go."""
         if status != "running":
             self.documents.forget(invocation_id)
         if status == "completed":
             await self._retention.completed(invocation_id)
+
+
+class _Turns:
+    """Who saves one invocation whole, and how many wait for it."""
+
+    __slots__ = ("lock", "taken")
+
+    def __init__(self) -> None:
+        self.lock, self.taken = asyncio.Lock(), 0
 
 
 class LimpetCheckpointer(StoredCheckpoints):
