@@ -19,6 +19,7 @@ from limpet.errors import (
 )
 from limpet.graph.binding import Binding, SessionConfig
 from limpet.graph.checkpoint import (
+    ChangeCheckpointer,
     Checkpointer,
     CheckpointRecord,
     JointCheckpointer,
@@ -70,6 +71,7 @@ class CompiledGraph(Generic[S]):
         self.name, self.plan, self.entry = name, plan, entry
         self.steps: dict[str, Any] = dict(steps)
         self.checkpointer, self.migrations = checkpointer, migrations
+        self._changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
         self.session, self.tracer = session, tracer
         self.observers: tuple[Observer, ...] = ()
         self._deliveries: set[Delivery] = set()
@@ -194,7 +196,9 @@ class CompiledGraph(Generic[S]):
     ) -> None:
         """Save where the run starts, so that a first node that fails can be resumed."""
         run = scope.run
-        tracker = run.tracker = Tracker(checkpointer, run, self.name, self.plan)
+        tracker = run.tracker = Tracker(
+            checkpointer, self._changes, run, self.name, self.plan
+        )
         scope.frame = LiveFrame(tracker.box, self.plan, start.state, start.node, stored=True)
         scope.frame.rest = start.inside
         if record is not None and record.status != "completed":

@@ -79,10 +79,15 @@ class Tracker:
     """Saves one invocation as it goes."""
 
     def __init__(
-        self, checkpointer: Checkpointer, run: Invocation, graph: str, plan: StatePlan[Any]
+        self,
+        checkpointer: Checkpointer,
+        changes: ChangeCheckpointer | None,
+        run: Invocation,
+        graph: str,
+        plan: StatePlan[Any],
     ) -> None:
         self.checkpointer, self._run, self._graph, self._plan = checkpointer, run, graph, plan
-        self._changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
+        self._changes = changes  # the same object, if it takes changes
         self.box = Box(stored=True)
         self.positions: list[Position] = []
         self.revision, self.status = 0, "running"
