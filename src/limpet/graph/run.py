@@ -55,6 +55,8 @@ async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
                 try:
                     update = await step.fn(state)
                 except Exception as error:
+                    if passes(step, error):
+                        raise
                     raise failure(step, error, state) from error
                 state = plan.apply(state, update, node)
                 node = step.next(state)
@@ -73,6 +75,8 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
         update = await chained(step.middleware, attempts)(state)
     except Exception as error:
         attempts.end(error=error)
+        if passes(step, error):
+            raise
         raise failure(step, error, state) from error
     except BaseException as error:
         attempts.end(error=error)
@@ -155,11 +159,13 @@ def _layered(layer: Middleware, call: Next) -> Next:
     return through
 
 
-def failure(step: Step, error: Exception, state: Any) -> Exception:
-    """What a failed node raises: an error of a graph inside it as it is, any other wrapped."""
-    passes = SuspensionError if step.fn is not None else GraphError
-    if isinstance(error, passes):
-        return error
+def passes(step: Step, error: Exception) -> bool:
+    """Whether an error leaves a node as it is: one of a graph inside it, or of suspending."""
+    return isinstance(error, SuspensionError if step.fn is not None else GraphError)
+
+
+def failure(step: Step, error: Exception, state: Any) -> NodeException:
+    """What the error of a node becomes."""
     return NodeException(step.name, f"{type(error).__name__}: {error}"[:500], state)
 
 
