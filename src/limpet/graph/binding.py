@@ -18,7 +18,7 @@ from limpet.errors import (
     SessionWriteConflict,
 )
 from limpet.graph.context import CURRENT
-from limpet.graph.project import Projection
+from limpet.graph.project import ExplicitMapping, Projection
 from limpet.graph.sessions import SessionRecord, SessionStore
 from limpet.graph.state import StatePlan
 from limpet.model.state.labels import LabelRegistry
@@ -56,10 +56,10 @@ class SessionConfig:
     def _map(self, session: StatePlan[Any], projection: Projection) -> None:
         state, kept = self.plan.fields, session.fields
         taken = dict(projection.taken(tuple(state), tuple(kept)))
-        given = getattr(projection, "outputs", None)
-        if given is None:
-            given = projection.given(tuple(state), tuple(kept)) if not taken else {}
-        taken, given = _oriented(taken, state, kept), _oriented(dict(given), kept, state)
+        given = dict(projection.given(tuple(state), tuple(kept)))
+        if isinstance(projection, ExplicitMapping):  # one direction stands for both
+            given = dict(projection.outputs or {})
+        taken, given = _oriented(taken, state, kept), _oriented(given, kept, state)
         declared = hasattr(projection, "in_fields")  # both directions are complete as listed
         self.taken = taken or ({} if declared else {value: name for name, value in given.items()})
         self.given = given or ({} if declared else {value: name for name, value in taken.items()})
