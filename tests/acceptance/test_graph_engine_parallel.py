@@ -386,6 +386,49 @@ async def test_a_fan_out_inside_a_fan_out_is_resumed_exactly_once(checkpointer: 
     assert [x for _, x in runs] == [10, 11, 20, 21, 21, 30, 31]
 
 
+@pytest.mark.parametrize("kind", ["instance", "branch"])
+async def test_an_instance_or_branch_that_is_retried_is_checkpointed_right(
+    checkpointer: Any, kind: str
+) -> None:
+    """What its first attempt had done is replaced by the second."""
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    tries: list[str] = []
+
+    def noting(name: str) -> Any:
+        async def node(s: One) -> dict[str, Any]:
+            tries.append(name)
+            if tries.count("b") == 1 and name == "b":
+                raise ConnectionError("not yet")
+            return {"trail": [*s.trail, f"{name}{len(tries)}"]}
+
+        return node
+
+    inner = line(One, a=noting("a"), b=noting("b"), c=noting("c")).compile()
+    retry = [RetryMiddleware(sleep=sleep)]
+    if kind == "instance":
+        builder: Any = fan_out(
+            inner, collect_field="trail", target_field="trails", instance_middleware=retry
+        )
+    else:
+        builder = (
+            GraphBuilder(Many)
+            .add_parallel_branches_node(
+                "one",
+                branches={
+                    "sub": Branch(subgraph=inner, outputs={"total": "x"}, middleware=tuple(retry))
+                },
+            )
+            .add_edge("one", END)
+            .set_entry("one")
+        )
+    final = await builder.with_checkpointer(checkpointer).compile().invoke(Many(xs=[1]))
+    assert tries == ["a", "b", "a", "b", "c"]
+    assert final.trails == (["a3", "b4", "c5"] if kind == "instance" else [])
+
+
 # --- branches -------------------------------------------------------------------------------------
 
 

@@ -87,7 +87,8 @@ from limpet.model.state.reducers import (
 
 if TYPE_CHECKING:
     from limpet.graph.logs import IdentityFilter
-    from limpet.graph.otel import IdentitySpanProcessor, OpenTelemetryTracer
+    from limpet.graph.otel import IdentitySpanProcessor as IdentitySpanProcessor
+    from limpet.graph.otel import OpenTelemetryTracer as OpenTelemetryTracer
     from limpet.graph.stores.checkpoints import (
         LimpetCheckpointer,
         PostgresCheckpointer,

@@ -156,11 +156,13 @@ class BranchesStep:
             inner.rest = (found.frames[1:], frame.progress)
         else:
             start, node = crossing.enter(state), graph.entry
-        if tracker is not None and scope.frame is not None:
-            name = inner.branch_name or ""
-            inner.frame = tracker.enter_slot(scope.frame, name, graph.plan, start, node, inner.rest)
 
         async def once(begin: Any) -> Mapping[str, Any]:
+            if tracker is not None and scope.frame is not None:  # each attempt begins again
+                name = inner.branch_name or ""
+                inner.frame = tracker.enter_slot(
+                    scope.frame, name, graph.plan, begin, node, inner.rest
+                )
             return crossing.leave(await run_graph(inner, begin, node))
 
         return await chained(branch.middleware, once)(start)

@@ -146,24 +146,21 @@ class FanOutStep:
         else:
             more = {} if how.item_field is None else {how.item_field: item}
             start, node = self.crossing.enter(state, **more), graph.entry
-        if run.tracker is not None and scope.frame is not None:
-            inner.frame = run.tracker.enter_slot(
-                scope.frame, str(at), graph.plan, start, node, inner.rest
-            )
+
+        async def once(begin: Any) -> dict[str, Any]:
+            if run.tracker is not None and scope.frame is not None:  # each attempt begins again
+                inner.frame = run.tracker.enter_slot(
+                    scope.frame, str(at), graph.plan, begin, node, inner.rest
+                )
+            held = (await run_graph(inner, begin, node)).__dict__
+            return {name: held[name] for name in self._collected}
+
         tracer = run.tracer
+        if not how.instance_middleware and tracer is None:
+            return await once(start)
         span = tracer.span(span_of(run, "fan_out_instance", self.name, inner)) if tracer else None
-        if not how.instance_middleware and span is None:
-            return self._picked(await run_graph(inner, start, node))
-
-        async def once(begin: Any) -> Mapping[str, Any]:
-            return self._picked(await run_graph(inner, begin, node))
-
         with span or nullcontext():
             return dict(await chained(how.instance_middleware, once)(start))
-
-    def _picked(self, final: Any) -> dict[str, Any]:
-        held = final.__dict__
-        return {name: held[name] for name in self._collected}
 
     def stored(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """The stored form of an instance's result."""

@@ -271,7 +271,9 @@ class StatePlan(Generic[S]):
     def _next(self, state: S, values: dict[str, Any], update: Iterable[str]) -> S:
         new = self.of.__new__(self.of)
         _set(new, "__dict__", values)
-        _set(new, "__pydantic_fields_set__", state.__pydantic_fields_set__.union(update))
+        names = state.__pydantic_fields_set__
+        names = names if names.issuperset(update) else names.union(update)
+        _set(new, "__pydantic_fields_set__", names)
         _set(new, "__pydantic_extra__", None)
         _set(new, "__pydantic_private__", None)
         return new
