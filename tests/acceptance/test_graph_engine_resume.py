@@ -60,18 +60,14 @@ def checkpointer(request: pytest.FixtureRequest) -> Any:
 
 
 async def test_every_completed_node_is_one_commit() -> None:
-    """The start is saved as well, and the end together with the last node."""
+    """The start is saved with the first node, and the end together with the last one."""
     checkpointer = CheckedCheckpointer()
     graph = line(Log, **nodes("a", "b", "c")).with_checkpointer(checkpointer).compile()
     final = await graph.invoke(Log(), invocation_id="i", correlation_id="c")
-    assert [save.cursor[0].node for save in checkpointer.saves if save.cursor] == [
-        "a",
-        "b",
-        "c",
-        None,
-    ]
-    assert [save.revision for save in checkpointer.saves] == [1, 2, 3, 4]
-    assert [save.status for save in checkpointer.saves] == ["running"] * 3 + ["completed"]
+    saved = [save.cursor[0].node for save in checkpointer.saves if save.cursor]
+    assert saved == ["b", "c", None]
+    assert [save.revision for save in checkpointer.saves] == [1, 2, 3]
+    assert [save.status for save in checkpointer.saves] == ["running"] * 2 + ["completed"]
     record = await checkpointer.load("i")
     assert record is not None
     assert record.state == {"n": 3, "log": ["a", "b", "c"]}
@@ -102,7 +98,7 @@ async def test_a_step_of_a_long_run_costs_what_it_changed() -> None:
         .compile()
     )
     await graph.invoke()
-    assert len(sizes) == 1_000
+    assert len(sizes) == 999  # the first step is saved with the whole record
     assert max(sizes[-10:]) < sizes[0] + 64
 
 
@@ -440,7 +436,7 @@ async def test_a_checkpointer_that_fails_to_load_runs_nothing() -> None:
     assert made["a"].runs == 0
 
 
-@pytest.mark.parametrize("fails_at", [1, 2, 3])
+@pytest.mark.parametrize("fails_at", [1, 2])
 async def test_a_checkpointer_that_fails_to_save_stops_the_run(fails_at: int) -> None:
     """The run does not go on unsaved; the error has the state, and the last checkpoint stands."""
 
@@ -460,10 +456,12 @@ async def test_a_checkpointer_that_fails_to_save_stops_the_run(fails_at: int) ->
     with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
         await graph.invoke(invocation_id="i")
     assert info.value.category == "checkpoint_save_failed"
+    assert info.value.result.n == fails_at
+    assert [node.runs for node in made.values()] == [1, fails_at - 1]
     if fails_at == 1:
-        assert made["a"].runs == 0
+        with pytest.raises(limpet.CheckpointNotFound):
+            await graph.invoke(resume_invocation="i")
         return
-    assert info.value.result.n == fails_at - 1
     final = await graph.invoke(resume_invocation="i")
     assert final.log == ["a", "b"]
 

@@ -27,6 +27,7 @@ from limpet.graph.checkpoint import (
 )
 from limpet.graph.context import CURRENT, Invocation, Scope
 from limpet.graph.draw import mermaid
+from limpet.graph.ending import ending_of, finish, leave_record
 from limpet.graph.observe import Delivery, Drained, Observer, Tracer, drain, span_of
 from limpet.graph.resume import Start, load_record, start_of
 from limpet.graph.run import run_graph
@@ -183,8 +184,10 @@ class CompiledGraph(Generic[S]):
             final = await run_graph(scope, start.state, start.node)
         except SuspendSignal as signal:
             return await self._suspend(scope, signal)
-        if run.binding is not None and run.binding.auto_save:
-            await run.binding.save(final, result=final)
+        except BaseException as error:
+            await leave_record(run, error)
+            raise
+        await finish(run, final)
         return final
 
     async def _track(
@@ -194,18 +197,20 @@ class CompiledGraph(Generic[S]):
         start: Start,
         record: CheckpointRecord | None,
     ) -> None:
-        """Save where the run starts, so that a first node that fails can be resumed."""
+        """Follow the run from where it starts.
+
+        Nothing is saved before the first node is completed, or has failed: a step is one commit. A
+        resumed suspension is claimed at once, so that no other resumes it.
+        """
         run = scope.run
-        tracker = run.tracker = Tracker(
-            checkpointer, self._changes, run, self.name, self.plan
-        )
+        tracker = run.tracker = Tracker(checkpointer, self._changes, run, self.name, self.plan)
         scope.frame = LiveFrame(tracker.box, self.plan, start.state, start.node, stored=True)
         scope.frame.rest = start.inside
         if record is not None and record.status != "completed":
             tracker.positions = list(record.completed_positions)
-        if record is None or record.status != "suspended":
-            await tracker.save()
-        elif not await tracker.claim(record.revision):
+        tracker.ending = ending_of(run, checkpointer)
+        suspended = record is not None and record.status == "suspended"
+        if record is not None and suspended and not await tracker.claim(record.revision):
             reason = "it has been resumed already"
             raise SuspensionRecordInvalid(record.invocation_id, reason)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -29,6 +29,10 @@ from limpet.graph.checkpoint import (
 from limpet.graph.context import Invocation
 from limpet.graph.state import StatePlan
 from limpet.model.ops import Add, Cut, Path, PlainOp, Set
+
+# How the last step is saved: with the end of the run; or the run ends after its session is saved,
+# which is saved after the last step, or in one commit with it.
+Ending: TypeAlias = Literal["alone", "after session", "with session"]
 
 
 class Box:
@@ -96,6 +100,7 @@ class Tracker:
         self._whole = True  # the next save is of the whole record
         self._failed = False
         self._lock = asyncio.Lock()
+        self.ending: Ending = "alone"
 
     # --- entering -------------------------------------------------------------------------------
 
@@ -158,12 +163,13 @@ class Tracker:
                 self._ops += frame.plan.changes(old, new, update, (*frame.path, "state"))
                 self._ops.append(Set((*frame.path, "node"), target))
         frame.progress, frame.state, frame.node, frame.rest = None, new, target, ((), None)
-        if target is not None or (frame.box.owner is None and frame.at == 0):
-            if target is None:
-                self.status = "completed"
-                self._ops.append(Set(("status",), "completed"))
+        last = target is None and frame.box.owner is None and frame.at == 0
+        if last and self.ending == "alone":
+            self._end()
+        if target is not None or last:
             self._store(frame.box)
-            await self.save()
+            if not last or self.ending != "with session":
+                await self.save()
 
     async def completed_slot(self, owner: LiveFrame, key: str, slot: Slot) -> None:
         """An instance or branch is done."""
@@ -173,6 +179,34 @@ class Tracker:
         self._store_progress(owner)
         path = (*owner.path, "progress", "slots", key)
         self._ops.append(Set(path, msgspec.to_builtins(slot)))
+        await self.save()
+
+    # --- ending ---------------------------------------------------------------------------------
+
+    async def begun(self) -> None:
+        """Save where the run started, if it ends before anything was saved."""
+        if not self.revision:
+            await self.save()
+
+    async def end(self) -> None:
+        """Save the invocation as a completed one, if its last step did not."""
+        if self.status != "completed":
+            self._end()
+            await self.save()
+
+    def _end(self) -> None:
+        self.status = "completed"
+        self._ops.append(Set(("status",), "completed"))
+
+    def ended(self) -> CheckpointRecord:
+        """The record of the invocation, completed. The caller saves it, with the session."""
+        self.status, self._whole = "completed", True
+        self.revision += 1
+        return self.whole()
+
+    async def unended(self) -> None:
+        """Save the last step of an invocation whose session could not be saved."""
+        self.status = "running"
         await self.save()
 
     def suspended(self, document: dict[str, Any]) -> CheckpointRecord:
@@ -212,6 +246,8 @@ class Tracker:
                         _mark(self.box)
                     await self.checkpointer.save(record)
             else:
+                async with self._lock:  # the first, whole save may still be under way
+                    pass
                 ops = (*self._ops, *self._stamp())
                 self._ops = []
                 await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
