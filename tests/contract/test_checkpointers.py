@@ -326,6 +326,16 @@ async def test_a_session_that_was_only_prepared_is_not_there() -> None:
         assert (await store.load("s")).state == {"n": 1}  # type: ignore[union-attr]
 
 
+async def test_a_step_after_the_file_was_closed_opens_it_again(tmp_path: Path) -> None:
+    """What was remembered of the closed file is not used: the record is saved whole."""
+    cp = SQLiteCheckpointer(tmp_path / "a.db")
+    await cp.save(record())
+    await cp.close()
+    await cp.save_changes("i", (messages("hi"),), lambda: record(state={"messages": ["hi"]}))
+    assert (await cp.load("i")).state == {"messages": ["hi"]}  # type: ignore[union-attr]
+    await cp.close()
+
+
 async def test_stores_join_where_they_share_a_file(tmp_path: Path) -> None:
     """One path, one database; another path, another Limpet or memory do not join."""
     cp, store = SQLiteCheckpointer(tmp_path / "a.db"), SQLiteSessionStore(tmp_path / "a.db")

@@ -354,7 +354,7 @@ async def test_two_stores_of_one_file_see_one_session(tmp_path: Path) -> None:
     await one.close()
     assert (await two.load("s")).version == 3  # type: ignore[union-attr]
     await two.close()
-    assert (await one.load("s")).version == 3  # type: ignore[union-attr]
+    assert await one.save("s", record({"n": 4})) == 4  # opens the file again
     await one.close()
     assert path.exists()
 
@@ -367,6 +367,25 @@ def test_a_store_serves_one_event_loop_after_another(tmp_path: Path) -> None:
     assert found is not None
     assert found.state == {"n": 1}
     asyncio.run(store.close())
+
+
+def test_a_store_on_a_server_serves_one_event_loop_after_another(postgres_store_url: str) -> None:
+    """A connection belongs to a loop; a store that was closed in one opens again in the next."""
+    store = PostgresSessionStore(postgres_store_url)
+
+    async def save(number: int) -> None:
+        await store.save("s", record({"n": number}))
+        await store.save("s", record({"n": number, "twice": True}))
+        await store.close()
+
+    for number in range(3):
+        asyncio.run(save(number))
+
+    async def load() -> Any:
+        async with store:
+            return await store.load("s")
+
+    assert asyncio.run(load()).state == {"n": 2, "twice": True}
 
 
 @pytest.mark.parametrize("dsn", ["sqlite:///x.db", "", None, "host=x"])

@@ -58,6 +58,7 @@ class StoredCheckpoints:
         /,
     ) -> None:
         """Apply the operations of one step, in one commit. Overlapping calls keep their order."""
+        lp = await self.documents.limpet()  # open already, so it does not wait
         session = self.documents.remembered(invocation_id)
         if session is None or invocation_id in self._turns or len(ops) > OPS_PER_EVENT_MAX:
             return await self.save(whole())
@@ -65,7 +66,6 @@ class StoredCheckpoints:
         if status is None:
             await session.append(STEPPED, ops=ops)
             return None
-        lp = await self.documents.source.limpet()
         async with lp.commit() as c:
             c.append(session, STEPPED, ops=ops)
             c.record(session, facts.labeled({STATUS: status}))
@@ -132,7 +132,7 @@ class StoredCheckpoints:
         fields, labels = document_of(session)
         ours = await self.documents.prepared(record.invocation_id)
         theirs = await sessions.prepared(session.session_id, expected)
-        lp = await self.documents.source.limpet()
+        lp = await self.documents.limpet()
         async with lp.commit() as c:
             self.documents.put(c, ours, record.to_document(), labels_of(record))
             sessions.put(c, theirs, fields, labels)

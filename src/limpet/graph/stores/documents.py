@@ -66,6 +66,15 @@ class Documents:
         Key(app, user, "id")  # raises InvalidKey
         self.source, self.app, self.user = source, app, user
         self._remembered: OrderedDict[str, Handle] = OrderedDict()
+        self._lp: Limpet | None = None  # whose sessions are remembered
+
+    async def limpet(self) -> Limpet:
+        """The open Limpet. Sessions of one that was closed since are forgotten."""
+        lp = await self.source.limpet()
+        if lp is not self._lp:
+            self._remembered.clear()
+            self._lp = lp
+        return lp
 
     # --- one document --------------------------------------------------------------------------
 
@@ -74,7 +83,7 @@ class Documents:
 
         Raises SessionCorrupt if an event cannot be read: what is left would pass for the whole.
         """
-        _, session = await self._living(await self.source.limpet(), id)
+        _, session = await self._living(await self.limpet(), id)
         if session is None or UNSAVED in session.labels:
             return None
         check_whole(session)
@@ -88,7 +97,7 @@ class Documents:
 
         With `expected` only if it is at that version, 0 meaning that there is none; else Moved.
         """
-        lp = await self.source.limpet()
+        lp = await self.limpet()
         session = self._remembered.get(id)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             key, session = await self._at(lp, id, session, expected)
@@ -121,7 +130,7 @@ class Documents:
 
         Until a commit puts one into it, nobody sees it: a crash in between leaves no document.
         """
-        lp = await self.source.limpet()
+        lp = await self.limpet()
         for left in reversed(range(UPDATE_TRIES_MAX)):
             key, session = await self._at(lp, id, None, expected)
             try:
@@ -148,7 +157,7 @@ class Documents:
 
     async def delete(self, id: str) -> bool:
         """Delete the document's session. False if there was none."""
-        lp = await self.source.limpet()
+        lp = await self.limpet()
         self.forget(id)
         key, session = await self._living(lp, id)
         return session is not None and await lp.delete(key)
@@ -157,7 +166,7 @@ class Documents:
 
     async def page(self, *, labels: Mapping[str, str] | None = None, **how: Any) -> Page:
         """A page of `lp.list`, the oldest first unless `reverse`; it may hold unsaved ones."""
-        lp = await self.source.limpet()
+        lp = await self.limpet()
         query = {"reverse": False, "limit": PAGE_MAX, **how}
         return await lp.list(app=self.app, user=self.user, labels=labels, **query)
 

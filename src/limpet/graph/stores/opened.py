@@ -74,8 +74,7 @@ class Shared:
 
     async def limpet(self) -> Limpet:
         """The open Limpet. The first of several callers opens it, the others wait."""
-        loop = asyncio.get_running_loop()
-        home = (os.getpid(), None if self.url.startswith(("sqlite:", "memory:")) else loop)
+        loop, home = asyncio.get_running_loop(), self._here()
         if self._lp is not None and self._home == home:
             return self._lp
         if self._opening is None or self._opening.get_loop() is not loop:
@@ -93,11 +92,21 @@ class Shared:
         return await Limpet(self.url)
 
     async def close(self, user: object) -> None:
-        """Close the Limpet if nobody else uses it."""
+        """Close the Limpet if nobody else uses it.
+
+        One of a loop that has ended, or of the process that forked this one, cannot be closed from
+        here: it is only let go.
+        """
         self._users.discard(user)
         if not self._users and self._lp is not None:
             lp, self._lp = self._lp, None
-            await lp.close()
+            if self._home == self._here():
+                await lp.close()
+
+    def _here(self) -> tuple[int, asyncio.AbstractEventLoop | None]:
+        """The process, and the event loop where a connection belongs to one."""
+        on_server = not self.url.startswith(("sqlite:", "memory:"))
+        return (os.getpid(), asyncio.get_running_loop() if on_server else None)
 
 
 _SHARED: Final[WeakValueDictionary[str, Shared]] = WeakValueDictionary()
