@@ -23,6 +23,7 @@ from limpet.graph import (
     append,
     current_correlation_id,
     current_invocation_id,
+    suspend,
 )
 from tests.support.graphs import CheckedCheckpointer, PlainCheckpointer, gives, line
 
@@ -100,6 +101,87 @@ async def test_a_step_of_a_long_run_costs_what_it_changed() -> None:
     await graph.invoke()
     assert len(sizes) == 999  # the first step is saved with the whole record
     assert max(sizes[-10:]) < sizes[0] + 64
+
+
+async def test_the_start_is_saved_while_the_first_node_waits(checkpointer: Any) -> None:
+    """A process that dies inside of it leaves a record with the initial state."""
+    found: list[CheckpointRecord] = []
+
+    async def waits(s: Log) -> dict[str, Any]:
+        while not found:
+            await asyncio.sleep(0)
+            if (record := await checkpointer.load("i")) is not None:
+                found.append(record)
+        return {"log": ["waited"]}
+
+    graph = line(Log, waits=waits, last=Breaks("last")).with_checkpointer(checkpointer).compile()
+    final = await graph.invoke(Log(log=["start"]), invocation_id="i")
+    assert final.log == ["start", "waited", "last"]
+    assert found[0].cursor is not None
+    assert (found[0].status, found[0].cursor[0].node) == ("running", "waits")
+    assert found[0].state == {"n": 0, "log": ["start"]}
+    assert (await checkpointer.load("i")).state["log"] == ["start", "waited", "last"]
+
+
+async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() -> None:
+    """The error of the checkpointer is the cause, and no later node runs."""
+
+    class Slow(PlainCheckpointer):
+        async def save(self, record: CheckpointRecord) -> None:
+            await asyncio.sleep(0)
+            raise OSError("disk full")
+
+    async def waits(s: Log) -> dict[str, Any]:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return {}
+
+    last = Breaks("last")
+    graph = line(Log, waits=waits, last=last).with_checkpointer(Slow()).compile()
+    with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
+        await graph.invoke(Log())
+    assert isinstance(info.value.__cause__, OSError)
+    assert last.runs == 0
+
+
+async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:
+    """Saves of one invocation never overlap, however the first node ends."""
+    saving = 0
+
+    class Slow(PlainCheckpointer):
+        async def save(self, record: CheckpointRecord) -> None:
+            nonlocal saving
+            saving += 1
+            assert saving == 1
+            for _ in range(10):
+                await asyncio.sleep(0)
+            await super().save(record)
+            saving -= 1
+
+    async def waits(s: Log) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if s.log == ["suspend"]:
+            await suspend("x")
+        if s.log == ["fail"]:
+            raise RuntimeError("down")
+        return {}
+
+    for how in ("suspend", "fail", "end"):
+        checkpointer, store = Slow(), InMemorySessionStore()
+        graph = (
+            line(Log, waits=waits)
+            .with_checkpointer(checkpointer)
+            .with_session_store(store)
+            .compile()
+        )
+        result = await asyncio.gather(
+            graph.invoke(Log(log=[how]), invocation_id="i", session_id="s"), return_exceptions=True
+        )
+        record = await checkpointer.load("i")
+        assert record is not None
+        status = {"suspend": "suspended", "fail": "running", "end": "completed"}[how]
+        assert (record.status, saving, len(result)) == (status, 0, 1)
 
 
 # --- resuming -------------------------------------------------------------------------------------

@@ -199,8 +199,8 @@ class CompiledGraph(Generic[S]):
     ) -> None:
         """Follow the run from where it starts.
 
-        Nothing is saved before the first node is completed, or has failed: a step is one commit. A
-        resumed suspension is claimed at once, so that no other resumes it.
+        The start is saved while the first node waits, or with it: a step is one commit. A resumed
+        suspension is claimed at once, so that no other resumes it.
         """
         run = scope.run
         tracker = run.tracker = Tracker(checkpointer, self._changes, run, self.name, self.plan)
@@ -209,8 +209,9 @@ class CompiledGraph(Generic[S]):
         if record is not None and record.status != "completed":
             tracker.positions = list(record.completed_positions)
         tracker.ending = ending_of(run, checkpointer)
-        suspended = record is not None and record.status == "suspended"
-        if record is not None and suspended and not await tracker.claim(record.revision):
+        if record is None or record.status != "suspended":
+            tracker.begin_soon()
+        elif not await tracker.claim(record.revision):
             reason = "it has been resumed already"
             raise SuspensionRecordInvalid(record.invocation_id, reason)
 
@@ -225,6 +226,7 @@ class CompiledGraph(Generic[S]):
             tracker.positions.append(
                 Position(node=signal.node_name, step=run.step, parents=signal.namespace[:-1])
             )
+        await tracker.settled()
         record = tracker.suspended(signal.document())
         try:
             await _keep(run, tracker.checkpointer, record, state)

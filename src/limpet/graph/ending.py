@@ -54,6 +54,7 @@ async def finish(run: Invocation, final: Any) -> None:
 async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
     """One commit. If it fails, the last step is saved without the session, which is as it was."""
     checkpointer: Any = tracker.checkpointer  # a JointCheckpointer, as `ending_of` found
+    await tracker.settled()
     try:
         version = await checkpointer.save_with_session(
             tracker.ended(),

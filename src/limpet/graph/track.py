@@ -9,6 +9,7 @@ last save are part of them. Any other gets the whole record, one save at a time.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -98,8 +99,9 @@ class Tracker:
         self.suspension: dict[str, Any] | None = None
         self._ops: list[PlainOp] = []
         self._whole = True  # the next save is of the whole record
-        self._failed = False
+        self._failed: Exception | None = None
         self._lock = asyncio.Lock()
+        self._start: asyncio.Task[None] | None = None
         self.ending: Ending = "alone"
 
     # --- entering -------------------------------------------------------------------------------
@@ -181,12 +183,33 @@ class Tracker:
         self._ops.append(Set(path, msgspec.to_builtins(slot)))
         await self.save()
 
-    # --- ending ---------------------------------------------------------------------------------
+    # --- beginning and ending -------------------------------------------------------------------
+
+    def begin_soon(self) -> None:
+        """Save where the run starts while its first node waits for something.
+
+        A process that dies in there leaves a record to resume from. A first node that does not wait
+        is completed before this gets its turn, and is saved together with the start.
+        """
+        self._start = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        if not self.revision:
+            with suppress(CheckpointSaveFailed):  # raised by the save of the first step
+                await self.save()
 
     async def begun(self) -> None:
-        """Save where the run started, if it ends before anything was saved."""
+        """After a run that failed: where it started, or its last step, is saved."""
         if not self.revision:
             await self.save()
+        await self.settled()
+        if self._failed is not None:
+            raise self._unsaved(self._failed) from self._failed
+
+    async def settled(self) -> None:
+        """Wait until no whole save is under way."""
+        async with self._lock:
+            pass
 
     async def end(self) -> None:
         """Save the invocation as a completed one, if its last step did not."""
@@ -235,8 +258,8 @@ class Tracker:
 
     async def save(self) -> None:
         """Save what has changed, in one commit. Raises CheckpointSaveFailed."""
-        if self._failed:
-            raise CheckpointSaveFailed(self._run.invocation_id, "an earlier save failed")
+        if self._failed is not None:
+            raise self._unsaved(self._failed) from self._failed
         self.revision += 1
         try:
             if self._changes is None or self._whole:
@@ -246,15 +269,13 @@ class Tracker:
                         _mark(self.box)
                     await self.checkpointer.save(record)
             else:
-                async with self._lock:  # the first, whole save may still be under way
-                    pass
+                await self.settled()  # the first, whole save may still be under way
                 ops = (*self._ops, *self._stamp())
                 self._ops = []
                 await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
         except Exception as error:
-            self._failed = True
-            reason = f"{type(error).__name__}: {error}"
-            raise CheckpointSaveFailed(self._run.invocation_id, reason) from error
+            self._failed = error
+            raise self._unsaved(error) from error
         except BaseException:
             self._whole = True  # cancelled: nobody knows whether it was saved
             raise
@@ -278,6 +299,9 @@ class Tracker:
             revision=self.revision,
             suspension=self.suspension,
         )
+
+    def _unsaved(self, error: Exception) -> CheckpointSaveFailed:
+        return CheckpointSaveFailed(self._run.invocation_id, f"{type(error).__name__}: {error}")
 
     def _stamp(self) -> tuple[PlainOp, ...]:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
