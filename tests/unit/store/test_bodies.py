@@ -18,7 +18,9 @@ from limpet.store.codec import Damaged
 
 KEY, LINK = Key("shop", "ada", "1"), b"l" * 32
 FIELDS, VERSIONS = FrozenDict({"n": 1, "text": "x"}), FrozenDict({"n": 3, "text": 2})
-FACTS = freeze({"labels": {"plan": "gold"}, "timers": {"t": {"at_us": 5, "kind": "wake", "seq": 2}}})
+FACTS = freeze(
+    {"labels": {"plan": "gold"}, "timers": {"t": {"at_us": 5, "kind": "wake", "seq": 2}}}
+)
 HEAD = Head(KEY, "uid", 3, LINK, 10, 30, 20, FACTS)
 FOLD = Fold(HEAD, FIELDS, VERSIONS)
 START = blank(KEY, "uid", 10)

@@ -1,4 +1,4 @@
-"""Adopting: events that another store has recorded are taken over just as they are, or not at all."""
+"""Adopting: events that another store has recorded are taken just as they are, or not at all."""
 
 from __future__ import annotations
 
@@ -160,9 +160,7 @@ class AdoptLaws:
         async with refused(store, SessionConflict):
             await store.commit([adoption(A, [_with_id(other[1], one[1].event.id)])])
 
-    async def test_shared_names_are_not_the_adopted_logs_to_write(
-        self, store: RecordStore
-    ) -> None:
+    async def test_shared_names_are_not_the_adopted_logs_to_write(self, store: RecordStore) -> None:
         """They stay as they are here; later events of the session write them as any others do."""
         await create(store, B, {"app:n": 40})
         await store.commit([adoption(A, await recorded(await elsewhere(), A))])
@@ -249,4 +247,3 @@ def _said(made: Prepared, **change: Any) -> Prepared:
 def _with_id(record: Record, id: str) -> Record:
     event = msgspec.structs.replace(record.event, id=id)
     return msgspec.structs.replace(record, event=event)
-

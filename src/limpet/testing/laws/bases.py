@@ -201,7 +201,9 @@ class ForkLaws:
     async def test_a_fork_is_listed_with_its_state(self, store: Store) -> None:
         """A page with states shows what a load does."""
         await lineage(store)
-        page = await store.heads(Query(app="shop", reverse=False), cursor=None, limit=9, states=True)
+        page = await store.heads(
+            Query(app="shop", reverse=False), cursor=None, limit=9, states=True
+        )
         assert [head.key for head in page.items] == [A, B, C]
         for head in page.items:
             loaded = await load(store, head.key)
