@@ -227,6 +227,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -236,6 +237,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
