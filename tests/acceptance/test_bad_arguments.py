@@ -294,6 +294,10 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         [None, 5, "x", "support/ada/one", OBJECT, [None], [("a", "u")], [K] * 1_001],
         {"get_many keys": lambda lp, s, v: lp.get_many(v)},
     ),
+    *rows(
+        [None, 5, "x", OBJECT, [None], [5], [""], ["x" * 1_000], ["x"] * 1_001],
+        {"read_ids ids": lambda lp, s, v: s.read_ids(v)},
+    ),
     *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
     *rows(
         [None, 5, "x", OBJECT, K],
