@@ -173,6 +173,7 @@ class Plan:
             or draft.type == PROCESSED
             or draft.origin is not None
             or commit.pin is not None
+            or commit.release is not None
         ):
             return None
         key = commit.key
