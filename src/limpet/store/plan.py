@@ -258,7 +258,8 @@ class Plan:
             raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
-        if fold.damaged and commit.guards:  # what was decided may rest on what is missing
+        # What was decided may rest on what is missing, and a kept state would hide that it is.
+        if fold.damaged and (commit.guards or commit.pin is not None):
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         for name, version in commit.guards.items():
             actual = self._version_of(key, fold, name)
