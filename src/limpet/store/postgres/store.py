@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import asyncpg
-
 from limpet.errors import PositionUnknown, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model.events import Commit, Event
 from limpet.model.keys import Key
@@ -28,10 +26,10 @@ from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.server.address import where
+from limpet.store.postgres.server import pooler
+from limpet.store.postgres.server.address import is_pooled, where
 from limpet.store.postgres.server.pool import Pools, open_pool
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import CONNECT_SECONDS_MAX
 from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import (
@@ -49,20 +47,23 @@ from limpet.store.protocol import (
 from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
+POOLED_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
 
 
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(
-        self, pools: Pools, url: str, reader: Reader, connect_listener: Callable[[], Any]
-    ) -> None:
+    def __init__(self, pools: Pools, url: str, reader: Reader) -> None:
         self._pools, self._reader, self._url = pools, reader, url
-        self._notifier = Notifier(pools.reading, connect_listener, where(url))
+        self._pooled = is_pooled(url)
+        # A LISTEN needs a process of the server to itself, which a pooler does not give.
+        listener = None if self._pooled else partial(pooler.connect, url, {})
+        self._notifier = Notifier(pools.reading, listener, where(url))
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, self._notifier.notify)
         self._leases = Leases(pools, reader, self._committer.cache)
+        self._step = POOLED_POLL_SECONDS if self._pooled else POLL_SECONDS
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
     @classmethod
@@ -88,8 +89,7 @@ class PostgresStore:
             if isinstance(error, FAILURES):
                 raise translate(error, where(url), "read") from error
             raise
-        connect_listener = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
-        return cls(pools, url, Reader(Codec(seal), secret), connect_listener)
+        return cls(pools, url, Reader(Codec(seal), secret))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -180,8 +180,10 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        each = self._pools.size + LANES + 1  # the listener
-        checks: tuple[Check, ...] = await self._pools.run(lambda conn: doctor.examine(conn, each))
+        each = self._pools.size + LANES + (not self._pooled)  # the listener
+        checks: tuple[Check, ...] = await self._pools.run(
+            lambda conn: doctor.examine(conn, each, pooled=self._pooled)
+        )
         return checks
 
     async def changes(
@@ -205,11 +207,14 @@ class PostgresStore:
         self._notifier.listen(heard)
 
     def pulse(self) -> int:
-        """Notifications, and the time in coarse steps: a lost one costs no more than a step."""
+        """Notifications, and the time in coarse steps: a lost one costs no more than a step.
+
+        Behind a pooler there are no notifications, only steps.
+        """
         if not self._notifier.wanted:
             self._polled += 1  # nobody listens: only a read can show a change
         self._notifier.keep_listening()
-        return self._polled + self._notifier.received + int(time.monotonic() / POLL_SECONDS)
+        return self._polled + self._notifier.received + int(time.monotonic() / self._step)
 
     async def close(self) -> None:
         if self._pools.end():

@@ -19,9 +19,10 @@ import asyncpg
 from limpet.errors import Asked, LimpetError, StoreClosed, StoreForked
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import settings
-from limpet.store.postgres.server.address import check_url, where
+from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.outage import Outage
-from limpet.store.postgres.server.settings import Connection, Pool, be_durable
+from limpet.store.postgres.server.pooler import Through, arguments, ready
+from limpet.store.postgres.server.settings import Connection, Pool
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
@@ -32,6 +33,14 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
     def itself(self) -> Pooled:
         """What stands behind the pool's proxy, which is another one for each call."""
         return self
+
+
+class PooledThrough(Through, Pooled):
+    """The same behind a pooler: its transactions are ended by the driver, and it has no settings
+    that a reset would have to restore."""
+
+    async def reset(self, **_: Any) -> None:
+        pass
 
 
 class Pools:
@@ -103,17 +112,18 @@ class Pools:
 async def open_pool(url: str, *, size: int) -> Pool:
     """Connections, one of them made now. Raises InvalidURL, StoreBusy, StoreUnopened."""
     check_url(url)
+    wanted = settings.connection_settings(settings.LOCK_SECONDS_MAX)
+    made = arguments(url, wanted)
+    made["connection_class"] = PooledThrough if is_pooled(url) else Pooled
     try:
         pool = await asyncpg.create_pool(
-            url,
+            **made,
             min_size=0,  # no floor: nobody keeps asking for a server that is away
             max_size=size,
             timeout=settings.CONNECT_SECONDS_MAX,
             command_timeout=settings.STATEMENT_SECONDS_MAX,
-            connection_class=Pooled,
-            init=lambda conn: be_durable(conn, url),
-            reset=lambda conn: reset(conn, lambda: be_durable(conn, url)),
-            server_settings=settings.connection_settings(settings.LOCK_SECONDS_MAX),
+            init=lambda conn: ready(conn, url, wanted),
+            reset=lambda conn: reset(conn, lambda: ready(conn, url, wanted)),
         )
         async with pool.acquire():
             return pool
