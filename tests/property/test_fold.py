@@ -8,7 +8,7 @@ import decimal
 import enum
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -24,9 +24,10 @@ from limpet.model.head import blank
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.values import thaw
 from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
-from limpet.store.protocol import Place
+from limpet.store.protocol import Owner, Place
 from tests.property.strategies import drafts
 from tests.support.examples import examples
+from tests.support.seal import at_once
 
 KEY = Key("shop", "ada", "1")
 PLACE = Place("event", "uid", "id", "x.y")
@@ -96,6 +97,12 @@ def test_folding_changes_nothing_that_was_there(steps: list[dict[str, Any]]) -> 
 class Rot13:
     """A seal of no strength: enough to see that it was asked, and for which place."""
 
+    async def ready(self, owners: Sequence[Owner]) -> None:
+        """It has one key for all."""
+
+    async def forget(self, owner: Owner) -> None:
+        """It has nothing to forget."""
+
     def seal(self, plain: bytes, place: Place) -> bytes:
         return place.aad() + bytes(byte ^ 13 for byte in plain)
 
@@ -119,6 +126,7 @@ raw_bodies = st.one_of(
 def test_what_is_packed_is_unpacked(raw: bytes, seal: Rot13 | None) -> None:
     """Compressed or not, sealed or not, the bytes are the same."""
     codec = Codec(seal)
+    at_once(codec.sealer.ready([PLACE.owner]))
     flags, stored, crc = codec.pack(raw, PLACE)
     assert codec.unpack(flags, stored, crc, lambda: PLACE) == raw
     if seal is None:
@@ -132,6 +140,7 @@ def test_a_changed_body_is_not_unpacked(
 ) -> None:
     """One flipped bit anywhere is damage, and so is a body cut short."""
     codec = Codec(seal)
+    at_once(codec.sealer.ready([PLACE.owner]))
     flags, stored, crc = codec.pack(raw, PLACE)
     if not stored:
         return

@@ -21,6 +21,7 @@
     │       └── SchemaIncompatible    SessionSchemaIncompatible · CheckpointSchemaIncompatible
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
+        ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         └── BackupRefused · BackupDamaged · ExtraMissing
 
@@ -102,6 +103,7 @@ from limpet.errors.store import (
     BackupDamaged,
     BackupRefused,
     ExtraMissing,
+    SealUnavailable,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -161,6 +163,7 @@ __all__ = [
     "SchemaViolation",
     "ScopeFull",
     "ScopeUnknown",
+    "SealUnavailable",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",

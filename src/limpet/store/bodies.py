@@ -19,6 +19,7 @@ from limpet.model.head import Head
 from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store.codec import Damaged
 from limpet.store.protocol import Erasure, Place
+from limpet.store.seal import scope_owner
 
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 
@@ -53,8 +54,9 @@ def snapshot_from(raw: bytes) -> tuple[FrozenDict, FrozenDict]:
 def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq: int) -> Place:
     """Where a version of a name belongs: name, form, base and the event that made it. All of it
     is bound into the row's checksum and seal, so that none of it can change unseen."""
-    owner = msgspec.json.encode(key[:2]).decode()
-    return Place("scope", owner, f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}")
+    return Place(
+        "scope", scope_owner(*key[:2]), f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}"
+    )
 
 
 def scope_body(write: ScopeWrite, since_base: int) -> tuple[int, bytes, int]:

@@ -21,6 +21,9 @@ from limpet.model.values import EMPTY, FrozenDict
 
 Order: TypeAlias = Literal["created", "updated"]
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
+# Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
+# a JSON array of app and user ("" for app: names), which no uid looks like.
+Owner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -144,6 +147,7 @@ class Store(Protocol):
     """Append-only logs with atomic commits.
 
     Every coroutine raises StoreClosed after close and translates its driver's errors to StoreError.
+    With a seal each raises SealUnavailable if keys cannot be had: nothing was written or read.
     MemoryError is never damage: a read raises it as it is, a write a StoreError that is retryable.
     A cancelled call either never happened or has completed by the time CancelledError is raised.
     """
@@ -244,7 +248,8 @@ class Store(Protocol):
         """Forget the session: its log, its key and its labels leave the store.
 
         A deleted session can still be erased; an erased one gives its certificate again; None
-        if there never was one. What it wrote to app: and user: stays.
+        if there never was one. What it wrote to app: and user: stays. With a seal its keys are
+        forgotten first: if that fails, nothing is erased and SealUnavailable is raised.
         """
         ...
 
@@ -335,8 +340,8 @@ class Examined(Protocol):
 class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
-    kind: Literal["event", "scope", "snapshot"]
-    owner: str  # the session's uid, or the scope's app and user
+    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
+    owner: Owner
     id: str
     type: str = ""
 
@@ -346,12 +351,37 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Seal(Protocol):
-    """Encryption of stored bodies. Both directions are pure functions of key, bytes and place."""
+    """Encryption of stored bodies, with keys of its own for every owner.
+
+    `ready` and `forget` are awaited on the event loop of the store, outside its locks and
+    transactions. `seal` and `open` are pure functions of key, bytes and place: they wait for
+    nothing, and the store calls them from any thread. Sealed bytes are opaque to stores; let them
+    be format ‖ key number ‖ nonce ‖ text, so that formats and keys can change while old bytes
+    stay readable.
+    """
+
+    async def ready(self, owners: Sequence[Owner]) -> None:
+        """Have the keys of these owners at hand: fetch them, or make them durable if new.
+
+        Awaited before the first `seal` or `open` of an owner, and perhaps again. Both then work
+        for the owner until `forget`. An owner whose keys were destroyed is no reason to raise: it
+        gets a new key, and what was sealed before stays closed. Any exception means that keys
+        cannot be reached; the store raises SealUnavailable and has changed nothing.
+        """
+        ...
 
     def seal(self, plain: bytes, place: Place) -> bytes: ...
 
     def open(self, sealed: bytes, place: Place) -> bytes:
-        """Raises any exception if the bytes were not sealed for this place with this key."""
+        """Raises any exception if the bytes were not sealed for this place with a key at hand."""
+        ...
+
+    async def forget(self, owner: Owner) -> None:
+        """Destroy the keys of an owner, durably, so that no copy of its bytes opens again.
+
+        Awaited by `erase` before rows are removed, and once more after. Idempotent: an erasure
+        that was cut short is done again.
+        """
         ...
 
 

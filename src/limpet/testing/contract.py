@@ -10,8 +10,9 @@
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `WorkLaws` and
-`SetBackLaws` for one with leases, and `SharedWorkLaws` if that one is shared. Needs pytest and
-pytest-asyncio.
+`SetBackLaws` for one with leases, `SharedWorkLaws` if that one is shared, and `SealedLaws` with the
+fixtures `open_sealed` and `new_seal` for one that seals bodies. `SealLaws` are for a seal. Needs
+pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from limpet.testing.laws.reading import ReadLaws
 from limpet.testing.laws.repeats import RepeatLaws
 from limpet.testing.laws.room import RoomLaws
 from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
 from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
 from limpet.testing.laws.times import TimeLaws
@@ -44,7 +46,11 @@ __all__ = [
     "DurableLaws",
     "FeedLaws",
     "Leap",
+    "NewSeal",
+    "OpenSealed",
     "Reopen",
+    "SealLaws",
+    "SealedLaws",
     "SetBackLaws",
     "SharedLaws",
     "SharedWorkLaws",

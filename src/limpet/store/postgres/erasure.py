@@ -13,7 +13,7 @@ from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Erasure
+from limpet.store.protocol import Erasure, Owner
 
 
 async def delete(conn: Connection, key: Key) -> bool:
@@ -29,12 +29,18 @@ async def delete(conn: Connection, key: Key) -> bool:
     return True
 
 
-async def erase(conn: Connection, reader: Reader, key: Key) -> Erasure | None:
-    """Leave nothing but proof of the erasure. None if there never was such a session."""
+async def erase(
+    conn: Connection, reader: Reader, key: Key, gone: frozenset[Owner]
+) -> Erasure | None:
+    """Leave nothing but proof of the erasure. None if there never was such a session.
+
+    Raises Unforgotten unless its keys are among those that are gone.
+    """
     await ledger.begin(conn)
     row = await conn.fetchrow(SQL["unmake"], key.app, key.user, key.id)
     if row is None:
         return await reader.erasure(conn, key)
+    reader.codec.sealer.require_forgotten(row["uid"], gone)
     await conn.execute(SQL["remove_rows"], row["sid"])
     erasure = Erasure(reader.key_hash(key), row["version"], row["link"], row["at_us"])
     crc = bodies.erasure_crc(erasure)

@@ -18,7 +18,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store import bodies
 from limpet.store.cache import Live
-from limpet.store.codec import Codec, Damaged
+from limpet.store.codec import SEALED, Codec, Damaged
 from limpet.store.pages import bare
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
@@ -26,6 +26,7 @@ from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure, Place
 from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
+from limpet.store.seal import Unready, scope_owner
 
 _ALL: Final = 2**62  # events, as a tail
 Snapshot: TypeAlias = tuple[int, Fold | None, int]  # seq, fold if it can be read, size
@@ -120,6 +121,9 @@ class Reader:
         steps: dict[ScopeKey, list[Any]] = {}
         for row in found:
             steps.setdefault((app, row["owner"], row["name"]), []).append(row)
+        # Values are opened when somebody reads them, and nobody can wait for keys then.
+        owners = {row["owner"] for row in found if row["flags"] & SEALED}
+        self.codec.sealer.require([scope_owner(app, owner) for owner in owners])
         return Scopes(
             {
                 key[2]: Unread(rows_[-1]["version"], partial(self._value, key, rows_))
@@ -128,9 +132,13 @@ class Reader:
         )
 
     def _value(self, key: ScopeKey, steps: list[Any]) -> ScopeValue:
+        """The value that somebody reads now. Its keys may be gone since it was loaded."""
         name = rows.Name(key, self.codec)
-        for step in steps:
-            name.add(step)
+        try:
+            for step in steps:
+                name.add(step)
+        except Unready as error:
+            return ScopeValue(steps[-1]["version"], None, False, str(error))
         assert name.value is not None
         return name.value
 

@@ -83,13 +83,14 @@ class PostgresStore:
         pool = await connect(url, size=reading, looking=looking)
         try:
             secret = await pool.fetchval(SQL["secret"])
-            pools = Pools(pool, await open_pool(url, size=waiting), where(url))
+            others = await open_pool(url, size=waiting)
         except BaseException as error:
             await pool.close()
             if isinstance(error, FAILURES):
                 raise translate(error, where(url), "read") from error
             raise
-        return cls(pools, url, Reader(Codec(seal), secret))
+        codec = Codec(seal)
+        return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -103,8 +104,10 @@ class PostgresStore:
         return deleted
 
     async def erase(self, key: Key) -> Erasure | None:
-        proof: Erasure | None = await self._pools.in_transaction(
-            lambda conn: erasure.erase(conn, self._reader, key)
+        proof: Erasure | None = await self._reader.codec.sealer.erasing(
+            lambda gone: self._pools.in_transaction(
+                lambda conn: erasure.erase(conn, self._reader, key, gone)
+            )
         )
         self._committer.cache.forget(key)
         return proof
@@ -153,6 +156,10 @@ class PostgresStore:
 
     async def _events(self, key: Key, sql: str, *args: Any) -> tuple[Event, ...]:
         """Events of a session by a statement that begins at its head; raises if it has none."""
+        sealer = self._reader.codec.sealer
+        return await sealer.opening(lambda: self._events_once(key, sql, *args))
+
+    async def _events_once(self, key: Key, sql: str, *args: Any) -> tuple[Event, ...]:
         found = await self._pools.run(
             lambda conn: conn.fetch(sql, key.app, key.user, key.id, *args)
         )

@@ -1,12 +1,14 @@
 """Verification: every session against its log, and every table against the others.
 
-All of it within one snapshot of the server, a page of rows at a time.
+All of it within one snapshot of the server, a page of rows at a time. Nobody waits for that
+snapshot, so keys of sealed bodies are awaited within it.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from limpet.errors import SealUnavailable
 from limpet.model.chain import SALT_BYTES
 from limpet.model.due import deadline_us, first_us, runnable_us
 from limpet.model.head import Head
@@ -23,6 +25,7 @@ from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
+from limpet.store.seal import scope_owner
 from limpet.store.verify import Log, Names, ScopeRow, Stored
 
 _PAGE: Final = 500
@@ -46,7 +49,7 @@ class Verification:
     """One reading of the database. Changes nothing."""
 
     def __init__(self, conn: Connection, reader: Reader) -> None:
-        self._conn, self._reader = conn, reader
+        self._conn, self._reader, self._sealer = conn, reader, reader.codec.sealer
         self.sessions = self.events = 0
         self.findings: list[Finding] = []
         self._scoped = self._unread = 0
@@ -74,7 +77,7 @@ class Verification:
         try:
             key = Key(row["app"], row["owner"], row["id"])
             await self.session(key)
-        except (*FAILURES, MemoryError):
+        except (*FAILURES, MemoryError, SealUnavailable):
             raise  # the reading failed, which says nothing about what is stored
         except Exception as error:
             self.sessions += 1
@@ -82,12 +85,13 @@ class Verification:
 
     async def session(self, key: Key) -> None:
         """One session. Raises SessionNotFound, SessionDeleted, SessionErased."""
-        found = await self._reader.load(self._conn, key)
+        found = await self._sealer.opening(lambda: self._reader.load(self._conn, key))
         head, sid = found.live.fold.head, found.live.sid
         log = Log(found.live.fold, found.snapshot)
         after, place = 0, (0, 0)
         while page := await self._conn.fetch(SQL["verify_events"], sid, after, *_BOUNDS):
             after = page[-1]["seq"]
+            await self._sealer.ready([head.uid for row in page if row["flags"] & SEALED])
             self.events += len(page)
             for row in page:
                 self.findings += log.add(self._one(row, head.uid))
@@ -130,6 +134,8 @@ class Verification:
         names = Names(self._reader.codec)
         count, at = 0, ("", "", "", 0)
         while page := await self._conn.fetch(SQL["verify_scopes"], *at, *_BOUNDS):
+            sealed = [scope_owner(*row[:2]) for row in page if row["flags"] & SEALED]
+            await self._sealer.ready(sealed)
             for app, owner, name, *stored, lives in page:
                 self.findings += names.add((app, owner, name), ScopeRow(*stored))
                 count += lives

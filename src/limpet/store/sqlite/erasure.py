@@ -13,7 +13,7 @@ from limpet.errors import SessionDeleted, SessionErased
 from limpet.model.keys import Key
 from limpet.store import bodies
 from limpet.store.ledger import buried, erased
-from limpet.store.protocol import Erasure
+from limpet.store.protocol import Erasure, Owner
 from limpet.store.sqlite import ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -41,13 +41,19 @@ def delete(writes: WriteConnection, key: Key, now_us: int) -> bool:
     return True
 
 
-def erase(writes: WriteConnection, key: Key, now_us: int) -> Erasure | None:
-    """End a session, living or deleted, for good. Its rows are removed by `purge_some`."""
+def erase(
+    writes: WriteConnection, key: Key, now_us: int, gone: frozenset[Owner] = frozenset()
+) -> Erasure | None:
+    """End a session, living or deleted, for good. Its rows are removed by `purge_some`.
+
+    Raises Unforgotten unless its keys are among those that are gone.
+    """
     with writes.transaction():
         row = writes.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
         if row is None:
             return writes.reader.erasure(key)
         sid, head = row[0], rows.head_from(row)
+        writes.codec.sealer.require_forgotten(head.uid, gone)
         erasure = Erasure(writes.reader.key_hash(key), head.version, head.link, now_us)
         writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
         tomb_crc = writes.conn.execute(SQL["tomb_crc"], (sid,)).get

@@ -15,6 +15,7 @@ from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import bodies
 from limpet.store.cache import Live
 from limpet.store.protocol import Place
+from limpet.store.seal import Unready
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -55,7 +56,7 @@ class Snapshots:
             live = self._due.pop(key)
             current = cache.peek(key) is live and live.era == cache.era
             if current and not live.damaged:  # a snapshot must not hide that the log is damaged
-                with suppress(RecursionError, ValueError, TypeError):  # it only costs time
+                with suppress(RecursionError, ValueError, TypeError, Unready):  # it costs time
                     self._write(live)
 
     def _write(self, live: Live) -> None:

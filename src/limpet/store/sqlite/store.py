@@ -44,6 +44,7 @@ from limpet.store.protocol import (
     Report,
     Seal,
 )
+from limpet.store.seal import Unavailable, Unready, owners_of
 from limpet.store.sqlite import doctor, erasure, feed
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -108,13 +109,30 @@ class SQLiteStore:
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
+        if self._codec.seals:
+            return self._commit_sealed(commits)
         return self._write().submit(Job(commits))
+
+    async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Keys first; the writer gives back what met others than were expected."""
+        sealer = self._codec.sealer
+        await sealer.ready(owners_of(commits, self._uid))
+        found: tuple[Committed, ...] = await sealer.opening(
+            lambda: self._write().submit(Job(commits))
+        )
+        return found
+
+    def _uid(self, key: Key) -> str | None:
+        live = self._peek(key)
+        return None if live is None else live.fold.head.uid
 
     async def delete(self, key: Key) -> bool:
         return await self._run(lambda writes: erasure.delete(writes, key, self._clock()))
 
     async def erase(self, key: Key) -> Erasure | None:
-        found = await self._run(lambda writes: erasure.erase(writes, key, self._clock()))
+        found = await self._codec.sealer.erasing(
+            lambda gone: self._run(lambda writes: erasure.erase(writes, key, self._clock(), gone))
+        )
         # Also when it was erased before: that process may have died before it was finished.
         if found is not None and await self._run(erasure.is_unfinished):
             await self._overwrite()
@@ -159,27 +177,33 @@ class SQLiteStore:
     async def load(
         self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
     ) -> Loaded:
-        return self._read(lambda: self._sessions.load(key, tail, since_us, scopes=scopes))
+        return await self._open_read(
+            lambda: self._sessions.load(key, tail, since_us, scopes=scopes)
+        )
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        return self._read(lambda: self._sessions.events(key, after, limit, types, reverse=reverse))
+        return await self._open_read(
+            lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
+        )
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        return self._read(lambda: self._sessions.pending_inputs(key, limit))
+        return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page:
-        return self._read(lambda: self._sessions.heads(query, cursor, limit, with_states=states))
+        return await self._open_read(
+            lambda: self._sessions.heads(query, cursor, limit, with_states=states)
+        )
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
         reading = feed.Reading(self._reader, after, app, key, limit)
         while True:
-            if self._read(reading.step):
+            if await self._open_read(reading.step):
                 return reading.result()
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
@@ -193,7 +217,11 @@ class SQLiteStore:
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         self._check()
-        return await self._apart(lambda conn: Verification(conn, self._codec).run(key, progress))
+        codec = self._codec.waiting(asyncio.get_running_loop())
+        try:
+            return await self._apart(lambda conn: Verification(conn, codec).run(key, progress))
+        except Unavailable as failed:
+            raise failed.error from failed.error.__cause__
 
     async def examine(self) -> tuple[Check, ...]:
         self._check()
@@ -260,13 +288,21 @@ class SQLiteStore:
             self._writer.start()
         return self._writer
 
+    async def _open_read(self, query: Callable[[], T]) -> T:
+        """A read of bodies: made again once the keys are there, if it met sealed ones."""
+        while True:
+            try:
+                return self._read(query)
+            except Unready as needed:
+                await self._codec.sealer.ready(needed.owners)
+
     def _read(self, query: Callable[[], T]) -> T:
         self._check()
         try:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where, "read") from error
-        except (LimpetError, MemoryError):
+        except (LimpetError, MemoryError, Unready):
             raise
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error

@@ -21,6 +21,7 @@ from limpet.store.codec import SEALED, Codec, Damaged
 from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
+from limpet.store.seal import Awaited
 from limpet.store.sqlite import ledger, rows
 from limpet.store.sqlite.feed import last_position
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
@@ -60,7 +61,7 @@ class Verification:
             yield from findings
         except (SessionNotFound, SessionDeleted, SessionErased):
             raise
-        except (MemoryError, apsw.NoMemError):
+        except (MemoryError, apsw.NoMemError, Awaited):
             raise  # says nothing about what is stored
         except Exception as error:
             yield Finding(where, f"cannot be read: {error!r}", key)

@@ -23,6 +23,7 @@ from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.server.pooler import Through, arguments, ready
 from limpet.store.postgres.server.settings import Connection, Pool
+from limpet.store.seal import Awaited, Sealer
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
@@ -49,8 +50,9 @@ class Pools:
     So many as they are, calls that wait do not keep others from reading.
     """
 
-    def __init__(self, reading: Pool, waiting: Pool, place: str) -> None:
+    def __init__(self, reading: Pool, waiting: Pool, place: str, sealer: Sealer) -> None:
         self.reading, self.waiting, self._place = reading, waiting, place
+        self._sealer = sealer
         self._outage = Outage(place, "pool")
         self._pid = os.getpid()
         self._open = True
@@ -71,8 +73,14 @@ class Pools:
     async def run(self, query: Any, *, asked: Asked = "read", repeatable: bool = True) -> Any:
         """Run a query on a connection of a pool.
 
-        Runs it again if the connection broke and a repetition does no harm. Raises StoreError.
+        Runs it again if the connection broke and a repetition does no harm, and if it met sealed
+        bodies before their keys were there. Raises StoreError.
         """
+        return await self._sealer.opening(
+            lambda: self._run(query, asked=asked, repeatable=repeatable)
+        )
+
+    async def _run(self, query: Any, *, asked: Asked, repeatable: bool) -> Any:
         pool = self.reading if asked == "read" else self.waiting
         deadline = time.monotonic() + settings.LOST_SECONDS_MAX
         while True:
@@ -143,7 +151,7 @@ async def lent(pool: Pool) -> AsyncIterator[Connection]:
         held = conn.itself()
         try:
             yield conn
-        except LimpetError:
+        except (LimpetError, Awaited):
             raise
         except BaseException:
             held.cut_short = True

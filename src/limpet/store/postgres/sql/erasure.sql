@@ -9,7 +9,7 @@ UPDATE limpet.sessions SET tomb_crc = $2 WHERE sid = $1
 
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
-RETURNING sid, version, link, limpet.now_us() AS at_us, deleted_us, tomb_crc
+RETURNING sid, uid, version, link, limpet.now_us() AS at_us, deleted_us, tomb_crc
 
 -- name: erased
 SELECT key_hash, version, link, erased_us FROM limpet.erased WHERE key_hash = $1
