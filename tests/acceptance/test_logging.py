@@ -33,6 +33,7 @@ from tests.support import chats
 from tests.support.heard import Heard, described
 from tests.support.inside import on_writer
 from tests.support.postgres import Server, functions
+from tests.support.seal import KeylessSeal
 
 ROOT = Path(__file__).parents[2]
 A, B = key("a"), key("b")
@@ -150,16 +151,13 @@ async def test_a_write_that_fails_is_told(heard: Heard, store: SQLiteStore, tmp_
     assert told == [("BusyError", "1"), ("BusyError", "0")]
 
 
-class BrittleSeal:
+class BrittleSeal(KeylessSeal):
     """Fails for one event."""
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         if place.id == "bad":
             raise RuntimeError(SECRET)
         return plain
-
-    def open(self, sealed: bytes, place: Place) -> bytes:
-        return sealed
 
 
 async def test_a_batch_that_is_split_is_told(heard: Heard, tmp_path: Path) -> None:

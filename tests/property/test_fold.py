@@ -8,7 +8,7 @@ import decimal
 import enum
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -24,10 +24,10 @@ from limpet.model.head import blank
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.values import thaw
 from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
-from limpet.store.protocol import Owner, Place
+from limpet.store.protocol import Place
 from tests.property.strategies import drafts
 from tests.support.examples import examples
-from tests.support.seal import at_once
+from tests.support.seal import KeylessSeal, at_once
 
 KEY = Key("shop", "ada", "1")
 PLACE = Place("event", "uid", "id", "x.y")
@@ -94,14 +94,8 @@ def test_folding_changes_nothing_that_was_there(steps: list[dict[str, Any]]) -> 
 # --- the codec -----------------------------------------------------------------------------------
 
 
-class Rot13:
+class Rot13(KeylessSeal):
     """A seal of no strength: enough to see that it was asked, and for which place."""
-
-    async def ready(self, owners: Sequence[Owner]) -> None:
-        """It has one key for all."""
-
-    async def forget(self, owner: Owner) -> None:
-        """It has nothing to forget."""
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         return place.aad() + bytes(byte ^ 13 for byte in plain)

@@ -26,6 +26,22 @@ _NONCE_BYTES: Final = 12
 KEY: Final = bytes(range(32))
 
 
+class KeylessSeal:
+    """A seal that hides nothing, and whose owners are always ready: for tests of what is around."""
+
+    async def ready(self, owners: Sequence[Owner]) -> None:
+        """There is nothing to fetch."""
+
+    def seal(self, plain: bytes, place: Place) -> bytes:
+        return plain
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        return sealed
+
+    async def forget(self, owner: Owner) -> None:
+        """There is nothing to destroy."""
+
+
 class FixedKeySeal:
     """Refuses to seal or open for an owner that was not made ready."""
 
