@@ -15,6 +15,7 @@ from limpet.testing.commits import ALL, add, create, draft, key, load, log, pict
 from limpet.testing.seals import WatchedSeal
 
 A, B = key("a"), key("b", user="bob")
+_SECONDS_MAX: Final = 20  # for what happens at once, or never
 STATE: Final = {"n": 0, "text": "x" * 2_000, "app:a": [1], "user:u": {"x": 1}}
 
 
@@ -154,7 +155,8 @@ class SealedLaws:
         watched.before_ready = wait
         other = await open_sealed(watched)
         slow = asyncio.ensure_future(add(other, A, draft(inc={"n": 1})))
-        await asked.wait()
+        async with asyncio.timeout(_SECONDS_MAX):
+            await asked.wait()
         for writer in (other, store):
             await add(writer, B)
             await create(writer, key(f"new-{id(writer)}"))
