@@ -81,6 +81,33 @@ async def test_a_follower_behind_a_pooler_hears_of_other_processes(through: str)
         assert await pooler.left_behind(through) == set()
 
 
+async def test_sessions_that_the_server_ends_cost_no_event_and_double_none(
+    postgres_server: postgres.Server,
+) -> None:
+    """Whatever transaction they were in: each append is recorded once."""
+    admin = await asyncpg.connect(postgres_server.url)
+    async with pooler.relaying(postgres_server) as through, limpet.open(through) as lp:
+        session = await lp.create("shop", "ada", actor="user:ada")
+        ended = 0
+        for start in range(0, 40, 10):
+            appends = [session.append("note.added", {"n": start + n}) for n in range(10)]
+            gathered = asyncio.gather(*appends)
+            await asyncio.sleep(0)  # they are on their way
+            ended += len(
+                await admin.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = $1",
+                    pooler.NAME,
+                )
+            )
+            await gathered
+        notes = await session.read(after=1, limit=100)
+        assert sorted([event.data["n"] for event in notes]) == list(range(40))
+        assert (await lp.verify()).ok
+    await admin.close()
+    assert ended >= pooler.SESSIONS
+
+
 EXPECTED = {
     "synchronous_commit": "on",
     "transaction_isolation": "read committed",

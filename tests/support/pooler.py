@@ -25,6 +25,7 @@ import asyncpg
 
 from tests.support import postgres
 
+NAME: Final = "limpet-pooler"  # of the relay's sessions on the server
 SESSIONS: Final = 3  # connections to the server
 _SSL, _CANCEL = 80877103, 80877102
 _ACCEPTED: Final = {"user", "database", "application_name", "client_encoding"}
@@ -82,7 +83,7 @@ class Relay:
         session = Session(*await asyncio.open_unix_connection(str(self._socket)))
         self._opened.append(session.writer)
         names = {"user": "limpet", "database": "postgres", "client_encoding": "UTF8"}
-        names["application_name"] = "limpet-pooler"
+        names["application_name"] = NAME
         await session.shake(_startup(names))
         return session
 
