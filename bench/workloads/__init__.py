@@ -11,6 +11,8 @@ from bench.workloads import (
     appends,
     crowd,
     diffs,
+    follows,
+    graphs,
     growth,
     imports,
     migrations,
@@ -37,9 +39,15 @@ WORKLOADS: Final = {
     "W5": Workload("W5 · a page of 50 sessions among many", pages.rows, peer=False),
     "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
     "W8": Workload("W8 · import", imports.rows, peer=False),
+    "F1": Workload("F1 · many followers, commits of another process", follows.idle, peer=False),
+    "F2": Workload("F2 · partial events of another process", follows.partials, peer=False),
     "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),
     "S2": Workload(
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False
     ),
     "S3": Workload("S3 · what changed in a state of 1 MB", diffs.rows, peer=False),
+    "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
+    "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
+    "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),
+    "G4": Workload("G4 · a wide fan-out", graphs.wide, peer=False),
 }

@@ -10,7 +10,7 @@ import pytest
 
 import limpet
 from limpet import Key, Limpet, State
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.store.protocol import Committed
 from limpet.store.sqlite.store import SQLiteStore
 from tests.acceptance.test_unreadable import Moody

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from limpet import Draft, Limpet, StoreFailed
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Committed
 from limpet.store.sqlite.store import SQLiteStore

@@ -28,7 +28,7 @@ _NOW = (
     "$$ SELECT ((extract(epoch FROM clock_timestamp()) + {}) * 1000000)::bigint $$"
 )
 _AGE = (
-    "UPDATE limpet.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
+    "UPDATE limpet.sessions SET lease_us = lease_us - $1, leased_us = leased_us - $1 "
     "WHERE lease_us IS NOT NULL"
 )
 
@@ -86,6 +86,10 @@ class OnServer:
         await other.close()
 
     @pytest.fixture
+    def elsewhere(self, other: PostgresStore) -> PostgresStore:  # type: ignore[override]  # its own
+        return other
+
+    @pytest.fixture
     async def reopen(self, store: PostgresStore, url: str) -> AsyncIterator[Reopen]:
         opened: list[PostgresStore] = []
 
@@ -103,6 +107,7 @@ class TestPostgres(
     OnServer,
     StoreContract,
     FeedLaws,
+    LiveLaws,
     WorkLaws,
     SetBackLaws,
     DurableLaws,

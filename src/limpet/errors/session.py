@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 from limpet.errors.root import LimpetError
 
 _ANOTHER_ID: Final = "Create one with another id"
+_REUSE: Final = f"{_ANOTHER_ID}, or under this one with reuse_deleted=True"
 
 
 class SessionError(LimpetError):
@@ -41,9 +42,9 @@ class SessionDeleted(SessionError):
     code = "session.deleted"
     status = 410
 
-    def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
+    def __init__(self, key: object, advice: str = _REUSE) -> None:
         self.key, self.advice = key, advice
-        super().__init__(f"session {key} was deleted and its key cannot be reused. {advice}.")
+        super().__init__(f"session {key} was deleted. {advice}.")
 
 
 class SessionErased(SessionError):
@@ -53,6 +54,20 @@ class SessionErased(SessionError):
     def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
         self.key, self.advice = key, advice
         super().__init__(f"session {key} was erased and its key cannot be reused. {advice}.")
+
+
+class SessionHasForks(SessionError):
+    """A session that others begin on cannot be erased without saying what becomes of them."""
+
+    code = "session.has_forks"
+
+    def __init__(self, key: object, forks: tuple[object, ...]) -> None:
+        self.key, self.forks = key, forks
+        named = ", ".join(str(fork) for fork in forks[:5]) + (", …" if len(forks) > 5 else "")
+        super().__init__(
+            f"session {key} has {len(forks)} forks: {named}. Erase them too with forks='erase', or "
+            "let them keep the state they began on with forks='keep'."
+        )
 
 
 # What another writer changed first: the session's version, its schema, or one name in its state.

@@ -1,6 +1,7 @@
 """The hash chain: each event's link covers the link before it, so any change to history shows.
 
-    header = SHA-256(canonical [id, type, actor, cause, invocation_id, correlation_id, wake_id])
+    header = SHA-256(canonical [id, type, actor, cause, invocation_id, correlation_id, wake_id]),
+             and "input" at the end if only its draft, not its type, made it an input
     body   = SHA-256(salt ‖ encoded body), before compression and sealing
     link   = SHA-256(previous link ‖ seq ‖ at in µs ‖ header ‖ body)
 
@@ -24,9 +25,12 @@ def genesis(uid: str) -> bytes:
     return sha256(b"limpet\x00" + uid.encode()).digest()
 
 
-def header_digest(names: tuple[str | None, ...]) -> bytes:
-    """id, type, actor, cause, invocation_id, correlation_id, wake_id, in this order."""
-    return sha256(canonical(names)).digest()
+def header_digest(names: tuple[str | None, ...], *, marked: bool = False) -> bytes:
+    """id, type, actor, cause, invocation_id, correlation_id, wake_id, in this order.
+
+    `marked`: it was appended as an input although its type is not one.
+    """
+    return sha256(canonical((*names, "input") if marked else names)).digest()
 
 
 def body_digest(salt: bytes, raw: bytes) -> bytes:

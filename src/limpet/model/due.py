@@ -1,28 +1,62 @@
-"""Due: when a session next needs attention, computed from its head alone."""
+"""Due: when a session next needs attention, computed from its head alone.
+
+The rule is here and nowhere else: a store keeps `due_us` and `deadline_us` as columns, and takes
+the end of a lease, if there is one, before `due_us`.
+"""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from limpet.model.events import to_time
-from limpet.model.facts.timers import TimerKind
+from limpet.model.facts.inputs import pending_us
+from limpet.model.facts.timers import first_us
+from limpet.model.facts.view import Facts
 from limpet.model.head import Head
+from limpet.model.values import EMPTY
+
+_STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
+
+
+def due_us(facts: Facts) -> int | None:
+    """When the session is runnable if nobody has it: since its input, or at its wake timer."""
+    if not facts:
+        return None
+    return _earliest(pending_us(facts), first_us(facts, "wake"))
 
 
 def runnable_us(head: Head) -> int | None:
-    """When the session is runnable, in microseconds: since its input, or at its wake timer.
+    """When the session is runnable, in microseconds.
 
     While it is leased, this is the end of the lease, so a session whose worker died becomes due
     like any other. While it is held back, this is the time of the retry.
     """
-    if head.lease_us is not None:
-        return head.lease_us
-    return _earliest(head.pending_us, first_us(head, "wake"))
+    return due_us(head.facts) if head.lease_us is None else head.lease_us
 
 
 def deadline_us(head: Head) -> int | None:
-    """When the session should end, in microseconds, or None."""
-    return first_us(head, "deadline")
+    """When the session should end, in microseconds, or None: a deadline, or idle for too long."""
+    facts = head.facts
+    if not facts:
+        return None
+    idle_us: int | None = facts.get("timeouts", EMPTY).get("idle_us")
+    idle_at = None if idle_us is None else quantized(head.active_us, idle_us)
+    return _earliest(first_us(facts, "deadline"), idle_at)
+
+
+def moves_with_activity(facts: Facts) -> bool:
+    """Whether the deadline depends on when the session was last active."""
+    return "timeouts" in facts
+
+
+def quantized(since_us: int, span_us: int) -> int:
+    """`span_us` after `since_us`, rounded up by at most a sixteenth of the span.
+
+    Never early. Most appends then leave the deadline, and its place in an index, where it is.
+    """
+    step = max(1, span_us // _STEPS)
+    return -(-(since_us + span_us) // step) * step
 
 
 def runnable_at(head: Head) -> datetime | None:
@@ -33,13 +67,6 @@ def runnable_at(head: Head) -> datetime | None:
 def deadline_at(head: Head) -> datetime | None:
     at_us = deadline_us(head)
     return None if at_us is None else to_time(at_us)
-
-
-def first_us(head: Head, kind: TimerKind) -> int | None:
-    """When the first timer of this kind is due."""
-    if not head.timers:
-        return None
-    return min((timer.at_us for timer in head.timers.values() if timer.kind == kind), default=None)
 
 
 def _earliest(one: int | None, other: int | None) -> int | None:

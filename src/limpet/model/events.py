@@ -1,8 +1,7 @@
 """Events and drafts: what happened, and what a caller proposes to record.
 
 A draft becomes a `Prepared` (checked, encoded, given an id) before a store sees it, and an Event
-once the store has assigned its seq, time and link. A Commit is a request to a store: drafts for one
-session, with conditions.
+once the store has assigned its seq, time and link.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from limpet.errors import (
 )
 from limpet.model import ops as op
 from limpet.model.chain import header_digest
-from limpet.model.keys import Key, unfit
+from limpet.model.keys import unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
@@ -45,7 +44,20 @@ from limpet.model.values import (
     unfitting,
 )
 
-RESERVED: Final = ("session.", "state.", "audit.")
+# Families that only their own verbs write.
+RESERVED: Final = (
+    "session.",
+    "state.",
+    "audit.",
+    "span.",
+    "step.",
+    "effect.",
+    "budget.",
+    "checkpoint.",
+    "document.",
+)
+CHILD_ENDED: Final = "session.child_ended"
+_INPUTS: Final = ("user.", "system.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
 _SUGAR: Final = ("set", "merge", "add", "inc")
 _NO_IDS: Final = (None,) * len(_IDS)
@@ -69,6 +81,11 @@ def to_us(at: datetime) -> int:
     return (at - _EPOCH) // _MICROSECOND
 
 
+def is_input(type: str) -> bool:
+    """Whether events of this type are inputs, even if they are not appended with input=True."""
+    return type.startswith(_INPUTS) or type == CHILD_ENDED
+
+
 class Event(msgspec.Struct, frozen=True, gc=False):
     """A recorded fact. Its data and ops are read-only."""
 
@@ -85,13 +102,16 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     invocation_id: str | None = None
     correlation_id: str | None = None
     wake_id: str | None = None
-    processed_us: int | None = None  # when a later event said this input was processed
+    processed: int | None = None  # None: not an input; 0: pending; else the seq that processed it
+    processed_us: int | None = None  # when that was
     link: bytes = b""
     partial: bool = False
     damage: str | None = None  # why the stored body could not be read; data is None then
+    removed: bool = False  # the body was removed on purpose; data is None then
     # This write returned the event that was recorded earlier under the draft's id. It describes the
     # answer, not the event: it is not stored, readers never see it, and equality ignores it.
     repeated: bool = False
+    attempt: int = 0  # of a partial: which attempt to make the final event it belongs to, from 1
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Event) and self.repeated != other.repeated:
@@ -112,6 +132,11 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         return None if self.processed_us is None else to_time(self.processed_us)
 
 
+def removed_event(seq: int) -> Event:
+    """What stands for an event of a parent that was erased."""
+    return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, removed=True)
+
+
 class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """A proposed event. set, merge, add, inc and delete are short forms of ops on top-level
     names, applied in that order, followed by `ops`."""
@@ -130,6 +155,7 @@ class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     invocation_id: str | None = None
     correlation_id: str | None = None
     wake_id: str | None = None
+    input: bool = False  # pending until processed, whatever its type
 
 
 class Fact(Draft, frozen=True, gc=False, kw_only=True):
@@ -141,6 +167,15 @@ class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     data: dict[str, Any]
     ops: tuple[op.Op, ...] = ()
+
+
+class Origin(msgspec.Struct, frozen=True, gc=False):
+    """Where another store recorded an event: adopted, it has the same place, time and link."""
+
+    seq: int
+    at_us: int
+    salt: bytes
+    link: bytes
 
 
 class Prepared(msgspec.Struct, frozen=True, gc=False):
@@ -161,18 +196,8 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     temp_ops: tuple[op.PlainOp, ...]  # for the live object only; no store looks at them
     raw: bytes  # the encoded Body
     header: bytes  # the digest of everything but the body
-
-
-class Commit(msgspec.Struct, frozen=True, gc=False):
-    """Drafts for one session, with conditions. Without any they rebase onto the newest state."""
-
-    key: Key
-    drafts: tuple[Prepared, ...]
-    expect: int | None = None  # the session's version; 0 with session.created: make it
-    fence: int | None = None  # the fence its runner holds
-    guards: Mapping[str, int] = {}  # names in state, and the version each must still have
-    schema: str | msgspec.UnsetType | None = msgspec.UNSET  # the schema version it was made for
-    classless: bool = False  # not checked by a State class: must not change fields of typed state
+    input: bool = False  # by its type, or because the caller said so
+    origin: Origin | None = None
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode
@@ -226,8 +251,10 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     if referring:
         plain = tuple([op.resolve(o, body.data) for o in plain])
     scoped = marked and any([op.scope_of(o.path[0]) != "session" for o in plain])
-    digest = header_digest(names)
-    return Prepared(id, given, *names[1:], body.data, body.ops, plain, scoped, temp, raw, digest)  # type: ignore[arg-type]  # frozen
+    by_type = is_input(draft.type)
+    digest = header_digest(names, marked=draft.input and not by_type)
+    body_of = (body.data, body.ops, plain, scoped, temp, raw, digest)
+    return Prepared(id, given, *names[1:], *body_of, by_type or draft.input)  # type: ignore[arg-type]  # frozen
 
 
 def collect_ops(draft: Draft) -> list[op.Op]:
@@ -327,6 +354,8 @@ def _check_names(draft: Draft, actor: str | None) -> None:
     if reason := unfit(actor, ACTOR_CHARS_MAX):
         raise InvalidEvent(f"its actor {reason}; name who acts, for example actor='agent:main'")
     ids = (draft.id, draft.cause, draft.invocation_id, draft.correlation_id, draft.wake_id)
+    if type(draft.input) is not bool:
+        raise InvalidEvent("input is True or False: whether the event waits to be processed")
     if ids == _NO_IDS:
         return
     for name, value in zip(_IDS, ids, strict=True):

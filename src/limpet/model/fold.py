@@ -70,9 +70,12 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     Session ops are checked on the fold as they are applied. The caller applies scope ops (see
     `scope_writes`). Raises InvalidInput and changes nothing.
     """
-    before = fold.head
+    before, origin = fold.head, draft.origin
     seq = before.version + 1
     at_us = max(now_us, before.updated_us)  # time never runs backwards within a session
+    if origin is not None:
+        at_us = now_us = origin.at_us
+        salt = origin.salt
     digest = chain.body_digest(salt, draft.raw)
     link = chain.link(before.link, seq, at_us, draft.header, digest)
     event = Event(
@@ -87,11 +90,13 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         draft.invocation_id,
         draft.correlation_id,
         draft.wake_id,
+        0 if draft.input else None,
         None,
         link,
     )
-    after = head.advance(before, draft.type, draft.data, at_us, link, now_us)
-    head.check_bounds(after, draft.type)
+    after = head.advance(before, draft.type, draft.data, at_us, link, now_us, input=draft.input)
+    if origin is None:
+        head.check_facts(before.facts, after.facts, draft.type, draft.data)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Recorded(
         event, draft, salt, digest
     )
@@ -100,16 +105,19 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
 def replay(fold: Fold, event: Event) -> Fold:
     """The fold after one stored event. A damaged event moves the head, not the state."""
     data = EMPTY if event.data is None else event.data
-    after = head.advance(fold.head, event.type, data, event.at_us, event.link)
+    after = head.advance(
+        fold.head, event.type, data, event.at_us, event.link, input=event.processed is not None
+    )
     plain = tuple(ops.resolve(op, data) for op in event.ops)
     return _folded(fold, after, plain, scoped=True)
 
 
 def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
-    """Replay what can be replayed; False if the event is damaged, or does not apply because an
-    earlier one is damaged. One bad event must not make a session unreadable."""
+    """Replay what can be replayed; False if the event is damaged or its body was removed, or does
+    not apply because an earlier one is damaged. One bad event must not make a session unreadable.
+    """
     try:
-        return replay(fold, event), event.damage is None
+        return replay(fold, event), event.damage is None and not event.removed
     except (InvalidInput, LookupError, TypeError, ValueError, AttributeError):
         without = msgspec.structs.replace(event, data=None, ops=(), damage="does not fit")
         return replay(fold, without), False

@@ -1,22 +1,22 @@
 """The head: one row that summarizes a session, folded from its events.
 
-Labels, timers and pending inputs are never written on their own: they follow from the log. Each
-fact that changes them has a module in `facts`; the table below maps event types to those modules.
+Labels, timers and pending inputs are never written on their own: they follow from the log. They are
+members of one document, `facts`. Each subject has a module in `facts`; the tables below map event
+types to those modules. A new fact changes no store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
 from limpet.model.chain import genesis
 from limpet.model.events import to_time
-from limpet.model.facts import creation, inputs, labels, priority, schema, timers
-from limpet.model.facts.inputs import is_input
-from limpet.model.facts.view import Bound, Fold
+from limpet.model.facts import creation, forks, inputs, labels, priority, schema, timers
+from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 
@@ -24,6 +24,7 @@ from limpet.model.values import EMPTY, FrozenDict
 # table, so that folding is the same in every process and total.
 _FOLDS: Final[Mapping[str, Fold]] = {
     creation.CREATED: creation.fold,
+    forks.FORKED: forks.fold,
     labels.LABELED: labels.fold,
     timers.TIMER_SET: timers.fold_set,
     timers.TIMER_CLEARED: timers.fold_cleared,
@@ -31,33 +32,64 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     priority.PRIORITIZED: priority.fold,
     schema.MIGRATED: schema.fold,
 }
-_BOUNDS: Final[Mapping[str, Bound]] = {
+_CHECKS: Final[Mapping[str, Check]] = {
     creation.CREATED: labels.check,
+    forks.FORKED: labels.check,
     labels.LABELED: labels.check,
     timers.TIMER_SET: timers.check,
 }
+_ACTIVE: Final = ("user.", "agent.", "step.", "effect.")
+_STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
     """The summary of a session. `version` is the seq of its last event."""
 
     key: Key
-    uid: str  # the id of the first event; identifies this session, never reused
+    uid: str  # the id of the first own event; identifies this session, never reused
     version: int
     link: bytes
     created_us: int
     updated_us: int
-    labels: FrozenDict = EMPTY
-    pending: int = 0  # user.* events not yet processed
-    pending_us: int | None = None  # since when they wait: the first came, or others were processed
-    timers: Mapping[str, timers.Timer] = EMPTY
-    priority: int = 0  # the higher is claimed first
-    schema_version: str | None = None  # of typed state; None if never typed
+    active_us: int  # of the last event that counts as activity; leases and labels do not
+    facts: Facts = EMPTY
+    floor: int = 0  # the log begins after this version; what is below belongs to its parent
     # Not folded and not part of the log: who may run the session.
     fence: int = 0  # the number of the last lease
     lease_us: int | None = None  # until when it is leased; without a worker: held back until then
     worker: str | None = None  # to whom
-    deleted_us: int | None = None  # of a tombstone, which has none of the above but key to updated
+    leased_us: int | None = None  # since when: granted or renewed, by the store's clock
+    # Of a tombstone, which has no facts.
+    deleted_us: int | None = None
+    ending: Literal["deleted", "moved"] | None = None
+
+    @property
+    def labels(self) -> FrozenDict:
+        return labels.labels_in(self.facts)
+
+    @property
+    def pending(self) -> int:
+        """Inputs not yet processed."""
+        return inputs.pending(self.facts)
+
+    @property
+    def pending_us(self) -> int | None:
+        """Since when inputs wait: the first came, or others were processed."""
+        return inputs.pending_us(self.facts)
+
+    @property
+    def timers(self) -> Mapping[str, timers.Timer]:
+        return timers.timers_in(self.facts)
+
+    @property
+    def priority(self) -> int:
+        """The higher is claimed first."""
+        return priority.priority(self.facts)
+
+    @property
+    def schema_version(self) -> str | None:
+        """Of typed state; None if never typed."""
+        return schema.schema_version(self.facts)
 
     @property
     def created_at(self) -> datetime:
@@ -75,13 +107,27 @@ class Head(msgspec.Struct, frozen=True, gc=False):
 
 def blank(key: Key, uid: str, at_us: int) -> Head:
     """The head before the first event."""
-    return Head(key, uid, 0, genesis(uid), at_us, at_us)
+    return Head(key, uid, 0, genesis(uid), at_us, at_us, at_us)
 
 
-def buried(head: Head, deleted_us: int) -> Head:
+def based(key: Key, uid: str, at_us: int, floor: int, link: bytes) -> Head:
+    """The head before the first own event of a log that begins on a state."""
+    return Head(key, uid, floor, link, at_us, at_us, at_us, EMPTY, floor)
+
+
+def buried(head: Head, deleted_us: int, ending: Literal["deleted", "moved"] = "deleted") -> Head:
     """What a tombstone keeps of a head."""
-    times = (head.created_us, head.updated_us)
-    return Head(head.key, head.uid, head.version, head.link, *times, deleted_us=deleted_us)
+    times = (head.created_us, head.updated_us, head.active_us)
+    return Head(
+        head.key,
+        head.uid,
+        head.version,
+        head.link,
+        *times,
+        floor=head.floor,
+        deleted_us=deleted_us,
+        ending=ending,
+    )
 
 
 def advance(
@@ -91,6 +137,8 @@ def advance(
     at_us: int,
     link: bytes,
     now_us: int | None = None,
+    *,
+    input: bool = False,
 ) -> Head:
     """The head after one more event. Total: every event gives a next head.
 
@@ -98,38 +146,34 @@ def advance(
     the clock was set back to before the previous event. Input then waits from the clock's time, not
     the event's; otherwise it would become due only when the clock has caught up.
     """
-    due_us = at_us if now_us is None else now_us
-    if is_input(type):
-        changes = inputs.fold_input(head, data, due_us)
+    facts, seq = head.facts, head.version + 1
+    at = Moment(seq, at_us if now_us is None else now_us)
+    if input:
+        facts = with_changes(facts, inputs.fold_input(facts, data, at))
     elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
-        changes = fold(head, data, due_us)
-    else:
-        changes = {}
-    if "pending_us" not in changes and head.pending_us is not None and due_us < head.pending_us:
-        changes["pending_us"] = due_us
-    if changes:
-        head = msgspec.structs.replace(head, **changes)
+        facts = with_changes(facts, fold(facts, data, at))
+    if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):
+        facts = with_changes(facts, late)
+    starts = seq == head.floor + 1 or type in _STARTS
     return Head(
         head.key,
         head.uid,
-        head.version + 1,
+        seq,
         link,
         head.created_us,
         at_us,
-        head.labels,
-        head.pending,
-        head.pending_us,
-        head.timers,
-        head.priority,
-        head.schema_version,
+        at_us if starts or type.startswith(_ACTIVE) else head.active_us,
+        facts,
+        head.floor,
         head.fence,
         head.lease_us,
         head.worker,
+        head.leased_us,
     )
 
 
-def check_bounds(head: Head, type: str) -> None:
-    """Raise InvalidEvent if an event of this type leaves the head over a limit."""
-    bound = _BOUNDS.get(type)
-    if bound is not None:
-        bound(head)
+def check_facts(before: Facts, after: Facts, type: str, data: Mapping[str, Any]) -> None:
+    """Raise if the subject of this event refuses what it would leave: a limit, a budget."""
+    check = _CHECKS.get(type)
+    if check is not None:
+        check(before, after, data)

@@ -17,7 +17,8 @@ _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True):
-    """app, user and id together name one session. A key is never reused."""
+    """app, user and id together name one session. A key is not reused, unless its session was
+    deleted and the caller asks for it."""
 
     app: str
     user: str
@@ -35,6 +36,16 @@ class Key(msgspec.Struct, frozen=True, gc=False, order=True):
 
     def __str__(self) -> str:
         return f"{self.app}/{self.user}/{self.id}"
+
+
+def is_reserved(app: str) -> bool:
+    """Whether an app is one of ours: documents and other logs that are not users' sessions."""
+    return app.startswith("$")
+
+
+def owner_of(app: str, user: str) -> str:
+    """Under which user a reserved app keeps what belongs to a user of an app."""
+    return f"{app}/{user}"
 
 
 def unfit(text: object, chars_max: int) -> str | None:

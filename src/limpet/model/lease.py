@@ -20,6 +20,7 @@ from limpet.model.limits import LEFT_SECONDS
 from limpet.model.reasons import NONE, Reasons, is_unchanged, reasons_at
 
 LEFT_US: Final = round(LEFT_SECONDS * 1_000_000)
+AHEAD_US: Final = 1_000_000  # a lease granted this far ahead of the clock is measured again
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -77,23 +78,23 @@ def admits(head: Head, fence: int, now_us: int) -> bool:
     return fence == head.fence and (fence == 0 or is_leased(head, now_us))
 
 
-def taken(head: Head, worker: str, until_us: int) -> Head:
+def taken(head: Head, worker: str, now_us: int, until_us: int) -> Head:
     """The head under a new lease. Its fence invalidates every earlier lease."""
-    return with_lease(head, head.fence + 1, until_us, worker)
+    return with_lease(head, head.fence + 1, until_us, worker, now_us)
 
 
 def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
     """Like `taken`, if nobody else holds the lease. Raises SessionLocked."""
     if head.worker != worker and is_leased(head, now_us):
         raise locked(head)
-    return taken(head, worker, until_us)
+    return taken(head, worker, now_us, until_us)
 
 
 def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
     """The head with the same lease and a later end. Raises SessionFenced if it is not held."""
     if fence == 0 or not admits(head, fence, now_us):
         raise SessionFenced(head.key, fence, head.fence)
-    return with_lease(head, fence, until_us, head.worker)
+    return with_lease(head, fence, until_us, head.worker, now_us)
 
 
 def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -> Head | None:
@@ -103,7 +104,7 @@ def released(head: Head, fence: int, now_us: int, retry_us: int | None = None) -
     """
     if fence == 0 or not admits(head, fence, now_us):
         return None
-    return with_lease(head, fence, retry_us, None)
+    return with_lease(head, fence, retry_us, None, None if retry_us is None else now_us)
 
 
 def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = None) -> Head | None:
@@ -111,13 +112,43 @@ def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = Non
 
     Otherwise the next claim would return it at once, in an endless loop.
     """
-    if retry_us is None and not lease.lock and is_unchanged(lease.reasons, head, now_us):
-        retry_us = now_us + LEFT_US
+    if retry_us is None:
+        retry_us = left_until(head, lease, now_us)
     return released(head, lease.fence, now_us, retry_us)
 
 
-def with_lease(head: Head, fence: int, lease_us: int | None, worker: str | None) -> Head:
-    return msgspec.structs.replace(head, fence=fence, lease_us=lease_us, worker=worker)
+def left_until(head: Head, lease: Lease, now_us: int) -> int | None:
+    """Until when a session is held back if its lease ends now, as it is left; None: it is not."""
+    unchanged = not lease.lock and is_unchanged(lease.reasons, head, now_us)
+    return now_us + LEFT_US if unchanged else None
+
+
+def is_ahead(head: Head, now_us: int) -> bool:
+    """Whether the lease was granted by a clock that has been set back since.
+
+    Its end may then be hours away although it was granted for seconds.
+    """
+    return head.leased_us is not None and head.leased_us > now_us + AHEAD_US
+
+
+def measured_again(head: Head, now_us: int) -> Head:
+    """The head with the same lease, for as long as it was granted, counted from now."""
+    assert head.lease_us is not None
+    assert head.leased_us is not None
+    until_us = now_us + (head.lease_us - head.leased_us)
+    return with_lease(head, head.fence, until_us, head.worker, now_us)
+
+
+def with_lease(
+    head: Head,
+    fence: int,
+    lease_us: int | None,
+    worker: str | None,
+    leased_us: int | None,
+) -> Head:
+    return msgspec.structs.replace(
+        head, fence=fence, lease_us=lease_us, worker=worker, leased_us=leased_us
+    )
 
 
 def locked(head: Head) -> SessionLocked:

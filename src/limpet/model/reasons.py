@@ -7,12 +7,13 @@ new, a timer or an input, makes it due at once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
-from limpet.model.facts.timers import Timer
+from limpet.model.facts.inputs import pending, pending_us
+from limpet.model.facts.timers import timers_in
+from limpet.model.facts.view import Facts
 from limpet.model.head import Head
 
 
@@ -27,17 +28,17 @@ class Reasons(msgspec.Struct, frozen=True, gc=False):
 NONE: Final = Reasons()
 
 
-def due_for(
-    timers: Mapping[str, Timer], pending: int, pending_us: int | None, now_us: int
-) -> Reasons:
+def due_for(facts: Facts, now_us: int) -> Reasons:
     """The reasons to run now, from a head's timers and inputs."""
-    due = [(t.at_us, n) for n, t in timers.items() if t.kind == "wake" and t.at_us <= now_us]
-    return Reasons(tuple([(name, at_us) for at_us, name in sorted(due)]), pending, pending_us)
+    timers = timers_in(facts).items()
+    due = [(t.at_us, n) for n, t in timers if t.kind == "wake" and t.at_us <= now_us]
+    by_time = tuple([(name, at_us) for at_us, name in sorted(due)])
+    return Reasons(by_time, pending(facts), pending_us(facts))
 
 
 def reasons_at(head: Head, now_us: int) -> Reasons:
     """The reasons to run a session now, regardless of its lease."""
-    return due_for(head.timers, head.pending, head.pending_us, now_us)
+    return due_for(head.facts, now_us)
 
 
 def is_unchanged(given: Reasons, head: Head, now_us: int) -> bool:

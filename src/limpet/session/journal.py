@@ -18,7 +18,8 @@ from limpet.errors import (
     StoreError,
     StoreForked,
 )
-from limpet.model.events import Commit, Draft, Prepared, prepare
+from limpet.model.commit import Commit
+from limpet.model.events import Draft, Prepared, prepare
 from limpet.model.ids import Ids
 from limpet.model.limits import (
     COMMIT_BYTES_MAX,
@@ -75,7 +76,7 @@ class Journal:
             error.ids = tuple([draft.id for commit in commits for draft in commit.drafts])
             raise
         for answer in answers:
-            self.hub.touch(answer.head.key, answer.head.version)
+            self.hub.committed(answer)
         return answers
 
     def contended(self, app: str) -> asyncio.Lock:

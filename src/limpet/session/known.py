@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from limpet.errors import InvalidInput, SessionCorrupt, SessionNotLoaded
+from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionNotLoaded
 from limpet.model import ops as op
 from limpet.model.events import Event, Prepared
 from limpet.model.facts.inputs import PROCESSED
@@ -64,6 +64,11 @@ class Known:
     def version(self) -> int:
         """The seq of the last event; 0 if nothing is known."""
         return 0 if self.maybe_head is None else self.maybe_head.version
+
+    @property
+    def uid(self) -> str | None:
+        """Which session it is, whoever has its key by now; None if nothing is known."""
+        return None if self.maybe_head is None else self.maybe_head.uid
 
     @property
     def is_loaded(self) -> bool:
@@ -117,6 +122,8 @@ class Known:
 
     def take(self, loaded: Loaded) -> None:
         """What a load brought, unless a commit of this process was faster than it."""
+        if self.uid not in (None, loaded.head.uid):
+            raise SessionDeleted(self.key)
         if self.scopes is None:
             self.scopes = Scopes()
         self._learn(loaded.scopes)
@@ -162,7 +169,7 @@ class Known:
     def _extend(self, events: tuple[Event, ...], known: int) -> None:
         for event in events:
             if event.type == PROCESSED and event.data is not None:
-                self._mark_processed(event.data["seqs"], event.at_us)
+                self._mark_processed(event.data["seqs"], event)
             if event.seq > known:
                 if event.seq != known + 1:  # others wrote between: no gap in the tail
                     self.events.clear()
@@ -173,12 +180,12 @@ class Known:
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self.events.clear()
 
-    def _mark_processed(self, seqs: Iterable[int], at_us: int) -> None:
+    def _mark_processed(self, seqs: Iterable[int], by: Event) -> None:
         """Show in the tail what an event says about earlier ones."""
         done = set(seqs)
         for place, event in enumerate(self.events):
             if event.seq in done:
-                self.events[place] = structs.replace(event, processed_us=at_us)
+                self.events[place] = structs.replace(event, processed=by.seq, processed_us=by.at_us)
 
 
 def changes_fields(draft: Prepared) -> bool:

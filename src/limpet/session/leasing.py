@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from limpet.errors import InvalidQuery, SessionFenced
+from collections.abc import Iterable
+from typing import overload
+
+from limpet.errors import InvalidQuery, LimpetError, SessionFenced
 from limpet.model.lease import Lease
-from limpet.session.arguments import AnyKey, key_of
-from limpet.session.door import Door
-from limpet.session.logs import SESSION, lease_lost
-from limpet.store.cursor import check_app
-from limpet.store.leases import (
-    Leases,
+from limpet.session.arguments import (
+    AnyKey,
     check_claim,
     check_lease,
     check_lease_seconds,
     check_retry_seconds,
     check_worker,
+    key_of,
 )
+from limpet.session.door import Door
+from limpet.session.logs import SESSION, lease_lost
+from limpet.store.cursor import check_app
+from limpet.store.leases import Leases
 
 
 class Leasing(Door):
@@ -36,17 +40,32 @@ class Leasing(Door):
         limit, app = check_claim(limit), check_app(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
-    async def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease:
+    @overload
+    async def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
+    @overload
+    async def renew(
+        self, lease: Iterable[Lease], *, lease_seconds: float | None = None
+    ) -> tuple[Lease | None, ...]: ...
+    async def renew(
+        self, lease: Lease | Iterable[Lease], *, lease_seconds: float | None = None
+    ) -> Lease | tuple[Lease | None, ...]:
         """Hold the lease for so long from now: without a number, for as long as it was given.
 
-        Raises SessionFenced if it is not held any more.
+        Raises SessionFenced if it is not held any more. Given many leases, all are renewed at once,
+        and None stands in the place of each that is lost.
         """
-        seconds = check_lease(lease).lease_seconds if lease_seconds is None else lease_seconds
-        try:
-            return await self._leases().renew(lease, check_lease_seconds(seconds))
-        except SessionFenced as error:
-            lease_lost(error, lease, "renewal")
-            raise
+        seconds = None if lease_seconds is None else check_lease_seconds(lease_seconds)
+        many = not isinstance(lease, Lease) and isinstance(lease, Iterable)
+        leases = tuple(map(check_lease, lease)) if many else (check_lease(lease),)  # type: ignore[arg-type]
+        for each in leases if seconds is None else ():
+            check_lease_seconds(each.lease_seconds)
+        renewed = await self._leases().renew(leases, seconds) if leases else ()
+        for before, after in zip(leases, renewed, strict=True):
+            if isinstance(after, SessionFenced):
+                lease_lost(after, before, "renewal")
+            if isinstance(after, LimpetError) and not many:
+                raise after
+        return tuple([a if isinstance(a, Lease) else None for a in renewed]) if many else renewed[0]  # type: ignore[return-value]
 
     async def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool:
         """Give the lease back. False if it was not held any more.

@@ -1,5 +1,6 @@
-"""Stored bodies besides events: snapshots of state, and versions of app: and user: names; and the
-checksums of what ended sessions leave, which has no log to be held against.
+"""Stored bodies besides events: snapshots of state, the states that logs begin on, and versions of
+app: and user: names; and the checksums of what ended sessions leave, which has no log to be
+compared with.
 
 What a store in SQL keeps in these columns, whichever database it is. The bytes then pass the
 codec, as those of events do.
@@ -14,8 +15,10 @@ import msgspec
 
 from limpet.model import ops
 from limpet.model.canonical import canonical, checksum
-from limpet.model.fold import ScopeKey, ScopeWrite
+from limpet.model.commit import Base
+from limpet.model.fold import Fold, ScopeKey, ScopeWrite
 from limpet.model.head import Head
+from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store.codec import Damaged
 from limpet.store.protocol import Erasure, Place
@@ -26,29 +29,92 @@ WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 _any_op: Final = msgspec.json.Decoder(ops.Op).decode
 
 
-class Fields(msgspec.Struct, frozen=True):
+class _Fields(msgspec.Struct, frozen=True):
     """The body of a snapshot. The checksum is inside: beside a sealed body it would let the body be
-    guessed."""
+    guessed. `link` is that of the event it stands on: one of another history does not fit."""
 
     fields: dict[str, Any]
     versions: dict[str, int]
     checksum: str
+    link: str
+    updated_us: int
+    active_us: int
+    facts: dict[str, Any] = {}
 
 
-_fields: Final = msgspec.json.Decoder(Fields).decode
+class _Base(msgspec.Struct, frozen=True):
+    """The body of a base."""
+
+    fields: dict[str, Any]
+    versions: dict[str, int]
+    checksum: str
+    link: str
+    floor: int
+    parent: tuple[str, str, str]
+    uid: str
 
 
-def snapshot_body(fields: FrozenDict, versions: FrozenDict) -> bytes:
-    return msgspec.json.encode(Fields(fields, versions, checksum(fields).hex()))
+_fields: Final = msgspec.json.Decoder(_Fields).decode
+_base: Final = msgspec.json.Decoder(_Base).decode
 
 
-def snapshot_from(raw: bytes) -> tuple[FrozenDict, FrozenDict]:
-    """State and versions. Raises Damaged if the state is not what its checksum says."""
+def snapshot_place(uid: str, seq: int, link: bytes) -> Place:
+    """Where a snapshot belongs: on this event, with this link."""
+    return Place("snapshot", uid, f"{seq}/{link.hex()}")
+
+
+def snapshot_body(fold: Fold) -> bytes:
+    head, sum_ = fold.head, checksum(fold.fields).hex()
+    times = (head.updated_us, head.active_us)
+    body = _Fields(fold.fields, fold.versions, sum_, head.link.hex(), *times, head.facts)
+    return msgspec.json.encode(body)
+
+
+def snapshot_from(raw: bytes, start: Head, seq: int, link: bytes | None) -> Fold:
+    """The fold at a snapshot, on the head that the log begins with.
+
+    Raises Damaged if the state is not what its checksum says, or if the log has another link there.
+    """
     body = _fields(raw)
     fields = freeze(body.fields)
     if checksum(fields).hex() != body.checksum:
         raise Damaged("has a state that its checksum does not match")
-    return fields, FrozenDict(body.versions)
+    if link is None or link.hex() != body.link:
+        raise Damaged("stands on an event that the log does not have")
+    head = msgspec.structs.replace(
+        start,
+        version=seq,
+        link=link,
+        updated_us=body.updated_us,
+        active_us=body.active_us,
+        facts=freeze(body.facts) if body.facts else EMPTY,
+    )
+    return Fold(head, fields, FrozenDict(body.versions))
+
+
+def base_place(uid: str, floor: int) -> Place:
+    return Place("base", uid, str(floor))
+
+
+def base_body(base: Base) -> bytes:
+    parent = (base.parent.app, base.parent.user, base.parent.id)
+    sum_ = base.checksum.hex()
+    body = _Base(base.fields, base.versions, sum_, base.link.hex(), base.floor, parent, base.uid)
+    return msgspec.json.encode(body)
+
+
+def base_from(raw: bytes) -> Base:
+    """What a log begins on. Raises Damaged if the state is not what its checksum says.
+
+    Whether it is the state that the log's first event names, the reader compares.
+    """
+    body = _base(raw)
+    fields = freeze(body.fields)
+    found = checksum(fields)
+    if found.hex() != body.checksum:
+        raise Damaged("has a state that its checksum does not match")
+    versions, link = FrozenDict(body.versions), bytes.fromhex(body.link)
+    return Base(Key(*body.parent), body.uid, body.floor, link, fields, versions, found)
 
 
 def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq: int) -> Place:
@@ -82,10 +148,11 @@ def scope_op_from(raw: bytes) -> ops.PlainOp:
 # --- what is left of ended sessions --------------------------------------------------------------
 
 
-def tomb_crc(head: Head, deleted_us: int) -> int:
+def tomb_crc(head: Head) -> int:
     """The checksum of what a tombstone keeps."""
-    times = (head.created_us, head.updated_us, deleted_us)
-    return crc32(canonical((head.key, head.uid, head.version, head.link, *times)))
+    times = (head.created_us, head.updated_us, head.active_us, head.deleted_us)
+    kept = (head.key, head.uid, head.version, head.link, head.floor, head.ending)
+    return crc32(canonical((*kept, *times)))
 
 
 def erasure_crc(erasure: Erasure) -> int:

@@ -54,11 +54,13 @@ class Live(msgspec.Struct):
         else:
             self.tail = (*self.tail[1 - TAIL_MAX :], rec.event)
 
-    def lease(self, fence: int, lease_us: int | None, worker: str | None) -> Head:
+    def lease(
+        self, fence: int, lease_us: int | None, worker: str | None, leased_us: int | None
+    ) -> Head:
         """Take over a lease, which no event records; the head under it."""
-        head = self.fold.head
-        if (head.fence, head.lease_us, head.worker) != (fence, lease_us, worker):
-            head = with_lease(head, fence, lease_us, worker)
+        head, lease = self.fold.head, (fence, lease_us, worker, leased_us)
+        if (head.fence, head.lease_us, head.worker, head.leased_us) != lease:
+            head = with_lease(head, *lease)
             self.fold = msgspec.structs.replace(self.fold, head=head)
         return head
 
@@ -71,6 +73,7 @@ class LiveScope(msgspec.Struct):
     since_base: int
     era: int
     size: int = 0  # the value's bytes, encoded, or about so many
+    made_by: tuple[str, int] = ("", 0)  # uid and seq of the event, where others may write too
 
 
 class Cache:

@@ -26,6 +26,7 @@ class _Cursor(msgspec.Struct, frozen=True, array_like=True):
 class _KeyCursor(msgspec.Struct, frozen=True, array_like=True):
     query: Query
     key: tuple[str, str, str]
+    row: int  # among those deleted under one key: the row
 
 
 _NUMBER: Final = re.compile("[0-9]{1,19}").fullmatch
@@ -37,9 +38,9 @@ def write(query: Query, mark: int, row: int) -> str:
     return _written(_Cursor(query, mark, row))
 
 
-def write_key(query: Query, key: Key) -> str:
+def write_key(query: Query, key: Key, row: int) -> str:
     """Where a page in the order of keys ended."""
-    return _written(_KeyCursor(query, (key.app, key.user, key.id)))
+    return _written(_KeyCursor(query, (key.app, key.user, key.id), row))
 
 
 def read(cursor: str, query: Query) -> tuple[int, int]:
@@ -50,13 +51,13 @@ def read(cursor: str, query: Query) -> tuple[int, int]:
     return found.mark, found.row
 
 
-def read_key(cursor: str, query: Query) -> Key:
-    """The key of a cursor that this very query returned; raises InvalidCursor."""
+def read_key(cursor: str, query: Query) -> tuple[Key, int]:
+    """Key and row of a cursor that this very query returned; raises InvalidCursor."""
     found: _KeyCursor = _read(cursor, _decode_key)
-    if found.query != query:
+    if found.query != query or abs(found.row) > INT_MAX:
         raise InvalidCursor
     try:
-        return Key(*found.key)
+        return Key(*found.key), found.row
     except InvalidKey:
         raise InvalidCursor from None
 
@@ -106,8 +107,8 @@ def check_app(app: str | None) -> str | None:
 
 def check(query: Query) -> None:
     """Refuse what no index serves, in every store alike."""
-    if query.order not in ("created", "updated"):
-        raise InvalidQuery(f"order is 'created' or 'updated', not {query.order!r}")
+    if query.order not in ("created", "updated", "key"):
+        raise InvalidQuery(f"order is 'created', 'updated' or 'key', not {query.order!r}")
     texts = (query.app, query.user, query.schema_version, *query.labels, *query.labels.values())
     for text in texts:
         if text is not None and (reason := unfit(text, KEY_PART_CHARS_MAX)):
@@ -123,8 +124,20 @@ def check(query: Query) -> None:
             "no index serves order='updated' for everything, nor with labels: name an app, or an "
             "app and a user, and no label; or leave the order to 'created', which serves all four"
         )
+    _check_by_key(query)
     if query.deleted:
         _check_deleted(query)
+
+
+def _check_by_key(query: Query) -> None:
+    if query.order == "key" and (query.app is None or query.labels):
+        raise InvalidQuery(
+            "order='key' is for an app, or an app and a user, without labels: name the app"
+        )
+    if not isinstance(query.prefix, str) or len(query.prefix) > KEY_PART_CHARS_MAX:
+        raise InvalidQuery(f"prefix is the beginning of an id, not {query.prefix!r}")
+    if query.prefix and (query.order != "key" or query.user is None):
+        raise InvalidQuery("a prefix of the id goes with order='key', an app and a user")
 
 
 def _check_deleted(query: Query) -> None:
@@ -141,6 +154,7 @@ def passes(query: Query, created_us: int, updated_us: int, schema_version: str |
     """Whether a head that was met passes the filters that its order does not go by."""
     return (
         (query.created_after_us is None or created_us > query.created_after_us)
+        and (query.created_before_us is None or created_us < query.created_before_us)
         and (query.updated_after_us is None or updated_us > query.updated_after_us)
         and (query.schema_version is None or schema_version == query.schema_version)
     )
@@ -148,8 +162,12 @@ def passes(query: Query, created_us: int, updated_us: int, schema_version: str |
 
 def filters(query: Query) -> bool:
     """Whether a page may have to pass over heads of the range it reads."""
-    other = query.updated_after_us if query.order == "created" else query.created_after_us
-    return query.deleted or query.schema_version is not None or other is not None
+    times = [query.created_after_us, query.created_before_us, query.updated_after_us]
+    if query.order == "created":  # the range that is read is between these two
+        times[:2] = []
+    elif query.order == "updated":
+        times[2:] = []
+    return query.schema_version is not None or any(time is not None for time in times)
 
 
 def labels(wanted: Mapping[str, Any] | None) -> FrozenDict:

@@ -30,10 +30,14 @@ def buried(crc: int) -> Ledger:
     return Ledger(1, crc)
 
 
-def erased(crc: int, tomb_crc: int | None = None, *, was_tomb: bool = False) -> Ledger:
-    """The change by one more certificate, in the place of a tombstone if there was one."""
-    gone = Ledger(-1, -(tomb_crc or 0)) if was_tomb else Ledger()
-    return gone.plus(Ledger(0, 0, 1, crc))
+def unburied(crc: int) -> Ledger:
+    """The change by one tombstone less."""
+    return Ledger(-1, -crc)
+
+
+def erased(crc: int) -> Ledger:
+    """The change by one more certificate."""
+    return Ledger(0, 0, 1, crc)
 
 
 def compare(kept: Ledger, found: Ledger) -> Iterator[Finding]:

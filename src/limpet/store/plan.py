@@ -15,17 +15,21 @@ import msgspec
 
 from limpet.errors import (
     InvalidEvent,
+    LimpetError,
     NotPending,
     SessionConflict,
     SessionCorrupt,
+    SessionDeleted,
     SessionExists,
     SessionFenced,
     SessionNotFound,
     SessionTyped,
 )
-from limpet.model.events import Commit, Event, Prepared
+from limpet.model.canonical import checksum
+from limpet.model.commit import Base, Commit
+from limpet.model.events import Event, Prepared
 from limpet.model.facts.creation import CREATED
-from limpet.model.facts.inputs import PROCESSED, is_input
+from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import (
     Fold,
     Recorded,
@@ -36,9 +40,9 @@ from limpet.model.fold import (
     scope_next,
     scope_ops,
 )
-from limpet.model.head import blank
+from limpet.model.head import based, blank
 from limpet.model.keys import Key
-from limpet.model.lease import admits
+from limpet.model.lease import admits, left_until, released
 from limpet.model.ops import scope_of
 from limpet.model.values import encode
 from limpet.store.protocol import Committed
@@ -49,8 +53,15 @@ from limpet.store.scopes import Scopes
 class View(Protocol):
     """A store's present state, as the planner asks for it. Must not change while planning."""
 
-    def fold(self, key: Key) -> Fold | None:
-        """The session now, None if it never was; raises SessionDeleted or SessionErased."""
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
+        """The session now, None if it never was; raises SessionDeleted or SessionErased.
+
+        `reuse`: None also if it was deleted, because the key may belong to a new session.
+        """
+        ...
+
+    def link_at(self, key: Key, seq: int) -> bytes | None:
+        """The link of an event of a living session, if it has one with this seq."""
         ...
 
     def recorded(self, key: Key, id: str) -> Event | None:
@@ -90,8 +101,10 @@ class Plan:
         "_scanned",
         "_undo",
         "_view",
+        "bases",
         "folds",
         "given",
+        "pins",
         "records",
         "room",
         "scopes",
@@ -112,12 +125,14 @@ class Plan:
         self._undo: list[tuple[dict[Any, Any], Any, Any]] = []
         self._scanned = 0
         self._inputs: set[tuple[Key, int]] = set()
-        self._processed: dict[tuple[Key, int], int] = {}
+        self._processed: dict[tuple[Key, int], Event] = {}
         self.folds: dict[Key, Fold] = {}
         self.records: list[tuple[Key, Recorded]] = []
         self.given: dict[tuple[Key, str], Event] = {}
         self.scopes: dict[ScopeKey, ScopeValue] = {}
         self.writes: list[tuple[Key, ScopeWrite]] = []
+        self.bases: dict[Key, Base] = {}  # of sessions that this plan creates
+        self.pins: list[tuple[Key, int, Fold]] = []  # states to keep, and the number of each
         self.room = Room(view)
 
     def add(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
@@ -126,7 +141,7 @@ class Plan:
             answer = self._add_plain(commits[0])
             if answer is not None:
                 return (answer,)
-        records, writes = len(self.records), len(self.writes)
+        records, writes, pins = len(self.records), len(self.writes), len(self.pins)
         self._undo.clear()
         self.room.begin()
         try:
@@ -134,7 +149,7 @@ class Plan:
             self.room.settle()
             return answers
         except BaseException:
-            del self.records[records:], self.writes[writes:]
+            del self.records[records:], self.writes[writes:], self.pins[pins:]
             if self._scanned > records:
                 self._scanned = 0
                 self._inputs.clear()
@@ -156,11 +171,13 @@ class Plan:
             or draft.given
             or draft.scoped
             or draft.type == PROCESSED
+            or draft.origin is not None
+            or commit.pin is not None
         ):
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
-        if fold is None or fold.damaged:
+        if fold is None or fold.damaged or (commit.uid or fold.head.uid) != fold.head.uid:
             return None
         if commit.classless and fold.head.schema_version is not None:
             return None
@@ -173,7 +190,9 @@ class Plan:
         key = commit.key
         if not commit.drafts:
             raise InvalidEvent(f"a commit to {key} has no events")
-        fold = self.folds.get(key) or self._view.fold(key)
+        fold = self.folds.get(key) or self._view.fold(key, reuse=commit.reuse)
+        if fold is not None and commit.uid is not None and commit.uid != fold.head.uid:
+            raise SessionDeleted(key)  # that one was; this is another under its key
         scopes: dict[str, ScopeValue] = {}
         seen = self._scopes(key) if fold is None else None
         events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
@@ -187,7 +206,10 @@ class Plan:
                     fold, events[place] = self._record(key, fold, draft, scopes)
             if commit.classless and fold.head.schema_version is not None:
                 self._check_typed(key, fold.head.schema_version, before)
+            fold = self._release(commit, fold)
             self._put(self.folds, key, fold)
+            if commit.pin is not None:
+                self.pins.append((key, commit.pin, fold))
         assert fold is not None
         if seen is not None:
             seen.learn(scopes)
@@ -205,28 +227,34 @@ class Plan:
         if fold is None:
             return None
         event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
-        if event is None or not is_input(event.type):
+        origin = draft.origin
+        if event is not None and origin is not None and event.link != origin.link:
+            raise SessionConflict(key, "session", origin.seq, event.seq)  # the logs differ
+        if event is None or event.processed is None:
             return _repeated(event)
         self._scan()
-        at_us = self._processed.get((key, event.seq))  # by a commit of this very plan?
-        if at_us is not None:
-            event = msgspec.structs.replace(event, processed_us=at_us)
+        by = self._processed.get((key, event.seq))  # by a commit of this very plan?
+        if by is not None:
+            event = msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
         return _repeated(event)
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
         """Compare the commit's conditions with what is there; the fold to record onto."""
         key, expect = commit.key, commit.expect
-        creates = expect == 0 and commit.drafts[0].type == CREATED
+        first = commit.drafts[0]
+        creates = first.type == CREATED or commit.base is not None
+        creates = creates and (expect == 0 or first.origin is not None)
         if fold is None:
             if not creates:
                 raise SessionNotFound(key)
-            return Fold(blank(key, commit.drafts[0].id, self._now_us))
+            return self._begin(commit)
         if expect is not None and expect != fold.head.version:
             if creates:
                 raise SessionExists(key)
             raise SessionConflict(key, "session", expect, fold.head.version)
-        if commit.fence is not None and not admits(fold.head, commit.fence, self._lease_now_us):
-            raise SessionFenced(key, commit.fence, fold.head.fence)
+        fence = commit.fence if commit.release is None else commit.release.fence
+        if fence is not None and not admits(fold.head, fence, self._lease_now_us):
+            raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
         if fold.damaged and commit.guards:  # what was decided may rest on what is missing
@@ -236,6 +264,48 @@ class Plan:
             if actual != version:
                 raise SessionConflict(key, "name", version, actual, name)
         return fold
+
+    def _begin(self, commit: Commit) -> Fold:
+        """What a new session begins on: nothing, or a state."""
+        key, base, first = commit.key, commit.base, commit.drafts[0]
+        at_us = self._now_us if first.origin is None else first.origin.at_us
+        if base is None:
+            return Fold(blank(key, first.id, at_us))
+        if first.data.get("base") != base.checksum.hex() or checksum(base.fields) != base.checksum:
+            raise InvalidEvent(f"the first event of {key} names another state than it begins on")
+        self._check_parent(base, adopts=first.origin is not None)
+        self._put(self.bases, key, base)
+        head = based(key, first.id, at_us, base.floor, base.link)
+        return Fold(head, base.fields, base.versions)
+
+    def _check_parent(self, base: Base, *, adopts: bool) -> None:
+        """The parent is there and has the event that the new log goes on from.
+
+        A log that is adopted may come without its parent: it has the state.
+        """
+        try:
+            parent = self.folds.get(base.parent) or self._view.fold(base.parent)
+        except LimpetError:
+            parent = None
+            if not adopts:
+                raise
+        if parent is None or parent.head.uid != base.uid:
+            if adopts:
+                return
+            raise SessionNotFound(base.parent)
+        link = self._view.link_at(base.parent, base.floor)
+        if link != base.link:
+            raise SessionConflict(base.parent, "session", base.floor, parent.head.version)
+
+    def _release(self, commit: Commit, fold: Fold) -> Fold:
+        """The fold without its lease, if the commit ends it."""
+        if commit.release is None:
+            return fold
+        # Whether it is due for anything new is judged by the time that dates events.
+        retry_us = left_until(fold.head, commit.release, self._now_us)
+        after = released(fold.head, commit.release.fence, self._lease_now_us, retry_us)
+        assert after is not None, "the fence was admitted"
+        return Fold(after, fold.fields, fold.versions, fold.damaged)
 
     def _check_typed(self, key: Key, schema_version: str, before: int) -> None:
         """Raise SessionTyped if what was just recorded changes the fields of typed state.
@@ -261,7 +331,10 @@ class Plan:
         if draft.type == PROCESSED:
             self._check_pending(key, draft)
         after, rec = record(fold, draft, self._now_us, self._salt())
-        if draft.scoped:
+        origin = draft.origin
+        if origin is not None:
+            _check_adopted(key, fold, rec)
+        if draft.scoped and origin is None:  # shared names are not the adopted session's to write
             for scope_key, op in scope_ops(draft, key.app, key.user):
                 before = self._scope(scope_key)
                 value = scope_next(scope_key, before, op)
@@ -286,10 +359,10 @@ class Plan:
         """Note which inputs the records of this plan bring and process, each record once."""
         for key, rec in self.records[self._scanned :]:
             event = rec.event
-            if is_input(event.type):
+            if event.processed is not None:
                 self._inputs.add((key, event.seq))
             elif event.type == PROCESSED and event.data is not None:
-                self._processed.update({(key, seq): event.at_us for seq in event.data["seqs"]})
+                self._processed.update({(key, seq): event for seq in event.data["seqs"]})
         self._scanned = len(self.records)
 
     def _scopes(self, key: Key) -> Scopes:
@@ -306,6 +379,15 @@ class Plan:
     def _put(self, kept: dict[Any, Any], key: Any, value: object) -> None:
         self._undo.append((kept, key, kept.get(key)))
         kept[key] = value
+
+
+def _check_adopted(key: Key, before: Fold, rec: Recorded) -> None:
+    """What was recorded elsewhere fits here just as it is, or it is another log."""
+    origin = rec.draft.origin
+    assert origin is not None
+    fits = rec.event.seq == origin.seq and rec.event.link == origin.link
+    if not fits or origin.at_us < before.head.updated_us:
+        raise SessionConflict(key, "session", origin.seq - 1, before.head.version)
 
 
 def _repeated(event: Event | None) -> Event | None:

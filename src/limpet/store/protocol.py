@@ -13,13 +13,16 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from limpet.model.events import Commit, Event
-from limpet.model.fold import ScopeValue
+from limpet.model.commit import Base, Commit
+from limpet.model.events import Event
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
 
-Order: TypeAlias = Literal["created", "updated"]
+Order: TypeAlias = Literal["created", "updated", "key"]
+Ending: TypeAlias = Literal["deleted", "moved"]
+Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 # Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
 # a JSON array of app and user ("" for app: names), which no uid looks like.
@@ -37,6 +40,7 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     scopes: Mapping[str, ScopeValue]  # app: and user: names it changed; all of them if it created
     repeated: int = 0  # how many of the events were recorded before
     damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
+    token: str = ""  # names the commit to a causal read; empty where every read sees it
 
 
 class Loaded(msgspec.Struct, frozen=True):
@@ -53,7 +57,8 @@ class Loaded(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which heads, in which order. Newest first unless `reverse` is False.
 
-    `deleted` asks for tombstones instead of living sessions, in the order of their keys.
+    `deleted` asks for tombstones instead of living sessions, in the order of their keys. Without an
+    app, reserved apps (`$…`) are left out unless `reserved` is True.
     """
 
     app: str | None = None
@@ -62,9 +67,12 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     order: Order = "created"
     reverse: bool = True
     created_after_us: int | None = None
+    created_before_us: int | None = None
     updated_after_us: int | None = None
     schema_version: str | None = None
+    prefix: str = ""  # of the id, in order "key" of one user
     deleted: bool = False
+    reserved: bool = False
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -88,6 +96,16 @@ class Erasure(msgspec.Struct, frozen=True):
     version: int
     link: bytes
     erased_us: int
+    forks_kept: int = 0  # forks that keep the state they began on
+
+
+class Erasures(msgspec.Struct, frozen=True):
+    """The certificate of a forgotten user."""
+
+    user: Erasure  # of the user as a whole: `version` counts the sessions, `link` covers them
+    sessions: tuple[Erasure, ...]
+    names: int  # user: names of which every version was removed
+    forks: tuple[Key, ...]  # of other users: they keep the state they began on
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -170,6 +188,17 @@ class Store(Protocol):
 
         A `classless` commit changes no field of a session that has a schema version: SessionTyped.
 
+        Events are dated and linked by the planner, with the store's clock. A draft with an
+        `origin` is adopted: it gets the seq, time, salt and link that another store gave it, or is
+        refused with SessionConflict if the link that follows here is another. It writes no app: or
+        user: name. Adopting begins a session if its first event is there.
+
+        `uid` names the session that is meant; if its key belongs to another by now, SessionDeleted.
+        `reuse` creates a session also under the key of a deleted one. `base` begins a log on a
+        state of its parent, which has to be there (SessionNotFound) unless the log is adopted.
+        `pin` keeps a snapshot of the version that the commit leaves; `release` ends a lease with
+        it (SessionFenced if it is not held). Both are in the same transaction.
+
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
         SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, ScopeFull when it
         would leave an app or a user with more app: or user: names than there may be, or
@@ -178,7 +207,13 @@ class Store(Protocol):
         ...
 
     async def load(
-        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
     ) -> Loaded:
         """The session and its last `tail` events (at or after `since_us`), from one instant.
 
@@ -186,8 +221,23 @@ class Store(Protocol):
         Without `scopes` it brings no app: or user: names. With them all come in one query, and the
         value of a name is unpacked when it is read. One round trip, and a cost that does not grow
         with the log. An unreadable event does not make the session unreadable: it is returned with
-        `damage` set and named in `damaged`.
+        `damage` set and named in `damaged`. `at_least` is the token of a commit that the reading
+        must see; a store that cannot yet raises StoreBusy.
         Raises SessionNotFound, SessionDeleted, SessionErased.
+        """
+        ...
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        """Many sessions as `load` gives each, with their scopes; None where there is none now."""
+        ...
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        """The session's own fields, their versions and its head as they were after event `seq`.
+
+        The lease of the head is not that of then. The cost does not grow with the log, only with
+        the state and what was recorded since the snapshot before. Raises as load does,
+        SessionCorrupt if an event up to there cannot be read, and InvalidInput if there is no
+        such event.
         """
         ...
 
@@ -206,14 +256,25 @@ class Store(Protocol):
         ending in `.*` stands for its family. A page ends early, after one event or more, once
         their encoded bodies reach about READ_PAGE_BYTES_MAX: a short page says nothing, only an
         empty one is the end. Raises as load does.
+
+        A log that begins on a state is read through to its parent's: seqs stay dense. If the parent
+        was erased, what is below the floor reads as `removed`.
+        """
+        ...
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        """The events that the session recorded under these ids, in the order of the ids.
+
+        Ids that it does not have are left out. Only its own events, none of its parent. Raises as
+        load does.
         """
         ...
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         """At most `limit` inputs that no later event has processed, the oldest first.
 
-        From one instant. A page ends early as that of `read` does. Its cost grows with what was
-        recorded since the oldest of them, not with the log before it. Raises as load does.
+        From one instant. A page ends early as that of `read` does. Its cost grows with what is
+        pending, not with the log. Raises as load does.
         """
         ...
 
@@ -223,8 +284,9 @@ class Store(Protocol):
         """One page of heads of living sessions, on an index: its cost does not grow with the rest.
 
         Order "created" is for everything, an app, a user, and labels; order "updated" for an app
-        or a user. created_after, updated_after and schema_version go with each. The one by which
-        the order goes bounds the range that is read; the others are applied to what is met in it,
+        or a user; order "key" for an app or a user, with a prefix of the id for a user.
+        created_after, created_before, updated_after and schema_version go with each. What the
+        order goes by bounds the range that is read; the others are applied to what is met in it,
         at most WALK_MAX heads a page: then the page is short and its cursor leads on. So it is with
         `deleted`. Paging through order "created" meets every session that exists throughout exactly
         once.
@@ -236,20 +298,41 @@ class Store(Protocol):
         """
         ...
 
-    async def delete(self, key: Key) -> bool:
+    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
         """Remove the session's log, leaving a tombstone. False if there was nothing to delete.
 
         Durable when it returns, and atomic: a racing commit is recorded before or is refused.
-        What it wrote to app: and user: stays.
+        What it wrote to app: and user: stays. So do its events up to the highest floor of living
+        forks, for them to read.
         """
         ...
 
-    async def erase(self, key: Key) -> Erasure | None:
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        """The living sessions whose logs begin on a state of this one, the oldest first.
+
+        Where such a session was deleted, those that begin on a state of it stand in its place:
+        they still read this one's events.
+        """
+        ...
+
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         """Forget the session: its log, its key and its labels leave the store.
 
-        A deleted session can still be erased; an erased one gives its certificate again; None
-        if there never was one. What it wrote to app: and user: stays. With a seal its keys are
-        forgotten first: if that fails, nothing is erased and SealUnavailable is raised.
+        A deleted session can still be erased, and all that were deleted under this key are; an
+        erased one gives its certificate again; None if there never was one. What it wrote to app:
+        and user: stays. If it has forks: SessionHasForks; or they are erased too, with their
+        own; or they keep the state they began on, and read what is below it as removed. With a seal
+        the keys of what goes are forgotten first: if that fails, nothing is erased and
+        SealUnavailable is raised. So it is with erase_user.
+        """
+        ...
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        """Forget a user of an app: all sessions, deleted ones too, and all versions of user: names.
+
+        All or nothing as far as readers can see; the bytes leave the files before it returns. Forks
+        of other users keep the state they began on. Documents that belong to the user
+        (`limpet.model.keys.owner_of`) are erased with it. Repeating it is harmless.
         """
         ...
 
@@ -281,6 +364,16 @@ class FeedEntry(msgspec.Struct, frozen=True):
     event: Event
 
 
+class Touched(msgspec.Struct, frozen=True):
+    """Which sessions have events beyond a position of the feed, without the events."""
+
+    sessions: Mapping[Key, int]  # the last seq of each, as far as this page goes
+    position: str  # where to go on
+    more: bool  # there is another page
+    whole: bool  # False: sessions that are not named here may have events too
+    ended: str  # another text after a session was deleted or erased
+
+
 @runtime_checkable
 class Feed(Protocol):
     """The log of all sessions, in one order."""
@@ -298,6 +391,15 @@ class Feed(Protocol):
         """
         ...
 
+    async def touched(self, after: str) -> Touched:
+        """One page of the sessions that have events beyond a position. Reads no bodies.
+
+        For readers that only need to know where to look. Names every event that can be read now,
+        also one that `changes` does not hand out yet, and then names it again on the next call.
+        Raises as `changes` does.
+        """
+        ...
+
     async def position(self) -> str:
         """The end of the feed: whatever is recorded after this call lies beyond it.
 
@@ -307,12 +409,88 @@ class Feed(Protocol):
         ...
 
 
+class Record(msgspec.Struct, frozen=True, gc=False):
+    """An event with what the chain needs of it, to be adopted elsewhere."""
+
+    event: Event
+    raw: bytes | None  # the encoded body, opened; None if it cannot be read or was removed
+    salt: bytes
+    digest: bytes
+
+
+@runtime_checkable
+class Records(Protocol):
+    """The ability to read a log just as it was recorded."""
+
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+        """At most `limit` own events beyond seq `after`, ascending; bounded as `Store.read` is."""
+        ...
+
+    async def base(self, key: Key) -> Base | None:
+        """The state that the session's log begins on, or None. Raises SessionCorrupt."""
+        ...
+
+
 @runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
 
     async def listen(self, heard: Callable[[], None]) -> None:
         """Call `heard` when another process has committed. A lost hint only delays: see pulse."""
+        ...
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """A partial event on its way to another process."""
+
+    key: Key
+    uid: str  # of the session
+    mark: int  # the version that its publisher knew: it comes after that event
+    event: Event
+
+
+class Channel(Protocol):
+    """One end of the live channel. Lossy by definition: any partial may be lost, and no caller
+    waits for one. Nothing here raises a StoreError."""
+
+    async def publish(self, partials: Sequence[Partial]) -> None:
+        """Hand them to the other ends that are subscribed, in this order; never to this one.
+
+        If there are none it costs next to nothing. One that is larger than PARTIAL_BYTES_MAX,
+        encoded, is dropped.
+        """
+        ...
+
+    async def subscribe(self, heard: Callable[[], None]) -> None:
+        """Receive what other ends publish from now on, until `unsubscribe`.
+
+        `heard` is called when something has come, where the store can tell.
+        """
+        ...
+
+    def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
+        """What has come since the last call for sessions that are wanted. The partials of one
+        publisher are in its order. No I/O to speak of."""
+        ...
+
+    async def unsubscribe(self) -> None:
+        """Receive nothing more. What has come and was not taken is dropped."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class Live(Protocol):
+    """A store with a live channel between the processes that have it open.
+
+    Partials are never part of the log. Deleting or erasing a session also removes its partials.
+    """
+
+    def channel(self) -> Channel:
+        """A new end. Costs nothing until it is used; close it before the store."""
         ...
 
 

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.creation import CREATED
 from limpet.model.keys import Key
 from limpet.model.ops import scope_of
@@ -40,10 +40,10 @@ class Unready(Awaited):
 
 
 class Unforgotten(Awaited):
-    """An owner is about to be erased, and its keys are still there."""
+    """Owners are about to be erased, and their keys are still there."""
 
-    def __init__(self, owner: Owner) -> None:
-        self.owner = owner
+    def __init__(self, owners: Iterable[Owner]) -> None:
+        self.owners = tuple(owners)
         super().__init__("keys are not forgotten")
 
 
@@ -104,8 +104,9 @@ class Sealer:
             try:
                 found = await erase(gone)
             except Unforgotten as wanted:
-                await self._forget(wanted.owner)
-                gone |= {wanted.owner}
+                for owner in wanted.owners:
+                    await self._forget(owner)
+                gone |= {*wanted.owners}
                 continue
             for owner in gone:
                 # A writer that raced may have had a key made; what it wrote went with the rest.
@@ -134,10 +135,11 @@ class Sealer:
         if owner not in self._ready:
             self._lack((owner,))
 
-    def require_forgotten(self, owner: Owner, gone: frozenset[Owner]) -> None:
-        """Raise Unforgotten if the keys of an owner have not been destroyed yet."""
-        if self._seal is not None and owner not in gone:
-            raise Unforgotten(owner)
+    def require_forgotten(self, owners: Iterable[Owner], gone: frozenset[Owner]) -> None:
+        """Raise Unforgotten for those whose keys have not been destroyed yet, all at once."""
+        left = [owner for owner in dict.fromkeys(owners) if owner not in gone]
+        if self._seal is not None and left:
+            raise Unforgotten(left)
 
     def require(self, owners: Iterable[Owner]) -> None:
         """Raise Unready for those that are not ready, all at once."""
@@ -194,8 +196,9 @@ def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) ->
     found: set[Owner] = set()
     for commit in commits:
         uid = uid_of(commit.key)
-        if uid is None and commit.expect == 0 and commit.drafts[:1]:
-            uid = commit.drafts[0].id if commit.drafts[0].type == CREATED else None
+        if uid is None and commit.drafts[:1]:
+            first = commit.drafts[0]
+            uid = first.id if first.type == CREATED or commit.base is not None else None
         found |= set() if uid is None else {uid}
         for draft in commit.drafts:
             if draft.scoped:

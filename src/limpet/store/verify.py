@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from limpet.errors import LimpetError
 from limpet.model import chain
-from limpet.model.canonical import canonical
-from limpet.model.events import Event
+from limpet.model.canonical import canonical, checksum
+from limpet.model.commit import Base
+from limpet.model.events import Event, is_input
 from limpet.model.facts.creation import CREATED
-from limpet.model.facts.inputs import PROCESSED, is_input
+from limpet.model.facts.forks import FORKED
+from limpet.model.facts.inputs import PROCESSED, pending
+from limpet.model.facts.view import Facts
 from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
-from limpet.model.head import Head, blank
+from limpet.model.head import Head, based, blank
 from limpet.model.keys import Key
-from limpet.model.values import freeze
+from limpet.model.values import EMPTY, freeze
 from limpet.store import bodies
 from limpet.store.codec import Codec, Damaged
 from limpet.store.protocol import Finding
@@ -24,24 +27,18 @@ from limpet.store.protocol import Finding
 Stored: TypeAlias = tuple[
     Event, bytes | None, bytes, bytes
 ]  # event, body if readable, salt, digest
-_FOLDED: Final = (
-    "version",
-    "link",
-    "updated_us",
-    "labels",
-    "pending",
-    "timers",
-    "priority",
-    "schema_version",
-)  # the lease and its fence are no part of the log
-Snapshot: TypeAlias = tuple[int, Fold | None]  # its seq, and the fold if it can be read
+_FOLDED: Final = ("version", "link", "updated_us", "active_us")  # leases are not in the log
+Snapshots: TypeAlias = Mapping[int, Fold | None]  # by seq: the fold, if it can be read
 
 
 def verify_session(
-    now: Fold, stored: Iterable[Stored], snapshot: Snapshot | None = None
+    now: Fold,
+    stored: Iterable[Stored],
+    snapshots: Snapshots = EMPTY,  # type: ignore[assignment]  # no seqs
+    base: Base | None = None,
 ) -> Iterator[Finding]:
     """Every way in which the log, its chain and what was folded from it disagree."""
-    log = Log(now, snapshot)
+    log = Log(now, snapshots, base)
     for each in stored:
         yield from log.add(each)
     yield from log.end()
@@ -50,9 +47,10 @@ def verify_session(
 class Log:
     """One session's log, read event by event and compared with what was folded from it."""
 
-    def __init__(self, now: Fold, snapshot: Snapshot | None = None) -> None:
-        self._now, self._snapshot, self._key = now, snapshot, now.head.key
-        self._fold = Fold(blank(self._key, now.head.uid, now.head.created_us))
+    def __init__(self, now: Fold, snapshots: Snapshots, base: Base | None = None) -> None:
+        self._now, self._snapshots, self._key = now, snapshots, now.head.key
+        self._base = base
+        self._fold = _start(now.head, base)
         self._processed: dict[int, int] = {}  # by what events of processing say
         self._claimed: dict[int, int] = {}  # by what the inputs themselves say
         self._whole = True
@@ -62,15 +60,15 @@ class Log:
         """What is wrong with the next event."""
         event, key, before = stored[0], self._key, self._fold.head
         expected = before.version + 1
-        for problem in _event_problems(before, *stored, expected):
+        for problem in event_problems(before, *stored, expected):
             yield Finding("event", problem, key, event.seq)
-        if event.seq == 1:
-            yield from _first_problems(key, self._now.head, event)
-        self._whole = self._whole and event.damage is None and event.seq == expected
-        if event.processed_us is not None:
-            self._claimed[event.seq] = event.processed_us
+        if event.seq == self._now.head.floor + 1:
+            yield from _first_problems(key, self._now.head, event, self._base)
+        self._whole = self._whole and event.data is not None and event.seq == expected
+        if event.processed:
+            self._claimed[event.seq] = event.processed
         if event.type == PROCESSED and event.data is not None:
-            self._processed.update(dict.fromkeys(event.data["seqs"], event.at_us))
+            self._processed.update(dict.fromkeys(event.data["seqs"], event.seq))
         if not self._whole:  # what follows a hole cannot be folded; its own chain and body can be
             self._fold = Fold(_skip(before, event))
             return
@@ -80,20 +78,21 @@ class Log:
             self._held = event.at_us == before.updated_us or (self._held and not fresh)
         if not applied:
             yield Finding("event", "has operations that do not fit the state", key, event.seq)
-        if self._snapshot is not None and self._snapshot[0] == event.seq:
-            yield from _snapshot_problems(key, self._snapshot, self._fold)
+        if event.seq in self._snapshots:
+            yield from _snapshot_problems(key, self._snapshots[event.seq], self._fold)
 
     def end(self) -> Iterator[Finding]:
         """What is wrong with the whole, after the last event."""
-        key, now, snapshot = self._key, self._now, self._snapshot
-        if snapshot is not None and not 1 <= snapshot[0] <= now.head.version:
-            yield Finding("snapshot", "is of a version that is not in the log", key, snapshot[0])
+        key, now = self._key, self._now
+        for seq in self._snapshots:
+            if not now.head.floor < seq <= now.head.version:
+                yield Finding("snapshot", "is of a version that is not in the log", key, seq)
         if self._whole:
             yield from _fold_problems(key, now, self._fold)
             if not self._waits(now.head.pending_us, self._fold.head.pending_us):
                 yield Finding("head", "has another pending_us than its log says", key)
             if self._processed != self._claimed:
-                yield Finding("event", "processed times differ from the log's", key)
+                yield Finding("event", "inputs are processed by other events than the log's", key)
         elif now.head.version != self._fold.head.version:
             yield Finding("head", f"is at version {now.head.version}, the log ends earlier", key)
 
@@ -105,9 +104,10 @@ class Log:
         return since_us <= folded_us
 
 
-def _event_problems(
+def event_problems(
     before: Head, event: Event, raw: bytes | None, salt: bytes, digest: bytes, expected: int
 ) -> Iterator[str]:
+    """Every way in which an event does not follow the head before it."""
     if event.seq != expected:
         yield f"has seq {event.seq} where {expected} should follow"
         return
@@ -117,18 +117,30 @@ def _event_problems(
         yield "has a body that its digest does not match"
     if event.at_us < before.updated_us:
         yield "was recorded before the event it follows"
-    names = (event.id, event.type, event.actor, event.cause)
-    header = chain.header_digest((*names, event.invocation_id, event.correlation_id, event.wake_id))
+    names = (event.id, event.type, event.actor, event.cause, event.invocation_id)
+    by_type = is_input(event.type)
+    marked = event.processed is not None and not by_type
+    header = chain.header_digest((*names, event.correlation_id, event.wake_id), marked=marked)
     if chain.link(before.link, event.seq, event.at_us, header, digest) != event.link:
         yield "breaks the chain"
-    if event.processed_us is not None and not is_input(event.type):
-        yield "is marked processed but is not an input"
+    if by_type and event.processed is None:
+        yield "is an input and is not marked as one"
 
 
-def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
-    if event.type != CREATED or event.id != head.uid:
-        yield Finding("event", "is not the creation of this session", key, 1)
+def _start(head: Head, base: Base | None) -> Fold:
+    """What the log begins on."""
+    if base is None:
+        return Fold(blank(head.key, head.uid, head.created_us))
+    begun = based(head.key, head.uid, head.created_us, base.floor, base.link)
+    return Fold(begun, base.fields, base.versions)
+
+
+def _first_problems(key: Key, head: Head, event: Event, base: Base | None) -> Iterator[Finding]:
+    if event.type != (CREATED if base is None else FORKED) or event.id != head.uid:
+        yield Finding("event", "is not the creation of this session", key, event.seq)
     elif event.data is not None:
+        if base is not None and event.data.get("base") != checksum(base.fields).hex():
+            yield Finding("base", "is another state than the one the session began on", key)
         said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
         if said != (key.app, key.user, key.id):
             yield Finding("head", "has another key than the one it was created with", key)
@@ -136,12 +148,14 @@ def _first_problems(key: Key, head: Head, event: Event) -> Iterator[Finding]:
         yield Finding("head", "has another time of creation than its first event", key)
 
 
-def _snapshot_problems(key: Key, snapshot: Snapshot, fold: Fold) -> Iterator[Finding]:
-    seq, kept = snapshot
+def _snapshot_problems(key: Key, kept: Fold | None, fold: Fold) -> Iterator[Finding]:
+    seq = fold.head.version
     if kept is None:
         yield Finding("snapshot", "cannot be read or fails its checksum", key, seq)
-    elif _differ(kept, fold):
+    elif _differ(kept, fold) or kept.head.link != fold.head.link:
         yield Finding("snapshot", "does not match the log", key, seq)
+    elif _unlike(kept.head.facts, fold.head.facts):
+        yield Finding("snapshot", "has other facts than the log", key, seq)
 
 
 def _differ(one: Fold, other: Fold) -> bool:
@@ -153,15 +167,26 @@ def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
     for name in _FOLDED:
         if getattr(now.head, name) != getattr(fold.head, name):
             yield Finding("head", f"has another {name} than its log says", key)
+    for name in _unlike(now.head.facts, fold.head.facts):
+        yield Finding("head", f"has other {name} than its log says", key)
     leased = now.head.lease_us is not None  # or held back, which has no worker
-    if (now.head.worker is not None and not leased) or now.head.fence < leased:
+    since = now.head.leased_us is not None
+    if (now.head.worker is not None and not leased) or now.head.fence < leased or since != leased:
         yield Finding("head", "has a lease without an end or a fence", key)
     if _differ(now, fold):
         yield Finding("state", "does not match the log", key)
 
 
+def _unlike(one: Facts, other: Facts) -> list[str]:
+    """The facts that differ. Since when inputs wait is by the clock: `Log` looks at that."""
+    names = {*one, *other} - {"inputs"}
+    unlike = sorted(n for n in names if canonical(one.get(n)) != canonical(other.get(n)))
+    return [*unlike, *(["inputs"] if pending(one) != pending(other) else [])]
+
+
 def _skip(head: Head, event: Event) -> Head:
-    return Head(head.key, head.uid, event.seq, event.link, head.created_us, event.at_us)
+    times = (head.created_us, event.at_us, head.active_us)
+    return Head(head.key, head.uid, event.seq, event.link, *times, floor=head.floor)
 
 
 class ScopeRow(NamedTuple):

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from limpet.errors import LimpetError
-from limpet.model.events import Commit, Draft, Event, Fact, Prepared, prepare
+from limpet.model.commit import Commit
+from limpet.model.events import Draft, Event, Fact, Prepared, prepare
 from limpet.model.facts.creation import created
 from limpet.model.ids import Entropy, Ids
 from limpet.model.keys import Key

@@ -41,5 +41,13 @@ async def claimed(store: LeaseStore, of: Key = _ONE) -> Lease:
     return lease
 
 
+async def renew(store: LeaseStore, lease: Lease, lease_seconds: float) -> Lease:
+    """One lease renewed; raises what stands in its place if it is not held."""
+    (renewed,) = await store.renew([lease], lease_seconds)
+    if not isinstance(renewed, Lease):
+        raise renewed
+    return renewed
+
+
 def ids(leases: tuple[Lease, ...]) -> str:
     return "".join(lease.key.id for lease in leases)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from limpet.model.events import Fact
 from limpet.model.facts import labels as of_labels
-from limpet.model.facts.view import Changes, View
+from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY
 
@@ -31,8 +31,8 @@ def created(
     return Fact(type=CREATED, data=data, set=fields, actor=actor)
 
 
-def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
-    changes = of_labels.fold(head, data, now_us)
+def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    changes = of_labels.fold(facts, data, at)
     if "schema_version" in data:
         changes["schema_version"] = data["schema_version"]
     return changes

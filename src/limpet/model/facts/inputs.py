@@ -7,15 +7,10 @@ from typing import Any, Final
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
-from limpet.model.facts.view import Changes, View
+from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.values import EMPTY, FrozenDict
 
 PROCESSED: Final = "session.processed"
-_FAMILY: Final = "user."
-
-
-def is_input(type: str) -> bool:
-    """Whether events of this type are inputs: user.* are."""
-    return type.startswith(_FAMILY)
 
 
 def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
@@ -26,12 +21,36 @@ def processed(seqs: Iterable[int], *, actor: str | None = None) -> Fact:
     return Fact(type=PROCESSED, data={"seqs": sorted(set(given))}, actor=actor)
 
 
-def fold_input(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+def pending(facts: Facts) -> int:
+    """How many inputs no later event has processed."""
+    return int(facts.get("inputs", EMPTY).get("pending", 0))
+
+
+def pending_us(facts: Facts) -> int | None:
+    """Since when inputs wait: the first came, or others were processed."""
+    since_us: int | None = facts.get("inputs", EMPTY).get("since_us")
+    return since_us
+
+
+def fold_input(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     """One more input is pending, since now if it is the first."""
-    since_us = now_us if head.pending_us is None else min(head.pending_us, now_us)
-    return {"pending": head.pending + 1, "pending_us": since_us}
+    since_us = pending_us(facts)
+    since_us = at.now_us if since_us is None else min(since_us, at.now_us)
+    return _waiting(pending(facts) + 1, since_us)
 
 
-def fold_processed(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
-    pending = head.pending - len(data["seqs"])
-    return {"pending": pending, "pending_us": now_us if pending else None}
+def fold_processed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    return _waiting(pending(facts) - len(data["seqs"]), at.now_us)
+
+
+def hasten(facts: Facts, now_us: int) -> Changes:
+    """If the clock was set back: inputs wait since now, or they would be due only when the clock
+    has caught up."""
+    since_us = pending_us(facts)
+    return {} if since_us is None or since_us <= now_us else _waiting(pending(facts), now_us)
+
+
+def _waiting(number: int, since_us: int) -> Changes:
+    if number <= 0:
+        return {"inputs": None}
+    return {"inputs": FrozenDict({"pending": number, "since_us": since_us})}

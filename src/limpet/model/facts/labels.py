@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
-from limpet.model.facts.view import Changes, View
+from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import unfit
 from limpet.model.limits import (
     LABEL_BYTES_MAX,
@@ -42,15 +42,21 @@ def labels_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
     return {"labels": dict(changes)}
 
 
-def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+def labels_in(facts: Facts) -> FrozenDict:
+    found: FrozenDict = facts.get("labels", EMPTY)
+    return found
+
+
+def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     changes = data.get("labels", EMPTY)
     if not changes:
         return {}
-    merged = {**head.labels, **changes}
-    return {"labels": FrozenDict({n: value for n, value in merged.items() if value is not None})}
+    merged = {**labels_in(facts), **changes}
+    kept = FrozenDict({n: value for n, value in merged.items() if value is not None})
+    return {"labels": kept or None}
 
 
-def check(head: View) -> None:
+def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise InvalidEvent if the session would have too many labels: a head must stay small."""
-    if len(head.labels) > LABELS_MAX:
+    if len(labels_in(after)) > LABELS_MAX:
         raise InvalidEvent(f"the session would have more than {LABELS_MAX} labels")

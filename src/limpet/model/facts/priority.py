@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
-from limpet.model.facts.view import Changes, View
+from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.limits import PRIORITY_MAX
 from limpet.model.values import described
 
@@ -24,5 +24,10 @@ def prioritized(priority: int, *, actor: str | None = None) -> Fact:
     return Fact(type=PRIORITIZED, data={"priority": priority}, actor=actor)
 
 
-def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
-    return {"priority": data["priority"]}
+def priority(facts: Facts) -> int:
+    """The higher is claimed first."""
+    return int(facts.get("priority", 0))
+
+
+def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    return {"priority": data["priority"] or None}

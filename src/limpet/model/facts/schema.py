@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from limpet.model.events import Draft, Fact
-from limpet.model.facts.view import Changes, View
+from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.ops import Op
 
 MIGRATED: Final = "state.migrated"
@@ -34,5 +34,11 @@ def drafted(type: str | None, **more: Any) -> Draft:
     return Fact(type=UPDATED, **more) if type is None else Draft(type=type, **more)
 
 
-def fold(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
+def schema_version(facts: Facts) -> str | None:
+    """The schema version of typed state; None if it never was typed."""
+    found: str | None = facts.get("schema_version")
+    return found
+
+
+def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     return {"schema_version": data["to"]}

@@ -10,10 +10,10 @@ import msgspec
 
 from limpet.errors import InvalidEvent
 from limpet.model.events import Fact, to_time, to_us
-from limpet.model.facts.view import Changes, View
+from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import unfit
 from limpet.model.limits import NAME_CHARS_MAX, TIMERS_MAX
-from limpet.model.values import FrozenDict, described
+from limpet.model.values import EMPTY, FrozenDict, described
 
 TIMER_SET: Final = "session.timer_set"
 TIMER_CLEARED: Final = "session.timer_cleared"
@@ -26,6 +26,7 @@ class Timer(msgspec.Struct, frozen=True, gc=False):
 
     at_us: int
     kind: TimerKind = "wake"
+    seq: int = 0  # of the event that set it
 
     @property
     def at(self) -> datetime:
@@ -51,19 +52,33 @@ def timer_cleared(name: str, *, actor: str | None = None) -> Fact:
     return Fact(type=TIMER_CLEARED, data={"name": name}, actor=actor)
 
 
-def fold_set(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
-    timer = Timer(data["at_us"], data["kind"])
-    return {"timers": FrozenDict({**head.timers, data["name"]: timer})}
+def timers_in(facts: Facts) -> dict[str, Timer]:
+    """The timers that are set, by name."""
+    return {
+        name: Timer(timer["at_us"], timer["kind"], timer["seq"])
+        for name, timer in facts.get("timers", EMPTY).items()
+    }
 
 
-def fold_cleared(head: View, data: Mapping[str, Any], now_us: int) -> Changes:
-    cleared = data["name"]
-    return {"timers": FrozenDict({n: t for n, t in head.timers.items() if n != cleared})}
+def first_us(facts: Facts, kind: TimerKind) -> int | None:
+    """When the first timer of this kind is due."""
+    timers = facts.get("timers", EMPTY).values()
+    return min((timer["at_us"] for timer in timers if timer["kind"] == kind), default=None)
 
 
-def check(head: View) -> None:
+def fold_set(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    timer = FrozenDict({"at_us": data["at_us"], "kind": data["kind"], "seq": at.seq})
+    return {"timers": FrozenDict({**facts.get("timers", EMPTY), data["name"]: timer})}
+
+
+def fold_cleared(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    left = {n: t for n, t in facts.get("timers", EMPTY).items() if n != data["name"]}
+    return {"timers": FrozenDict(left) if left else None}
+
+
+def check(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
     """Raise InvalidEvent if the session would have too many timers: a head must stay small."""
-    if len(head.timers) > TIMERS_MAX:
+    if len(after.get("timers", EMPTY)) > TIMERS_MAX:
         raise InvalidEvent(f"the session would have more than {TIMERS_MAX} timers")
 
 

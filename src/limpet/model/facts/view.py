@@ -1,30 +1,34 @@
-"""What a fact may read of a head, without importing the head."""
+"""What a fact may read and change: the document of facts in the head.
+
+Each subject owns one member of the document and leaves the others as they are. A member that is
+not there has its default value, so that a plain session has an empty document.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-Changes: TypeAlias = dict[str, Any]  # fields of the head, and what each becomes
+from limpet.model.values import FrozenDict
 
-
-class View(Protocol):
-    """The folded part of a head, read-only."""
-
-    @property
-    def labels(self) -> Mapping[str, str]: ...
-    @property
-    def pending(self) -> int: ...
-    @property
-    def pending_us(self) -> int | None: ...
-    @property
-    def timers(self) -> Mapping[str, Any]: ...
-    @property
-    def priority(self) -> int: ...
-    @property
-    def schema_version(self) -> str | None: ...
+Facts: TypeAlias = FrozenDict
+Changes: TypeAlias = dict[str, Any]  # members of the document; None removes one
 
 
-# The view before the event, its data, and the clock's time when it was recorded.
-Fold: TypeAlias = Callable[[View, Mapping[str, Any], int], Changes]
-Bound: TypeAlias = Callable[[View], None]
+class Moment(NamedTuple):
+    """When an event is folded: its seq, and the clock's time when it was recorded."""
+
+    seq: int
+    now_us: int
+
+
+# The document before the event, the event's data, and when it was recorded.
+Fold: TypeAlias = Callable[[Facts, Mapping[str, Any], Moment], Changes]
+# The document before and after the event, and its data. Raises to refuse the commit.
+Check: TypeAlias = Callable[[Facts, Facts, Mapping[str, Any]], None]
+
+
+def with_changes(facts: Facts, changes: Changes) -> Facts:
+    """The document with some members replaced; without those that became None."""
+    merged = {**facts, **changes}
+    return FrozenDict({name: value for name, value in merged.items() if value is not None})

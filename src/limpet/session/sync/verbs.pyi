@@ -44,6 +44,22 @@ class SyncCommit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+    def create(
+        self,
+        app: str,
+        user: str,
+        id: str | None = None,
+        *,
+        state: Mapping[str, Any] | Envelope | State = ...,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
+        reuse_deleted: bool = False,
+    ) -> SyncSession[Any]: ...
+    def expect(self, session: SyncSession[Any], version: int) -> None: ...
+    def guard(self, session: SyncSession[Any], name: str, version: int) -> None: ...
+    def release(self, lease: Lease) -> None: ...
     def append(
         self,
         session: SyncSession[Any],
@@ -101,8 +117,11 @@ class SyncSession(Generic[S_co]):
         reverse: bool | None = None,
         types: Iterable[str] | None = None,
     ) -> tuple[Event, ...]: ...
+    def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]: ...
     def pending(self, *, limit: int = 100) -> tuple[Event, ...]: ...
-    def follow(self, *, after: int = 0, types: Iterable[str] | None = None) -> Iterator[Event]: ...
+    def follow(
+        self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
+    ) -> Iterator[Event]: ...
     def append(
         self,
         type: str,
@@ -121,7 +140,9 @@ class SyncSession(Generic[S_co]):
         correlation_id: str | None = None,
         wake_id: str | None = None,
         expect: int | None = None,
+        input: bool = False,
         partial: bool = False,
+        attempt: int = 1,
     ) -> Event: ...
     def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
@@ -196,6 +217,7 @@ class SyncApp(Generic[A]):
         state: A | None = None,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
+        reuse_deleted: bool = False,
     ) -> SyncSession[A]: ...
     def get(
         self,
@@ -235,7 +257,9 @@ class SyncApp(Generic[A]):
         labels: Mapping[str, str] | None = None,
         order: Order = "created",
         reverse: bool = True,
+        prefix: str = "",
         created_after: datetime | None = None,
+        created_before: datetime | None = None,
         updated_after: datetime | None = None,
         schema_version: str | None = None,
         deleted: bool = False,
@@ -274,6 +298,7 @@ class SyncLimpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
+        reuse_deleted: bool = False,
     ) -> SyncSession[S]: ...
     @overload
     def create(
@@ -286,6 +311,7 @@ class SyncLimpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         untyped: bool = False,
+        reuse_deleted: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -299,6 +325,7 @@ class SyncLimpet:
         migrations: MigrationRegistry | None = None,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
     ) -> SyncSession[S]: ...
     @overload
@@ -311,6 +338,7 @@ class SyncLimpet:
         *,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
@@ -405,22 +433,6 @@ class SyncLimpet:
     def app(
         self, name: str, *, actor: str | None = None, untyped: bool = False
     ) -> SyncApp[Mapping[str, Any]]: ...
-    def list(
-        self,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        order: Order = "created",
-        reverse: bool = True,
-        created_after: datetime | None = None,
-        updated_after: datetime | None = None,
-        schema_version: str | None = None,
-        deleted: bool = False,
-        state: bool = False,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page: ...
     def commit(self) -> SyncCommit: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -453,7 +465,12 @@ class SyncLimpet:
     def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
     ) -> tuple[Lease, ...]: ...
+    @overload
     def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
+    @overload
+    def renew(
+        self, lease: Iterable[Lease], *, lease_seconds: float | None = None
+    ) -> tuple[Lease | None, ...]: ...
     def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool: ...
     def acquire_lock(
         self,

@@ -13,9 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.keys import Key
 from limpet.store.cache import Cache
+from limpet.store.postgres.clock import ServerClock
 from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane
 from limpet.store.postgres.reader import Reader
@@ -38,8 +39,8 @@ class Committer:
     def __init__(
         self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
     ) -> None:
-        self.cache, self._codec = Cache(), reader.codec
-        self._lanes = [Lane(writer, reader, self.cache, notify) for writer in writers]
+        self.cache, self.clock, self._codec = Cache(), ServerClock(), reader.codec
+        self._lanes = [Lane(w, reader, self.cache, self.clock, notify) for w in writers]
         self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
         self._sent = 0  # jobs on their way

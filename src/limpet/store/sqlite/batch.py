@@ -9,13 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import apsw
+
+from limpet.model.commit import Base
+from limpet.model.due import moves_with_activity
 from limpet.model.fold import Fold, ScopeKey, ScopeWrite
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.store import bodies
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.plan import Plan
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.snapshots import packed_snapshot
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.view import View
 
@@ -36,17 +42,21 @@ class Batch:
 
     def write(self) -> None:
         """Put the plan into the tables."""
+        heads = _Heads()
         for key, fold in self.plan.folds.items():
-            if key not in self._lives:
+            live = self._lives.get(key)
+            if live is None:
                 self._add_session(key, fold)
             else:
-                self._write_cold(self._lives[key].fold, fold, self._lives[key].sid)
+                heads.add(live.sid, live.fold.head, fold.head)
+        heads.write(self._conn)
         self._write_events()
-        hot = [rows.head_hot(f.head, self._lives[key].sid) for key, f in self.plan.folds.items()]
-        self._conn.executemany(SQL["set_hot"], hot)
         if self.plan.writes:
             values = [self._scope_row(key, write) for key, write in self.plan.writes]
             self._conn.executemany(SQL["add_scope"], values)
+        for key, number, fold in self.plan.pins:
+            seq, packed, _ = packed_snapshot(fold, self._codec)
+            self._conn.execute(SQL["put_snapshot"], (self._lives[key].sid, seq, *packed, number))
 
     def settle(self) -> list[tuple[Key, Live]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
@@ -78,19 +88,33 @@ class Batch:
         return rows.scope_row(write, base, form, raw, uid, self._codec)
 
     def _add_session(self, key: Key, fold: Fold) -> None:
-        head = fold.head
-        self._conn.execute(SQL["add_session"], rows.session_row(head))
+        head, base = fold.head, self.plan.bases.get(key)
+        parent = None if base is None else self._parent(base)
+        self._conn.execute(SQL["add_session"], rows.session_row(head, parent))
         sid = self._conn.last_insert_rowid()
         self._conn.executemany(SQL["add_label"], rows.label_rows(head, sid))
+        if base is not None:
+            place = bodies.base_place(head.uid, base.floor)
+            packed = self._codec.pack(bodies.base_body(base), place, bound=True)
+            self._conn.execute(SQL["add_base"], (sid, *packed))
         self._lives[key] = Live(sid, fold, 0, 0, self._cache.era)
+
+    def _parent(self, base: Base) -> int | None:
+        """The sid of the parent, if it is there: what is adopted may come without."""
+        live = self._lives.get(base.parent)
+        return live.sid if live is not None and live.fold.head.uid == base.uid else None
 
     def _write_events(self) -> None:
         codec, lives, folds = self._codec, self._lives, self.plan.folds
+        if not self.plan.records:
+            return
+        # Under the write lock: nobody else is given these positions.
+        first = int(self._conn.execute(SQL["feed_issued"]).get) + 1
         self._conn.executemany(
             SQL["add_event"],
             [
-                rows.event_row(lives[key].sid, folds[key].head.uid, rec, codec)
-                for key, rec in self.plan.records
+                rows.event_row(pos, lives[key].sid, folds[key].head.uid, rec, codec)
+                for pos, (key, rec) in enumerate(self.plan.records, first)
             ],
         )
         for key, rec in self.plan.records:
@@ -98,18 +122,38 @@ class Batch:
             if done:
                 self._conn.executemany(SQL["set_processed"], done)
 
-    def _write_cold(self, fold_before: Fold, fold_after: Fold, sid: int) -> None:
-        """What few events change: not written by others, so that its indexes rest."""
-        before, after = fold_before.head, fold_after.head
-        if (
-            before.labels is after.labels
-            and before.timers is after.timers
-            and before.pending_us == after.pending_us
-            and before.priority == after.priority
-            and before.schema_version == after.schema_version
-        ):
-            return
-        self._conn.execute(SQL["set_cold"], (*rows.head_cold(after), sid))
+
+class _Heads:
+    """What has changed in rows of heads. A column that has not is not written: SQLite writes the
+    indexes of every column that a statement names."""
+
+    def __init__(self) -> None:
+        self._hot: list[tuple[Any, ...]] = []
+        self._rare: list[tuple[str, tuple[Any, ...]]] = []
+
+    def add(self, sid: int, before: Head, after: Head) -> None:
+        self._hot.append(rows.head_hot(after, sid))
+        if rows.slot(before) != rows.slot(after):
+            self._rare.append(("set_slot", (rows.slot(after), sid)))
+        if before.facts is not after.facts:
+            self._facts(sid, before, after)
+        elif moves_with_activity(after.facts):
+            self._due(sid, before, after)
+        if before.lease_us != after.lease_us or before.worker != after.worker:
+            self._rare.append(("set_lease", rows.lease_row(sid, after)))
+
+    def _facts(self, sid: int, before: Head, after: Head) -> None:
+        self._rare.append(("set_facts", (rows.facts_text(after), sid)))
+        self._due(sid, before, after)
         if before.labels != after.labels:
-            self._conn.executemany(SQL["drop_label"], rows.label_rows(before, sid))
-            self._conn.executemany(SQL["add_label"], rows.label_rows(after, sid))
+            self._rare += [("drop_label", row) for row in rows.label_rows(before, sid)]
+            self._rare += [("add_label", row) for row in rows.label_rows(after, sid)]
+
+    def _due(self, sid: int, before: Head, after: Head) -> None:
+        if rows.derived(before) != (due := rows.derived(after)):
+            self._rare.append(("set_due", (*due, sid)))
+
+    def write(self, conn: apsw.Connection) -> None:
+        conn.executemany(SQL["set_hot"], self._hot)
+        for name, values in self._rare:
+            conn.execute(SQL[name], values)

@@ -7,21 +7,34 @@ thousand at a time, by the next process if this one dies. An erased session is a
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
 
-from limpet.errors import SessionDeleted, SessionErased
-from limpet.model.keys import Key
+from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
+from limpet.model.head import Head
+from limpet.model.head import buried as tombstone
+from limpet.model.keys import Key, owner_of
 from limpet.store import bodies
-from limpet.store.ledger import buried, erased
-from limpet.store.protocol import Erasure, Owner
-from limpet.store.sqlite import ledger, rows
+from limpet.store.ledger import Ledger, buried, erased, unburied
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, Owner
+from limpet.store.seal import scope_owner
+from limpet.store.sqlite import feed, ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
 PURGE_ROWS: Final = 2_000
 
 
-def delete(writes: WriteConnection, key: Key, now_us: int) -> bool:
+class _Ended(NamedTuple):
+    """A session under a key that is to be erased: the living one, or a deleted one."""
+
+    sid: int
+    head: Head
+    tomb_crc: int | None
+
+
+def delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
     """Turn a living session into a tombstone. Durable when it returns."""
     with writes.transaction():
         try:
@@ -31,52 +44,176 @@ def delete(writes: WriteConnection, key: Key, now_us: int) -> bool:
         if found is None:
             return False
         sid, head = found
-        writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-        crc = bodies.tomb_crc(head, now_us)
-        writes.conn.execute(SQL["bury"], (now_us, crc, sid))
-        ledger.enter(writes.conn, buried(crc))
-        writes.conn.execute(SQL["add_purge"], (sid,))
-        writes.cache.forget(key)
+        parent = writes.conn.execute(SQL["parent_of"], (sid,)).get
+        row = rows.tombstone_row(sid, tombstone(head, now_us, ending), parent)
+        _end(writes, sid, head)
+        writes.conn.execute(SQL["add_tombstone"], row)
+        ledger.enter(writes.conn, buried(row[-1]))
     writes.purging = True
     return True
 
 
 def erase(
-    writes: WriteConnection, key: Key, now_us: int, gone: frozenset[Owner] = frozenset()
+    writes: WriteConnection,
+    key: Key,
+    now_us: int,
+    forks: Forks,
+    gone: frozenset[Owner] = frozenset(),
 ) -> Erasure | None:
     """End a session, living or deleted, for good. Its rows are removed by `purge_some`.
 
-    Raises Unforgotten unless its keys are among those that are gone.
+    Raises Unforgotten unless the keys of what goes are among those that are gone.
     """
     with writes.transaction():
-        row = writes.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
-        if row is None:
-            return writes.reader.erasure(key)
-        sid, head = row[0], rows.head_from(row)
-        writes.codec.sealer.require_forgotten(head.uid, gone)
-        erasure = Erasure(writes.reader.key_hash(key), head.version, head.link, now_us)
-        writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
-        tomb_crc = writes.conn.execute(SQL["tomb_crc"], (sid,)).get
-        writes.conn.execute(SQL["drop_session"], (sid,))
-        writes.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
-        crc, was_tomb = bodies.erasure_crc(erasure), row[-1] is not None
-        ledger.enter(writes.conn, erased(crc, tomb_crc, was_tomb=was_tomb))
-        writes.conn.execute(SQL["add_purge"], (sid,))
-        writes.conn.execute(SQL["set_overwrite"])
-        writes.cache.forget(key)
+        keys = _descent(writes, key) if forks == "erase" else [key]
+        _require_forgotten(writes, keys, gone)
+        found = _erase(writes, key, now_us, forks)
+    writes.purging = True
+    return found
+
+
+def erase_user(
+    writes: WriteConnection,
+    app: str,
+    user: str,
+    now_us: int,
+    gone: frozenset[Owner] = frozenset(),
+) -> Erasures:
+    """End all that belongs to a user for good, in one transaction. Raises as `erase` does."""
+    with writes.transaction():
+        asked = (app, user, owner_of(app, user))
+        owned: Any = writes.conn.execute(SQL["user_sessions"], asked).fetchall()
+        keys = [Key(*row) for row in owned]
+        _require_forgotten(writes, keys, gone, scope_owner(app, user))
+        ends = [end for key in keys for end in _ends(writes, key)]
+        left = [fork for fork in _forks(writes, ends) if fork not in set(keys)]
+        done = [_erase(writes, key, now_us, "keep") for key in keys]
+        certificates = tuple([each for each in done if each is not None])
+        names = int(writes.conn.execute(SQL["count_user_names"], (app, user)).get)
+        writes.conn.execute(SQL["drop_user_names"], (app, user))
+        mark = writes.reader.user_hash(app, user)
+        whole = writes.reader.erasure(mark)
+        if certificates or names or whole is None:
+            link = sha256(b"".join(sorted(each.link for each in certificates))).digest()
+            whole = Erasure(mark, len(certificates), link, now_us, len(left))
+            _certify(writes, whole)
+            writes.conn.execute(SQL["set_overwrite"])
+        writes.cache.clear()
+    writes.purging = True
+    return Erasures(whole, certificates, names, tuple(left))
+
+
+def _require_forgotten(
+    writes: WriteConnection, keys: Sequence[Key], gone: frozenset[Owner], *more: Owner
+) -> None:
+    uids = [end.head.uid for key in keys for end in _ends(writes, key)]
+    writes.codec.sealer.require_forgotten([*uids, *more], gone)
+
+
+def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Erasure | None:
+    ends = _ends(writes, key)
+    mark = writes.reader.key_hash(key)
+    if not ends:
+        return writes.reader.erasure(mark)
+    children = [fork for fork in _forks(writes, ends) if fork != key]
+    if children and forks == "refuse":
+        raise SessionHasForks(key, tuple(children))
+    if forks == "erase":
+        for each in _descent(writes, key)[1:]:
+            _forget(writes, each, now_us, 0)
+        children = []
+    return _forget(writes, key, now_us, len(children))
+
+
+def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> Erasure:
+    """End every session that has this key, and put down its certificate."""
+    ends, mark = _ends(writes, key), writes.reader.key_hash(key)
+    for end in ends:
+        writes.conn.execute(SQL["orphan_forks"], (end.sid,))
+        writes.conn.execute(SQL["orphan_tombstones"], (end.sid,))
+        _end(writes, end.sid, end.head)
+        if end.tomb_crc is not None:
+            writes.conn.execute(SQL["drop_tombstone"], (end.sid,))
+            ledger.enter(writes.conn, unburied(end.tomb_crc))
+    last = ends[-1].head
+    erasure = Erasure(mark, last.version, last.link, now_us, forks_kept)
+    _certify(writes, erasure)
+    writes.conn.execute(SQL["set_overwrite"])
     return erasure
 
 
+def _ends(writes: WriteConnection, key: Key) -> list[_Ended]:
+    """Every session that has this key, the living one last."""
+    names = (key.app, key.user, key.id)
+    dead: Any = writes.conn.execute(SQL["tombstones_of"], names).fetchall()
+    found = [_Ended(row[0], rows.tombstone_from(row[:-1]), row[-1]) for row in dead]
+    row = writes.conn.execute(SQL["head"], names).fetchone()
+    return found if row is None else [*found, _Ended(row[0], rows.head_from(row), None)]
+
+
+def _forks(writes: WriteConnection, ends: Sequence[_Ended]) -> list[Key]:
+    """The living sessions that begin on a state of these, also through one that was deleted."""
+    found: list[Key] = []
+    for end in ends:
+        rows_: Any = writes.conn.execute(SQL["forks_of"], (end.sid,)).fetchall()
+        found += [Key(*row) for row in rows_]
+    return found
+
+
+def _descent(writes: WriteConnection, key: Key) -> list[Key]:
+    """The key, and those of all forks of what has it, of their forks, and so on."""
+    found = {key: None}
+    walk = [key]
+    for each in walk:  # grows as it is walked
+        new = [fork for fork in _forks(writes, _ends(writes, each)) if fork not in found]
+        found |= dict.fromkeys(new)
+        walk += new
+    return list(found)
+
+
+def _end(writes: WriteConnection, sid: int, head: Head) -> None:
+    """The session is no longer among the living; its rows, and those that only it read, go."""
+    feed.retire(writes.conn)
+    parent = writes.conn.execute(SQL["parent_of"], (sid,)).get
+    writes.conn.executemany(SQL["drop_label"], rows.label_rows(head, sid))
+    writes.conn.execute(SQL["drop_session"], (sid,))
+    writes.conn.execute(SQL["add_purge"], (sid,))
+    if parent is not None:
+        writes.conn.execute(SQL["add_purge"], (parent,))
+    writes.cache.forget(head.key)
+
+
+def _certify(writes: WriteConnection, erasure: Erasure) -> None:
+    """Put down the certificate; a user may be erased again, and has one."""
+    before = writes.conn.execute(SQL["erased_crc"], (erasure.key_hash,)).get
+    writes.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
+    change = erased(bodies.erasure_crc(erasure))
+    gone = Ledger() if before is None else Ledger(0, 0, -1, -before)
+    ledger.enter(writes.conn, change.plus(gone))
+
+
 def purge_some(writes: WriteConnection) -> bool:
-    """Remove some rows of the logs of ended sessions. False if none are left."""
+    """Remove some rows of the logs of ended sessions. False if none are left.
+
+    What a fork still reads stays. When it has all gone, so may rows of the parent's.
+    """
+    conn = writes.conn
     with writes.transaction():
-        row = writes.conn.execute(SQL["next_purge"]).fetchone()
+        row = conn.execute(SQL["next_purge"]).fetchone()
         if row is None:
             return False
-        writes.conn.execute(SQL["purge_some"], (row[0], PURGE_ROWS))
-        if writes.conn.changes() < PURGE_ROWS:
-            writes.conn.execute(SQL["drop_snapshot"], row)
-            writes.conn.execute(SQL["drop_purge"], row)
+        sid = row[0]
+        keep = conn.execute(SQL["kept_below"], (sid,)).get
+        conn.execute(SQL["purge_some"], (sid, keep, PURGE_ROWS))
+        if conn.changes() < PURGE_ROWS:
+            conn.execute(SQL["drop_snapshots"], (sid, keep))
+            conn.execute(SQL["drop_purge"], (sid,))
+            if not keep:
+                conn.execute(SQL["drop_base"], (sid,))
+                parent = conn.execute(SQL["parent_of"], (sid,)).get
+                conn.execute(SQL["let_go"], (sid,))
+                if parent is not None:
+                    conn.execute(SQL["add_purge"], (parent,))
         return True
 
 

@@ -1,14 +1,15 @@
 """The feed: the events of all sessions in one order, an entry each, read on from a position.
 
-A position is the event's row number. SQLite never gives a number twice, also not that of a row that
-is gone, and rows are written under the write lock: so no event appears behind a position that was
-returned.
+A position is the event's row number. No number is given twice, also not that of a row that is gone
+(`retire` notes it before the rows go), and rows are written under the write lock: so no event
+appears behind a position that was returned.
 """
 
 from __future__ import annotations
 
 from contextlib import closing, suppress
 from typing import Any, Final
+from zlib import crc32
 
 import apsw
 
@@ -16,7 +17,7 @@ from limpet.errors import PositionUnknown
 from limpet.model.keys import Key
 from limpet.store.cursor import read_position, write_position
 from limpet.store.pages import Room, bare, within
-from limpet.store.protocol import FeedEntry
+from limpet.store.protocol import FeedEntry, Touched
 from limpet.store.seal import Unready
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
@@ -70,6 +71,24 @@ def changes(
     return entries, stretch
 
 
+def touched(reader: Reader, after: str) -> Touched:
+    """The sessions with events in one stretch beyond a position, and where that stretch ends."""
+    (position,) = read_position(after, 1)
+    with reader.instant():
+        conn = reader.conn
+        ended = str(conn.execute(SQL["feed_ended"]).get)
+        start, end = conn.execute(SQL["feed_next"], (position,)).fetchone() or (None, None)
+        if start is None:
+            if position > last_position(conn):
+                raise PositionUnknown(after)
+            return Touched({}, after, more=False, whole=True, ended=ended)
+        stretch = min(end, start + STRETCH - 1)
+        found: list[Any] = conn.execute(SQL["feed_touched"], (position, stretch)).fetchall()
+    sessions = {Key(*row[:3]): row[3] for row in found}
+    more = stretch < end
+    return Touched(sessions, write_position(stretch), more=more, whole=True, ended=ended)
+
+
 def position(conn: apsw.Connection) -> str:
     """The end of the feed."""
     return write_position(last_position(conn))
@@ -78,6 +97,23 @@ def position(conn: apsw.Connection) -> str:
 def last_position(conn: apsw.Connection) -> int:
     """The last position that was handed out, also if its event is gone."""
     return int(conn.execute(SQL["feed_issued"]).get)
+
+
+def retire(conn: apsw.Connection) -> None:
+    """Note the last position, before rows of the log go: theirs are not given again."""
+    begin_after(conn, last_position(conn))
+
+
+def begin_after(conn: apsw.Connection, last: int) -> None:
+    """Give no position up to this one any more. A lower one would be given twice: its checksum
+    lets verify tell."""
+    conn.execute(SQL["put_meta"], ("feed", last))
+    conn.execute(SQL["put_meta"], ("feed_crc", noted_crc(last)))
+
+
+def noted_crc(last: object) -> int:
+    """The checksum of a noted position."""
+    return crc32(str(last).encode())
 
 
 def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[FeedEntry, int]]:
@@ -99,8 +135,8 @@ def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[F
 
 
 def _entry(reader: Reader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:
-    event, size = rows.sized_event(row[5:], rows.unpack_id(row[4]), reader.codec)
-    return FeedEntry(write_position(row[0]), Key(*row[1:4]), event), size
+    event, size = rows.sized_event(row[4:], rows.unpack_id(row[3]), reader.codec)
+    return FeedEntry(write_position(row[4]), Key(*row[:3]), event), size
 
 
 def _entry_at(reader: Reader, row: tuple[Any, ...]) -> tuple[FeedEntry, int]:

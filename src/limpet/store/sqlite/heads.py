@@ -6,25 +6,25 @@ from contextlib import closing
 from typing import Any, TypeAlias
 
 import apsw
+import msgspec
 
 from limpet.model import limits
-from limpet.model.head import Head, buried
 from limpet.store import cursor as cursors
 from limpet.store.pages import walk
 from limpet.store.protocol import Page, Query
 from limpet.store.sqlite import rows
 
-Row: TypeAlias = tuple[Any, ...]  # of HEAD_COLUMNS
+Row: TypeAlias = tuple[Any, ...]  # of HEAD_COLUMNS, or of TOMBSTONE_COLUMNS
 _COLUMNS = ", ".join(f"s.{column}" for column in rows.HEAD_COLUMNS.split(", "))
-_PLACES = {name: place for place, name in enumerate(rows.HEAD_COLUMNS.split(", "))}
-_CREATED, _UPDATED = _PLACES["created_us"], _PLACES["updated_us"]
-_SCHEMA, _DELETED = _PLACES["schema_version"], _PLACES["deleted_us"]
+_CREATED, _UPDATED, _FACTS = 7, 8, 10  # in a row of either; facts are in a row of heads
+_decode_facts = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def page(conn: apsw.Connection, query: Query, *, cursor: str | None, limit: int) -> Page:
     """One page, and the cursor to the next if there is one."""
     found, more = rows_of(conn, query, cursor=cursor, limit=limit)
-    return Page(tuple([head_of(row) for row in found]), more)
+    made = rows.tombstone_from if query.deleted else rows.head_from
+    return Page(tuple([made(row) for row in found]), more)
 
 
 def rows_of(
@@ -32,7 +32,7 @@ def rows_of(
 ) -> tuple[list[Row], str | None]:
     """The rows of one page, and the cursor to the next if there is one."""
     cursors.check(query)
-    sql, args = _by_key(query, cursor) if query.deleted else _statement(query, cursor)
+    sql, args = _by_key(query, cursor) if _keyed(query) else _statement(query, cursor)
     most = limits.WALK_MAX if cursors.filters(query) else limit + 1
     # Row by row: what lies beyond the page is not read. Closed, or its reading would go on.
     with closing(conn.cursor()) as found:
@@ -40,67 +40,110 @@ def rows_of(
     return met, None if last is None else cursor_after(last, query)
 
 
-def head_of(row: Row) -> Head:
-    """The head of a living session, or what is kept of a deleted one. Raises Damaged."""
-    head, deleted_us = rows.head_from(row), row[_DELETED]
-    return head if deleted_us is None else buried(head, deleted_us)
-
-
 def cursor_after(row: Row, query: Query) -> str:
     """Where a page that ends with this row is gone on from."""
-    if query.deleted:
-        return cursors.write_key(query, rows.key_of(row))
+    if _keyed(query):
+        return cursors.write_key(query, rows.key_of(row), row[0])
     mark = row[_UPDATED] if query.order == "updated" else row[_CREATED]
     return cursors.write(query, mark, row[0])
 
 
+def _keyed(query: Query) -> bool:
+    return query.deleted or query.order == "key"
+
+
 def _passes(row: Row, query: Query) -> bool:
-    if query.deleted and row[_DELETED] is None:
-        return False
-    return cursors.passes(query, row[_CREATED], row[_UPDATED], row[_SCHEMA])
+    schema = None if query.schema_version is None else _schema(row)
+    return cursors.passes(query, row[_CREATED], row[_UPDATED], schema)
+
+
+def _schema(row: Row) -> str | None:
+    facts = row[_FACTS]
+    found: str | None = None if facts is None else _decode_facts(facts).get("schema_version")
+    return found
 
 
 def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
     mark = "s.updated_us" if query.order == "updated" else "s.created_us"
-    source, where = "sessions s", ["s.deleted_us IS NULL"]
-    args: list[Any] = []
+    source, (where, args) = "sessions s", _owned(query)
     if query.labels:
-        source, mark, more, args = _by_label(query)
-        where += more
-    else:
-        for column, value in (("app", query.app), ("user", query.user)):
-            if value is not None:
-                where.append(f"s.{column} = ?")
-                args.append(value)
-    after_us = query.updated_after_us if query.order == "updated" else query.created_after_us
-    if after_us is not None:
-        where.append(f"{mark} > ?")
-        args.append(after_us)
+        source, mark, where, args = _by_label(query)
     row = "l0.sid" if query.labels else "s.sid"
+    _add_range(query, mark, where, args)
+    order = [mark, row]
+    if query.order == "updated":  # by slots, as the index has them, and sorted within each
+        order.insert(0, "s.slot")
     if cursor is not None:
-        where.append(f"({mark}, {row}) {'<' if query.reverse else '>'} (?, ?)")
-        args += cursors.read(cursor, query)
+        sign, (at, at_row) = "<" if query.reverse else ">", cursors.read(cursor, query)
+        if query.order == "updated":
+            where.append(f"s.slot {sign}= ?")
+            args.append(at >> limits.UPDATE_SLOT_BITS)
+        where.append(f"({mark}, {row}) {sign} (?, ?)")
+        args += [at, at_row]
+    return _select(source, where, order, query), args
+
+
+def _owned(query: Query) -> tuple[list[str], list[Any]]:
+    """Whose sessions: an app's, a user's, or everybody's."""
+    if query.app is None:
+        reserved = "(s.app < '$' OR s.app >= '%')"
+        return ([] if query.reserved else [reserved]), []
+    if query.user is None:
+        return ["s.app = ?"], [query.app]
+    return ["s.app = ?", "s.user = ?"], [query.app, query.user]
+
+
+def _add_range(query: Query, mark: str, where: list[str], args: list[Any]) -> None:
+    """The times between which the order's index is read."""
+    if query.order == "updated":
+        if query.updated_after_us is not None:
+            where += ["s.slot >= ?", f"{mark} > ?"]
+            args += [query.updated_after_us >> limits.UPDATE_SLOT_BITS, query.updated_after_us]
+        return
+    for sign, bound in ((">", query.created_after_us), ("<", query.created_before_us)):
+        if bound is not None:
+            where.append(f"{mark} {sign} ?")
+            args.append(bound)
+
+
+def _select(source: str, where: list[str], order: list[str], query: Query) -> str:
+    columns = _COLUMNS if not query.deleted else rows.TOMBSTONE_COLUMNS
     way = "DESC" if query.reverse else "ASC"
-    sql = f"SELECT {_COLUMNS} FROM {source} WHERE {' AND '.join(where)} "
-    return sql + f"ORDER BY {mark} {way}, {row} {way} LIMIT ?", args
+    chosen = f" WHERE {' AND '.join(where)}" if where else ""
+    ordered = ", ".join(f"{column} {way}" for column in order)
+    return f"SELECT {columns} FROM {source}{chosen} ORDER BY {ordered} LIMIT ?"
 
 
 def _by_key(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
-    """Living and deleted in the order of their keys, the only index that has the deleted."""
-    columns = ["app", "user", "id"]
-    args = [value for value in (query.app, query.user) if value is not None]
-    where = [f"s.{column} = ?" for column in columns[: len(args)]]
-    rest = columns[len(args) :]
+    """In the order of keys: living sessions, or those that were deleted."""
+    where, args = _owned(query)
+    columns = ["s.app", "s.user", "s.id", "s.sid"]
+    rest = columns if query.app is None else columns[1 if query.user is None else 2 :]
+    if query.prefix:
+        where.append("s.id >= ? AND substr(s.id, 1, ?) = ?")
+        args += [query.prefix, len(query.prefix), query.prefix]
+        last = prefix_end(query.prefix)
+        if last is not None:
+            where.append("s.id < ?")
+            args.append(last)
     if cursor is not None:
-        at = cursors.read_key(cursor, query)
-        names = ", ".join(f"s.{column}" for column in rest)
+        key, row = cursors.read_key(cursor, query)
         marks = ", ".join("?" for _ in rest)
-        where.append(f"({names}) {'<' if query.reverse else '>'} ({marks})")
-        args += [getattr(at, column) for column in rest]
-    way = "DESC" if query.reverse else "ASC"
-    chosen = f"WHERE {' AND '.join(where)} " if where else ""
-    order = ", ".join(f"s.{column} {way}" for column in rest)
-    return f"SELECT {_COLUMNS} FROM sessions s {chosen}ORDER BY {order} LIMIT ?", args
+        where.append(f"({', '.join(rest)}) {'<' if query.reverse else '>'} ({marks})")
+        args += [key.app, key.user, key.id, row][-len(rest) :]
+    source = "tombstones s" if query.deleted else "sessions s"
+    return _select(source, where, rest, query), args
+
+
+def prefix_end(prefix: str) -> str | None:
+    """The first text, by code points, after every one that begins so; None if there is none."""
+    for end in range(len(prefix), 0, -1):
+        point = ord(prefix[end - 1]) + 1
+        if point == 0xD800:  # surrogates are not text
+            point = 0xE000
+        if point <= 0x10FFFF:
+            return prefix[: end - 1] + chr(point)
+    return None
 
 
 def _by_label(query: Query) -> tuple[str, str, list[str], list[Any]]:

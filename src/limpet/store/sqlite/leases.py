@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import apsw
 
-from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import (
+    LimpetError,
+    SessionDeleted,
+    SessionErased,
+    SessionError,
+    SessionNotFound,
+)
 from limpet.model.head import Head
 from limpet.model.keys import Key
-from limpet.model.lease import Lease, acquired, given_back, lasting, lease_of, renewed
+from limpet.model.lease import (
+    AHEAD_US,
+    Lease,
+    acquired,
+    given_back,
+    lasting,
+    lease_of,
+    measured_again,
+    renewed,
+)
 from limpet.model.limits import PRIORITY_MAX
 from limpet.store.leases import span_us
 from limpet.store.sqlite import rows
@@ -27,6 +42,7 @@ class Leases:
     def claim(
         self, worker: str, limit: int, lease_seconds: float, app: str | None
     ) -> tuple[Lease, ...]:
+        self._measure_again()
         with self._writes.transaction():
             now_us = self._clock()
             until_us = now_us + span_us(lease_seconds)
@@ -39,34 +55,51 @@ class Leases:
                     until_us,
                     lease_seconds,
                     now_us,
-                    rows.reasons_from(now_us, *wants),
+                    rows.reasons_from(now_us, facts),
                 )
-                for _, app, user, id, fence, *wants in found
+                for _, app, user, id, fence, facts in found
             ]
             values = [
-                (lease.fence, until_us, worker, until_us, row[0])
+                (lease.fence, until_us, worker, now_us, row[0])
                 for lease, row in zip(leases, found, strict=True)
             ]
             self._writes.conn.executemany(SQL["set_lease"], values)
         for lease in leases:
-            self._settle(lease.key, lease.fence, until_us, worker)
+            self._settle(lease.key, lease.fence, until_us, worker, now_us)
         return tuple(leases)
 
-    def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        after, _ = self._change(
-            lease.key,
-            lease_seconds,
-            lambda head, now_us, until_us: renewed(head, lease.fence, now_us, until_us),
-        )
-        assert after.lease_us is not None
-        return lasting(lease, after.lease_us, lease_seconds)
+    def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        with self._writes.transaction():
+            now_us = self._clock()
+            answers = [self._renew(lease, lease_seconds, now_us) for lease in leases]
+        for _, after in answers:
+            if after is not None:
+                self._settle_head(after)
+        return tuple([answer for answer, _ in answers])
+
+    def _renew(
+        self, lease: Lease, lease_seconds: float | None, now_us: int
+    ) -> tuple[Lease | LimpetError, Head | None]:
+        seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
+        until_us = now_us + span_us(seconds)
+        try:
+            sid, head = self._writes.reader.living(lease.key)
+            after = renewed(head, lease.fence, now_us, until_us)
+        except SessionError as error:
+            return error, None
+        self._write(sid, after)
+        return lasting(lease, until_us, seconds), after
 
     def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        after, now_us = self._change(
-            key,
-            lease_seconds,
-            lambda head, now_us, until_us: acquired(head, worker, now_us, until_us),
-        )
+        self._measure_again()
+        with self._writes.transaction():
+            now_us = self._clock()
+            sid, head = self._writes.reader.living(key)
+            after = acquired(head, worker, now_us, now_us + span_us(lease_seconds))
+            self._write(sid, after)
+        self._settle_head(after)
         return lease_of(after, lease_seconds, now_us, lock=True)
 
     def release(self, lease: Lease, retry_seconds: float | None) -> bool:
@@ -81,29 +114,43 @@ class Leases:
             if after is None:
                 return False
             self._write(sid, after)
-        self._settle(after.key, after.fence, after.lease_us, after.worker)
+        self._settle_head(after)
         return True
 
-    def _change(
-        self, key: Key, lease_seconds: float, change: Callable[[Head, int, int], Head]
-    ) -> tuple[Head, int]:
-        """The head under the changed lease, and the time it was judged by."""
+    def _measure_again(self) -> None:
+        """Leases of a clock that was set back since: nobody waits for the time it was ahead.
+
+        In a transaction of its own: measured at every claim and never recorded, they would not end.
+        """
+        conn, now_us = self._writes.conn, self._clock()
+        if conn.execute(SQL["leased_ahead"], (now_us + AHEAD_US,)).fetchone() is None:
+            return
         with self._writes.transaction():
-            sid, head = self._writes.reader.living(key)
-            now_us = self._clock()
-            after = change(head, now_us, now_us + span_us(lease_seconds))
-            self._write(sid, after)
-        self._settle(after.key, after.fence, after.lease_us, after.worker)
-        return after, now_us
+            found: Any = conn.execute(SQL["leased_ahead"], (now_us + AHEAD_US,)).fetchall()
+            changed = [(row[0], measured_again(rows.head_from(row), now_us)) for row in found]
+            for sid, after in changed:
+                self._write(sid, after)
+        for _, after in changed:
+            self._settle_head(after)
 
     def _write(self, sid: int, head: Head) -> None:
         self._writes.conn.execute(SQL["set_lease"], rows.lease_row(sid, head))
 
-    def _settle(self, key: Key, fence: int, lease_us: int | None, worker: str | None) -> None:
+    def _settle_head(self, head: Head) -> None:
+        self._settle(head.key, head.fence, head.lease_us, head.worker, head.leased_us)
+
+    def _settle(
+        self,
+        key: Key,
+        fence: int,
+        lease_us: int | None,
+        worker: str | None,
+        leased_us: int | None,
+    ) -> None:
         """After the commit: what the writer remembers of the session is leased so too."""
         live = self._writes.cache.peek(key)
         if live is not None:
-            live.lease(fence, lease_us, worker)
+            live.lease(fence, lease_us, worker, leased_us)
 
 
 def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list[tuple[Any, ...]]:

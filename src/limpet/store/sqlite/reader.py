@@ -15,23 +15,25 @@ from typing import Any
 import apsw
 import msgspec
 
-from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model.canonical import canonical
+from limpet.model.commit import Base
 from limpet.model.events import Event
 from limpet.model.fold import Fold, replay_any
-from limpet.model.head import Head, blank
+from limpet.model.head import Head, based, blank
 from limpet.model.keys import Key
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store import bodies
 from limpet.store.codec import Codec, Damaged
 from limpet.store.pages import Room, bare, newest, within
-from limpet.store.protocol import Erasure, Place
+from limpet.store.protocol import Erasure
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.scopes import ScopeReader
 from limpet.store.sqlite.sql import SQL, compose, select_types
 
 _PAGE = 500
 _BACK = 32
+_RUNGS = 8  # snapshots that are tried before the whole log is read
 
 
 class Found(msgspec.Struct):
@@ -70,16 +72,20 @@ class Reader:
 
     # --- heads ---------------------------------------------------------------------------------
 
-    def head(self, key: Key) -> tuple[int, Head] | None:
-        """sid and head of a living session; None if there never was one."""
-        row = self.conn.execute(SQL["head"], (key.app, key.user, key.id)).fetchone()
-        if row is None:
-            if self.erasure(key) is not None:
-                raise SessionErased(key)
-            return None
-        if row[-1] is not None:
+    def head(self, key: Key, *, reuse: bool = False) -> tuple[int, Head] | None:
+        """sid and head of a living session; None if there never was one.
+
+        `reuse`: None also if it was deleted.
+        """
+        names = (key.app, key.user, key.id)
+        row = self.conn.execute(SQL["head"], names).fetchone()
+        if row is not None:
+            return row[0], rows.head_from(row)
+        if not reuse and self.conn.execute(SQL["is_buried"], names).fetchone() is not None:
             raise SessionDeleted(key)
-        return row[0], rows.head_from(row)
+        if self.erasure(self.key_hash(key)) is not None:
+            raise SessionErased(key)
+        return None
 
     def living(self, key: Key) -> tuple[int, Head]:
         found = self.head(key)
@@ -87,28 +93,39 @@ class Reader:
             raise SessionNotFound(key)
         return found
 
-    def erasure(self, key: Key) -> Erasure | None:
-        row = self.conn.execute(SQL["erased"], (self.key_hash(key),)).fetchone()
+    def erasure(self, key_hash: bytes) -> Erasure | None:
+        row = self.conn.execute(SQL["erased"], (key_hash,)).fetchone()
         return None if row is None else Erasure(*row)
 
-    def key_hash(self, key: Key) -> bytes:
+    def key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
         """What is kept of an erased key: enough to know it again. The secret is in the same file,
         so who has the file can test a guess; it cannot be read off."""
         if self._secret is None:
             self._secret = bytes(self.conn.execute(SQL["secret"]).get)
         return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
 
+    def user_hash(self, app: str, user: str) -> bytes:
+        """The same of an erased user."""
+        return self.key_hash(("user", app, user))
+
     # --- the fold ------------------------------------------------------------------------------
 
     def found(self, sid: int, head: Head, *, tail: int = 0) -> Found:
         """The session's fold at `head`: its snapshot and the events since, a page at a time."""
-        fold, snapshot_bytes = self.snapshot(sid, head)
+        at = self.fold_at(sid, head, head.version, tail)
+        settled = Fold(head, at.fold.fields, at.fold.versions, at.fold.damaged)
+        return Found(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
+
+    def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> Found:
+        """The fold after the own event `until`, from the snapshot before it."""
+        fold, snapshot_bytes = self.snapshot(sid, head, until)
         last: list[tuple[Event, int]] = []
         count = 0
-        damaged: list[int] = []
-        size = self._rows(SQL["delta_bytes"], (sid, fold.head.version))[0][0]
+        damaged = list(fold.damaged)
         seq = fold.head.version
-        while page := self._sized(sid, head.uid, "events_after", seq, _PAGE, room := Room()):
+        size = self._rows(SQL["delta_bytes"], (sid, seq, until))[0][0]
+        asked = (sid, head.uid, "events_after")
+        while page := self._sized(*asked, (seq, until), _PAGE, room := Room()):
             if page[-1][0].seq <= seq:
                 break  # an index out of order would never end
             for event, _ in page:
@@ -121,33 +138,70 @@ class Reader:
             last = newest(last + page, tail)
             if len(page) < _PAGE and not room.full:
                 break  # within one instant there is no more, and most sessions are one page
-        damaged += range(seq + 1, head.version + 1)
-        settled = Fold(head, fold.fields, fold.versions, tuple(damaged))
+        damaged += range(seq + 1, until + 1)
+        reached = msgspec.structs.replace(fold, damaged=tuple(damaged))
         size += EVENT_OVERHEAD_BYTES * count
-        return Found(sid, settled, snapshot_bytes, size, bare(last))
+        return Found(sid, reached, snapshot_bytes, size, bare(last))
 
-    def snapshot(self, sid: int, head: Head) -> tuple[Fold, int]:
-        """The fold at the snapshot, or before the first event: a bad snapshot only costs time."""
-        try:
-            row = self.conn.execute(SQL["snapshot"], (sid,)).fetchone()
-        except (apsw.CorruptError, UnicodeDecodeError):
-            row = None
-        return self.snapshot_in(row, head)
+    def snapshot(self, sid: int, head: Head, until: int) -> tuple[Fold, int]:
+        """The fold at the newest snapshot up to there, or before the first event.
 
-    def snapshot_in(self, row: tuple[Any, ...] | None, head: Head) -> tuple[Fold, int]:
-        """The same, of a row that was read."""
-        start = Fold(blank(head.key, head.uid, head.created_us))
+        A bad snapshot only costs time: the one before it is taken. Below some of them are read no
+        further, so that a ladder of bad ones does not cost more than the log.
+        """
+        for _ in range(_RUNGS):
+            try:
+                row = self.conn.execute(SQL["snapshot"], (sid, until)).fetchone()
+                if row is None or not isinstance(row[0], int):
+                    break
+                link = self.conn.execute(SQL["link_at"], (sid, row[0])).get
+                found = self.snapshot_in((*row, link), head)
+            except (apsw.CorruptError, UnicodeDecodeError):
+                break
+            if found is not None:
+                return found
+            until = min(row[0], until) - 1
+        return self.start(sid, head), 0
+
+    def snapshot_in(self, row: tuple[Any, ...], head: Head) -> tuple[Fold, int] | None:
+        """The fold in a row of snapshots that ends with the log's link there, and its size."""
+        seq, flags, body, crc, link = row
+        begun = _begun(head)
         try:
-            if row is None or row[0] > head.version:
-                return start, 0
-            seq, flags, body, crc = row
-            place = Place("snapshot", head.uid, str(seq))
+            place = bodies.snapshot_place(head.uid, seq, link)
             raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
-            fields, versions = bodies.snapshot_from(raw)
-        except (Damaged, msgspec.MsgspecError, TypeError, UnicodeDecodeError):
-            return start, 0  # even a value of another kind than its column's: one bit makes it so
-        at = msgspec.structs.replace(start.head, version=seq)
-        return Fold(at, fields, versions), len(raw)
+            return bodies.snapshot_from(raw, begun, seq, link), len(raw)
+        except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError):
+            return None  # even a value of another kind than its column's: one bit makes it so
+
+    def start(self, sid: int, head: Head) -> Fold:
+        """What the log begins on: nothing, or a state. One that cannot be read is a hole."""
+        if not head.floor:
+            return Fold(_begun(head))
+        try:
+            base = self.base(sid, head)
+        except Damaged:
+            hole = msgspec.structs.replace(_begun(head), version=head.floor)
+            return Fold(hole, damaged=(head.floor,))
+        begun = based(head.key, head.uid, head.created_us, base.floor, base.link)
+        return Fold(begun, base.fields, base.versions)
+
+    def base(self, sid: int, head: Head) -> Base:
+        """The state that a log begins on, as its first own event names it. Raises Damaged."""
+        try:
+            row = self._rows(SQL["base"], (sid,))
+            first = self._event(sid, head.uid, head.floor + 1)[0]
+            if not row or first.data is None:
+                raise Damaged("the state that its log begins on is not there")
+            place = bodies.base_place(head.uid, head.floor)
+            flags, body, crc = row[0]
+            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
+            base = bodies.base_from(raw)
+        except (apsw.CorruptError, msgspec.MsgspecError, LimpetError, TypeError, ValueError) as e:
+            raise Damaged(f"the state that its log begins on cannot be read ({e!r})") from e
+        if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:
+            raise Damaged("its log begins on another state than its first event names")
+        return base
 
     # --- events --------------------------------------------------------------------------------
 
@@ -156,41 +210,36 @@ class Reader:
         sid: int,
         uid: str,
         name: str,
-        start: int,
+        bounds: tuple[int, int],
         limit: int,
         *,
         types: tuple[str, ...] | None = None,
         room: Room | None = None,
     ) -> tuple[Event, ...]:
         """A page of a statement's events; rows that cannot be read at all are stood in for."""
-        return bare(self._sized(sid, uid, name, start, limit, room or Room(), types))
+        return bare(self._sized(sid, uid, name, bounds, limit, room or Room(), types))
 
     def _sized(
         self,
         sid: int,
         uid: str,
         name: str,
-        start: int,
+        bounds: tuple[int, int],
         limit: int,
         room: Room,
         types: tuple[str, ...] | None = None,
     ) -> list[tuple[Event, int]]:
         codec, used = self.codec, room.used
         chosen, chosen_args = select_types(types)
-        args = (sid, start, *chosen_args, limit)
+        args = (sid, *bounds, *chosen_args, limit)
         try:  # row by row: none is read that does not fit the page
             with closing(self.conn.execute(compose(name, types=chosen), args)) as found:
                 return within(room, (rows.sized_event(row, uid, codec) for row in found))
         except (apsw.CorruptError, UnicodeDecodeError):
             # Some row is broken: read each by itself, so that only that one is lost.
             room.used = used
-            seqs = self._rows(compose(name, event="seq", types=chosen), args)
+            seqs = self._rows(compose(name, event="e.seq", types=chosen), args)
             return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
-
-    def oldest_pending(self, sid: int, count: int) -> int | None:
-        """The seq of the oldest of so many pending inputs; None if there are none."""
-        found: int | None = self.conn.execute(SQL["pending_since"], (sid, count)).get
-        return found
 
     def newest(
         self, sid: int, head: Head, limit: int, since_us: int | None, room: Room
@@ -201,7 +250,8 @@ class Reader:
         past = head.version + 1
         while len(found) < limit and not room.full:
             most = min(size, limit - len(found))
-            page = self.events(sid, head.uid, "events_last", past, most, room=room)
+            bounds = (past, head.floor)
+            page = self.events(sid, head.uid, "events_last", bounds, most, room=room)
             found += page
             if not page or page[-1].seq >= past:
                 break  # the beginning, or an index out of order that would never end
@@ -224,3 +274,9 @@ class Reader:
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
         return None if row is None else rows.event_from(row, uid, self.codec)
+
+
+def _begun(head: Head) -> Head:
+    """The head before the first own event, without what the base says."""
+    begun = blank(head.key, head.uid, head.created_us)
+    return begun if not head.floor else msgspec.structs.replace(begun, floor=head.floor)

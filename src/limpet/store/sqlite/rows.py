@@ -9,32 +9,39 @@ import msgspec
 
 from limpet.errors import LimpetError
 from limpet.model.chain import SALT_BYTES
-from limpet.model.due import deadline_us, runnable_us
+from limpet.model.due import deadline_us, due_us
 from limpet.model.events import Event, decode_body
 from limpet.model.facts.inputs import PROCESSED
-from limpet.model.facts.timers import Timer
 from limpet.model.fold import Recorded, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.model.reasons import NONE, Reasons, due_for
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.values import EMPTY, freeze
 from limpet.store import bodies
-from limpet.store.codec import SEALED, Codec, Damaged
+from limpet.store.codec import ADOPTED, REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Erasure, Place
 
+# Of the alias `e`. When an input was processed stands in the event that processed it.
 EVENT_COLUMNS: Final = (
-    "seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id, "
-    "flags, body, crc, link, processed_us"
+    "e.pos, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, "
+    "e.wake_id, e.flags, e.body, e.crc, e.link, e.processed, CASE WHEN e.processed > 0 THEN "
+    "(SELECT p.at_us FROM events p WHERE p.sid = e.sid AND p.seq = e.processed) END"
 )
 HEAD_COLUMNS: Final = (
-    "sid, app, user, id, uid, version, link, created_us, updated_us, labels, pending, "
-    "pending_us, timers, priority, schema_version, fence, lease_us, worker, deleted_us"
+    "sid, app, user, id, uid, version, link, created_us, updated_us, active_us, facts, floor, "
+    "fence, lease_us, worker, leased_us"
 )
+TOMBSTONE_COLUMNS: Final = (
+    "sid, app, user, id, uid, version, link, created_us, updated_us, active_us, floor, parent, "
+    "deleted_us, ending"
+)
+_LOW: Final = 0xFFFF_FFFF
 
 _is_uuid: Final = re.compile(
     "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 ).fullmatch
-_timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
+_facts: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 # --- ids -----------------------------------------------------------------------------------------
@@ -57,14 +64,17 @@ def unpack_id(id: bytes | str) -> str:
 # --- events --------------------------------------------------------------------------------------
 
 
-def event_row(sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
-    """The values of an INSERT into events."""
+def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...]:
+    """The values of an INSERT into events, at this position of the feed."""
     e = rec.event
     salt, raw, place = rec.salt, rec.raw, None
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
         salt, raw, place = b"", salt + raw, Place("event", uid, e.id, e.type)
     flags, body, crc = codec.pack(raw, place)
+    if rec.draft.origin is not None:
+        flags |= ADOPTED
     return (
+        pos,
         sid,
         e.seq,
         pack_id(e.id),
@@ -77,10 +87,11 @@ def event_row(sid: int, uid: str, rec: Recorded, codec: Codec) -> tuple[Any, ...
         e.wake_id and pack_id(e.wake_id),
         flags,
         body,
-        crc,
+        crc ^ _mixed(pos, flags),
         salt,
         rec.digest,
         e.link,
+        e.processed,
     )
 
 
@@ -91,21 +102,24 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
 
 def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, int]:
     """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
-    seq, id, type_, actor, at_us, cause, inv, corr, wake, flags, body, crc, link, done_us = row
+    pos, seq, id, type_, actor, at_us, *names, flags, body, crc, link, processed, done_us = row
+    cause = inv = corr = wake = data = damage = None
+    found: tuple[Any, ...] = ()
+    removed = bool(isinstance(flags, int) and flags & REMOVED)
+    size = len(body) if isinstance(body, (bytes, str)) else 0
     try:
         id = unpack_id(id)
-        raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, id, type_))
-        if flags & SEALED:
-            raw = raw[SALT_BYTES:]
-        size = len(raw)
-        content = decode_body(raw)
-        cause, inv, corr, wake = [x and unpack_id(x) for x in (cause, inv, corr, wake)]
-        data: FrozenDict | None = content.data  # type: ignore[assignment]  # decode_body freezes
-        found, damage = content.ops, None
+        cause, inv, corr, wake = [x and unpack_id(x) for x in names]
+        if removed and body != b"":
+            raise Damaged("is marked as removed and has a body")
+        if not removed:
+            raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)[1]
+            size = len(raw)
+            content = decode_body(raw)
+            data, found = content.data, content.ops
     except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
-        data, found, damage = None, (), f"{error}" if isinstance(error, Damaged) else repr(error)
+        damage = f"{error}" if isinstance(error, Damaged) else repr(error)
         cause = inv = corr = wake = None
-        size = len(body) if isinstance(body, (bytes, str)) else 0
     event = Event(
         seq,
         id if isinstance(id, str) else repr(id),
@@ -118,12 +132,33 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
         inv,
         corr,
         wake,
+        processed,
         done_us,
         link,
-        False,
-        damage,
+        damage=damage,
+        removed=removed and damage is None,
     )
     return event, size
+
+
+def body_in(
+    pos: int, uid: str, names: tuple[str, str], stored: tuple[int, bytes, int], codec: Codec
+) -> tuple[bytes | None, bytes]:
+    """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
+    flags, body, crc = stored
+    crc, flags = crc ^ _mixed(pos, flags), flags & ~ADOPTED
+    raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, *names))
+    return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if flags & SEALED else (None, raw)
+
+
+def _mixed(pos: int, flags: int) -> int:
+    """What is mixed into the checksum of a body: its position, and whether it was adopted."""
+    return (pos ^ (flags & ADOPTED)) & _LOW
+
+
+def is_adopted(flags: object) -> bool:
+    """Whether another store recorded the event."""
+    return isinstance(flags, int) and bool(flags & ADOPTED)
 
 
 def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:
@@ -131,7 +166,7 @@ def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:
     event = rec.event
     if event.type != PROCESSED or event.data is None:
         return []
-    return [(event.at_us, sid, seq) for seq in event.data["seqs"]]
+    return [(event.seq, sid, seq) for seq in event.data["seqs"]]
 
 
 def lost_event(seq: int, reason: str) -> Event:
@@ -164,44 +199,39 @@ def head_from(row: tuple[Any, ...]) -> Head:
 
 
 def _head_from(row: tuple[Any, ...]) -> Head:
-    (
-        _,
-        app,
-        user,
-        id,
-        uid,
-        version,
-        link,
-        created,
-        updated,
-        labels,
-        pending,
-        since,
-        timers,
-        priority,
-        schema_version,
-        fence,
-        lease_us,
-        worker,
-        _,
-    ) = row
-    return Head(
-        Key(app, user, id),
-        unpack_id(uid),
-        version,
-        link,
-        created,
-        updated,
-        EMPTY if labels is None else FrozenDict(msgspec.json.decode(labels)),
-        pending,
-        since,
-        EMPTY if timers is None else FrozenDict(_timers(timers)),
-        priority,
-        schema_version,
-        fence,
-        lease_us,
-        worker,
-    )
+    _, app, user, id, uid, version, link, created, updated, active, facts, floor, *lease = row
+    times = (created, updated, active)
+    folded = EMPTY if facts is None else freeze(_facts(facts))
+    return Head(Key(app, user, id), unpack_id(uid), version, link, *times, folded, floor, *lease)
+
+
+def tombstone_from(row: tuple[Any, ...]) -> Head:
+    """What a row of TOMBSTONE_COLUMNS keeps of a head. Raises Damaged."""
+    _, app, user, id, uid, version, link, created, updated, active, floor, _, ended, how = row
+    try:
+        return Head(
+            Key(app, user, id),
+            unpack_id(uid),
+            version,
+            link,
+            created,
+            updated,
+            active,
+            floor=floor,
+            deleted_us=ended,
+            ending=how,
+        )
+    except (LimpetError, AttributeError, TypeError, ValueError) as error:
+        raise Damaged(f"the tombstone of {app}/{user}/{id} cannot be read") from error
+
+
+def tombstone_row(sid: int, head: Head, parent: int | None) -> tuple[Any, ...]:
+    """The values of an INSERT into tombstones."""
+    key = head.key
+    names = (sid, key.app, key.user, key.id, pack_id(head.uid), head.version, head.link)
+    times = (head.created_us, head.updated_us, head.active_us)
+    ended = (head.deleted_us, head.ending, bodies.tomb_crc(head))
+    return (*names, *times, head.floor, parent, *ended)
 
 
 def key_of(row: tuple[Any, ...]) -> Key:
@@ -212,30 +242,20 @@ def key_of(row: tuple[Any, ...]) -> Key:
         raise Damaged(f"the key {'/'.join(map(str, row[1:4]))} cannot be read") from error
 
 
-def reasons_from(now_us: int, timers: Any, pending: Any, pending_us: Any) -> Reasons:
+def reasons_from(now_us: int, facts: Any) -> Reasons:
     """What made a session due, read without the rest of its head. A damaged column gives none."""
     try:
-        waiting = {} if timers is None else _timers(timers)
-    except (msgspec.MsgspecError, TypeError, ValueError):
+        return NONE if facts is None else due_for(freeze(_facts(facts)), now_us)
+    except (msgspec.MsgspecError, AttributeError, LookupError, TypeError, ValueError):
         return NONE
-    return due_for(waiting, pending, pending_us, now_us)
 
 
-def session_row(head: Head) -> tuple[Any, ...]:
+def session_row(head: Head, parent: int | None) -> tuple[Any, ...]:
     """The values of an INSERT into sessions."""
     key = head.key
-    return (
-        key.app,
-        key.user,
-        key.id,
-        pack_id(head.uid),
-        head.version,
-        head.link,
-        head.created_us,
-        head.updated_us,
-        head.pending,
-        *head_cold(head),
-    )
+    names = (key.app, key.user, key.id, pack_id(head.uid), head.version, head.link)
+    times = (head.created_us, head.updated_us, head.active_us, slot(head))
+    return (*names, *times, facts_text(head), *derived(head), head.floor, parent)
 
 
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:
@@ -245,20 +265,26 @@ def erased_row(erasure: Erasure) -> tuple[Any, ...]:
 
 def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
     """What every event changes."""
-    return (head.version, head.link, head.updated_us, head.pending, sid)
+    return (head.version, head.link, head.updated_us, head.active_us, sid)
 
 
-def head_cold(head: Head) -> tuple[Any, ...]:
-    """What few events change: kept apart, so that its indexes rest."""
-    labels = msgspec.json.encode(head.labels).decode() if head.labels else None
-    timers = msgspec.json.encode(head.timers).decode() if head.timers else None
-    due = (runnable_us(head), deadline_us(head))
-    return (labels, timers, head.pending_us, *due, head.priority, head.schema_version)
+def slot(head: Head) -> int:
+    """When it was updated, in the steps by which it is indexed."""
+    return head.updated_us >> UPDATE_SLOT_BITS
+
+
+def facts_text(head: Head) -> str | None:
+    return msgspec.json.encode(head.facts).decode() if head.facts else None
+
+
+def derived(head: Head) -> tuple[int | None, int | None, int]:
+    """What indexes need of the facts: when it is due, its deadline, and its priority."""
+    return (due_us(head.facts), deadline_us(head), head.priority)
 
 
 def lease_row(sid: int, head: Head) -> tuple[Any, ...]:
     """What a lease changes."""
-    return (head.fence, head.lease_us, head.worker, runnable_us(head), sid)
+    return (head.fence, head.lease_us, head.worker, head.leased_us, sid)
 
 
 def label_rows(head: Head, sid: int) -> list[tuple[Any, ...]]:

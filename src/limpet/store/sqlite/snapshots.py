@@ -1,7 +1,8 @@
 """Snapshots: folds written beside the log, so that a session is loaded without its whole log.
 
 One is due when the log since the last has grown as large as the snapshot. It is written from the
-writer's cache, inside a transaction. Losing one costs time and never data.
+writer's cache, inside a transaction. All of them are kept, a ladder by which any version is near.
+Losing one costs time and never data.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
+from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import bodies
 from limpet.store.cache import Live
-from limpet.store.protocol import Place
+from limpet.store.codec import Codec
 from limpet.store.seal import Unready
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -60,10 +62,13 @@ class Snapshots:
                     self._write(live)
 
     def _write(self, live: Live) -> None:
-        fold = live.fold
-        seq = fold.head.version
-        raw = bodies.snapshot_body(fold.fields, fold.versions)
-        place = Place("snapshot", fold.head.uid, str(seq))
-        packed = self._writes.codec.pack(raw, place, bound=True)
-        self._writes.conn.execute(SQL["put_snapshot"], (live.sid, seq, *packed))
-        live.snapshot_bytes, live.delta_bytes = len(raw), 0
+        seq, packed, size = packed_snapshot(live.fold, self._writes.codec)
+        self._writes.conn.execute(SQL["keep_snapshot"], (live.sid, seq, *packed))
+        live.snapshot_bytes, live.delta_bytes = size, 0
+
+
+def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
+    """The seq of a snapshot, its columns, and the size of its body."""
+    head, raw = fold.head, bodies.snapshot_body(fold)
+    place = bodies.snapshot_place(head.uid, head.version, head.link)
+    return head.version, codec.pack(raw, place, bound=True), len(raw)

@@ -20,7 +20,7 @@ from limpet.model.keys import Key
 from limpet.model.values import FrozenDict
 from limpet.store.protocol import Page, Query, scope_fields
 from limpet.store.seal import Unready
-from limpet.store.sqlite import heads
+from limpet.store.sqlite import heads, rows
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
@@ -32,7 +32,7 @@ _BROKEN = (apsw.CorruptError, UnicodeDecodeError)
 def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limit: int) -> Page:
     """A page of heads with their states. To be called within one instant."""
     found, more = heads.rows_of(reader.conn, query, cursor=cursor, limit=limit)
-    kept = [(row[0], heads.head_of(row)) for row in found]
+    kept = [(row[0], rows.head_from(row)) for row in found]
     folds = {head.key: fold for _, head in kept if (fold := known(head)) is not None}
     count = _within(reader, kept, [sid for sid, head in kept if head.key not in folds])
     if count < len(kept):
@@ -106,18 +106,26 @@ def _folded(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold]:
 def _in_bulk(reader: Reader, wanted: list[tuple[int, Head]]) -> dict[Key, Fold | None]:
     by_sid = dict(wanted)
     folds = {sid: Fold(blank(head.key, head.uid, head.created_us)) for sid, head in wanted}
+    apart = {sid for sid, head in wanted if head.floor}  # that begin on a state
     for sid, *row in reader.conn.execute(SQL["snapshots_of"], (_listed(by_sid),)):
-        folds[sid] = reader.snapshot_in(tuple(row), by_sid[sid])[0]
-    whole = dict.fromkeys(by_sid, True)
+        found = reader.snapshot_in(tuple(row), by_sid[sid])
+        if found is None:
+            apart.add(sid)
+        else:
+            folds[sid] = found[0]
+            apart.discard(sid)
+    folds = {sid: fold for sid, fold in folds.items() if sid not in apart}
+    whole = dict.fromkeys(folds, True)
     since = _listed([[sid, fold.head.version] for sid, fold in folds.items()])
     for sid, *row in reader.conn.execute(SQL["events_of"], (since,)):
         event = reader.event_from(tuple(row), by_sid[sid].uid)
         dense = event.seq == folds[sid].head.version + 1
         folds[sid], readable = replay_any(folds[sid], event)
         whole[sid] = whole[sid] and dense and readable
-    for sid, head in wanted:
-        whole[sid] = whole[sid] and folds[sid].head.version == head.version
-    return {head.key: folds[sid] if whole[sid] else None for sid, head in wanted}
+    for sid, fold in folds.items():
+        whole[sid] = whole[sid] and fold.head.version == by_sid[sid].version
+    made = {by_sid[sid].key: fold if whole[sid] else None for sid, fold in folds.items()}
+    return made | {by_sid[sid].key: _alone(reader, sid, by_sid[sid]) for sid in apart}
 
 
 def _alone(reader: Reader, sid: int, head: Head) -> Fold | None:

@@ -12,20 +12,25 @@ import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
 
 from limpet.errors import (
     Asked,
     LimpetError,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
     StoreForked,
     StoreReadOnly,
 )
-from limpet.model.events import Commit, Event
+from limpet.model.commit import Base, Commit
+from limpet.model.events import Event
+from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store.cache import Live
@@ -35,17 +40,22 @@ from limpet.store.logs import SQLITE
 from limpet.store.protocol import (
     Check,
     Committed,
+    Ending,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Loaded,
     Page,
     Progress,
     Query,
+    Record,
     Report,
     Seal,
+    Touched,
 )
 from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import doctor, erasure, feed
+from limpet.store.sqlite import doctor, erasure, feed, live
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
@@ -60,6 +70,7 @@ from limpet.store.sqlite.writer import Writer
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")
+_BREATH: Final = 32  # sessions that are read before others may run
 
 
 class SQLiteStore:
@@ -126,17 +137,37 @@ class SQLiteStore:
         live = self._peek(key)
         return None if live is None else live.fold.head.uid
 
-    async def delete(self, key: Key) -> bool:
-        return await self._run(lambda writes: erasure.delete(writes, key, self._clock()))
+    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+        now_us = self._clock()
+        deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
+        await self._forget_partials(key)
+        return deleted
 
-    async def erase(self, key: Key) -> Erasure | None:
-        found = await self._codec.sealer.erasing(
-            lambda gone: self._run(lambda writes: erasure.erase(writes, key, self._clock(), gone))
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        asked = (app, user, self._clock())
+        done = await self._codec.sealer.erasing(
+            lambda gone: self._run(lambda writes: erasure.erase_user(writes, *asked, gone))
         )
+        await self._forget_partials(None)
+        if await self._run(erasure.is_unfinished):
+            await self._overwrite()
+        return done
+
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
+        asked = (key, self._clock(), forks)
+        found = await self._codec.sealer.erasing(
+            lambda gone: self._run(lambda writes: erasure.erase(writes, *asked, gone))
+        )
+        await self._forget_partials(key if forks != "erase" else None)
         # Also when it was erased before: that process may have died before it was finished.
         if found is not None and await self._run(erasure.is_unfinished):
             await self._overwrite()
         return found
+
+    async def _forget_partials(self, key: Key | None) -> None:
+        """Of one session, or all: partials may be lost at any time."""
+        if live.live_path(self._database.path).exists():
+            await in_thread(lambda: live.forget(self._database.path, key))
 
     async def _overwrite(self) -> None:
         """Let nothing of what was erased be left in the files. Others write between the steps."""
@@ -158,8 +189,10 @@ class SQLiteStore:
             lambda writes: self._leases(writes).claim(worker, limit, lease_seconds, app), "lease"
         )
 
-    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        return await self._run(lambda writes: self._leases(writes).renew(lease, lease_seconds))
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        return await self._run(lambda writes: self._leases(writes).renew(leases, lease_seconds))
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         return await self._run(lambda writes: self._leases(writes).release(lease, retry_seconds))
@@ -175,11 +208,43 @@ class SQLiteStore:
     # --- reading -------------------------------------------------------------------------------
 
     async def load(
-        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
     ) -> Loaded:
         return await self._open_read(
             lambda: self._sessions.load(key, tail, since_us, scopes=scopes)
         )
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        found: list[Loaded | None] = []
+        for key in keys:
+            try:
+                found.append(await self.load(key, tail=tail))
+            except (SessionNotFound, SessionDeleted, SessionErased):
+                found.append(None)
+            if len(found) % _BREATH == 0:
+                await asyncio.sleep(0)  # each is read inline: let others run
+        return tuple(found)
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        return await self._open_read(lambda: self._sessions.fold_at(key, seq))
+
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        return self._read(lambda: self._sessions.forks(key))
+
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+        return await self._open_read(lambda: self._sessions.records(key, after, limit))
+
+    async def base(self, key: Key) -> Base | None:
+        return await self._open_read(lambda: self._sessions.base(key))
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        return await self._open_read(lambda: self._sessions.by_ids(key, ids))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -207,11 +272,17 @@ class SQLiteStore:
                 return reading.result()
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
+    async def touched(self, after: str) -> Touched:
+        return self._read(lambda: feed.touched(self._reader, after))
+
     async def position(self) -> str:
         return self._read(lambda: feed.position(self._reader.conn))
 
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
+
+    def channel(self) -> live.FileChannel:
+        return live.FileChannel(self._database.path, self._codec, looking=self._database.looking)
 
     # --- the whole file ------------------------------------------------------------------------
 

@@ -11,25 +11,26 @@ from zlib import crc32
 import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.chain import SALT_BYTES
-from limpet.model.due import deadline_us, runnable_us
+from limpet.model.commit import Base
+from limpet.model.fold import Fold
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.ops import scope_of
 from limpet.store import bodies
-from limpet.store.codec import SEALED, Codec, Damaged
+from limpet.store.codec import Codec, Damaged
 from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
-from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
+from limpet.store.protocol import Erasure, Finding, Progress, Report
 from limpet.store.seal import Awaited
-from limpet.store.sqlite import ledger, rows
-from limpet.store.sqlite.feed import last_position
+from limpet.store.sqlite import ledger, lineage, records, rows
+from limpet.store.sqlite.feed import last_position, noted_crc
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
-from limpet.store.verify import Names, ScopeRow, Snapshot, Stored, verify_session
+from limpet.store.verify import Names, ScopeRow, Stored, verify_session
 
-_META: Final = {"secret", "secret_crc", "overwrite", ledger.NAME}
+_META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
+_PAGE: Final = 200
 
 
 class Verification:
@@ -74,7 +75,7 @@ class Verification:
             SQL["head"],
             (key.app, key.user, key.id),
         ).fetchone()
-        if row is None or row[-1] is not None:
+        if row is None:
             self._reader.living(key)  # raises what load would
             raise SessionNotFound(key)
         return tuple(row)
@@ -110,9 +111,18 @@ class Verification:
         sid, head = row[0], rows.head_from(row)
         self._misplaced = []
         found = self._reader.found(sid, head)
-        yield from verify_session(
-            found.fold, self._stored(sid, head.uid), self._snapshot(sid, head)
-        )
+        base = None
+        if not head.floor and self._conn.execute(SQL["parent"], (sid,)).get is not None:
+            yield Finding("head", "has a parent and begins on nothing", head.key)
+        if head.floor:
+            try:
+                base = self._reader.base(sid, head)
+            except Damaged as error:
+                yield Finding("base", str(error), head.key)
+            else:
+                yield from self._parent(sid, head, base)
+        stored = self._stored(sid, head.uid)
+        yield from verify_session(found.fold, stored, self._snapshots(sid, head), base)
         for seq in self._misplaced:
             what = "stands in the feed before the event it follows"
             yield Finding("event", what, head.key, seq)
@@ -121,48 +131,56 @@ class Verification:
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
         after = place = 0
         while page := self._page(sid, after):
-            if page[-1][0] <= after:
+            if page[-1][1] <= after:
                 raise Damaged("has its events out of order")
-            for *row, pos in page:
-                after = row[0]
+            for row in page:
+                pos, after = row[:2]
                 self._events += 1
                 if pos <= place:
                     self._misplaced.append(after)
                 place = pos
-                yield self._one(tuple(row), uid)
+                yield self._one(row, uid)
 
     def _page(self, sid: int, after: int) -> list[tuple[Any, ...]]:
         """The next rows of a log, as many as fit a page."""
-        with closing(self._conn.execute(SQL["stored_events"], (sid, after))) as found:
+        with closing(self._conn.execute(SQL["stored_events"], (sid, after, _PAGE))) as found:
             return list(bare(within(Room(), ((row, _stored_bytes(row)) for row in found))))
 
     def _all(self, sql: str, args: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return self._conn.execute(sql, args).fetchall()
 
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
-        *plain, salt, digest = row
-        event = rows.event_from(tuple(plain), uid, self._codec)
-        self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
-        self._unread += event.damage is not None
-        raw = None
-        if event.damage is None:
-            flags, body, crc = plain[9:12]
-            place = Place("event", uid, event.id, event.type)
-            raw = self._codec.unpack(flags, body, crc, lambda: place)
-            if flags & SEALED:
-                salt, raw = raw[:SALT_BYTES], raw[SALT_BYTES:]
-        return event, raw, salt, digest
+        record = records.sized(self._reader, row, uid)[0]
+        event = record.event
+        if not rows.is_adopted(row[10]):  # an adopted event wrote no shared names
+            self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
+        self._unread += event.data is None
+        return event, record.raw, record.salt, record.digest
 
-    def _snapshot(self, sid: int, head: Head) -> Snapshot | None:
-        row = self._conn.execute(SQL["snapshot_seq"], (sid,)).fetchone()
-        if row is None:
-            return None
-        fold, size = self._reader.snapshot(sid, head)
-        return (row[0], fold) if size else (row[0], None)
+    def _snapshots(self, sid: int, head: Head) -> dict[int, Fold | None]:
+        """Every rung of the ladder, None where it cannot be read."""
+        found: dict[int, Fold | None] = {}
+        for (seq,) in self._all(SQL["snapshot_seqs"], (sid,)):
+            row = self._conn.execute(SQL["snapshot"], (sid, seq)).fetchone()
+            link = self._conn.execute(SQL["link_at"], (sid, seq)).get
+            made = None if row is None else self._reader.snapshot_in((*row, link), head)
+            found[seq] = None if made is None else made[0]
+        return found
+
+    def _parent(self, sid: int, head: Head, base: Base) -> Iterator[Finding]:
+        """The chain of a fork goes on from its parent's, if that is still there."""
+        part = lineage.segment_with(self._reader, sid, head, head.floor)
+        if part.sid is None:
+            if self._conn.execute(SQL["parent_lost"], (sid,)).get is not None:
+                yield Finding("head", "has a parent that is not there", head.key)
+            return
+        link = self._conn.execute(SQL["link_at"], (part.sid, head.floor)).get
+        if link != base.link:
+            yield Finding("base", "stands on an event that its parent does not have", head.key)
 
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
-        due = self._conn.execute(SQL["due_times"], (sid,)).fetchone()
-        if due != (runnable_us(head), deadline_us(head)):
+        found = self._conn.execute(SQL["derived"], (sid,)).fetchone()
+        if found != (rows.slot(head), *rows.derived(head)):
             yield Finding("head", "has other due times than its log says", head.key)
         listed = self._conn.execute(
             SQL["labels_of"],
@@ -175,15 +193,19 @@ class Verification:
         """What deleted and erased sessions left, and the secret by which erased keys are known."""
         for dead_row in self._all(SQL["tombstones"]):
             head, crc = dead_row[:-1], dead_row[-1]
-            kept = bodies.tomb_crc(rows.head_from(head), head[-1]) == crc
-            if not kept or head[9:13] != (None, 0, None, None):  # labels, pending, timers: gone
+            if bodies.tomb_crc(rows.tombstone_from(head)) != crc:
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
+        for (names,) in self._all(SQL["lost_parents"]):
+            yield Finding("tombstone", f"of {names} has a parent that is not there")
         for row in self._all(SQL["all_erased"]):
             if rows.erased_row(Erasure(*row[:-1])) != row:
                 yield Finding("erasure", "does not match its checksum")
         secret = dict(self._all(SQL["all_meta"]))
         if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
             yield Finding("meta", "has another secret than it was made with")
+        noted = "feed" in secret or "feed_crc" in secret
+        if noted and noted_crc(secret.get("feed")) != secret.get("feed_crc"):
+            yield Finding("meta", "has another last position of the feed than was noted")
         for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()
@@ -242,7 +264,7 @@ def _definitions() -> frozenset[tuple[Any, ...]]:
 
 def _stored_bytes(row: tuple[Any, ...]) -> int:
     """The size of a body as it is stored; none, if something else is in its place."""
-    body = row[10]
+    body = row[11]
     return len(body) if isinstance(body, (bytes, str)) else 0
 
 

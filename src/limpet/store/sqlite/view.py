@@ -12,6 +12,7 @@ from limpet.model.keys import Key
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.room import Sizes
 from limpet.store.scopes import Scopes
+from limpet.store.sqlite import lineage
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
@@ -23,14 +24,24 @@ class View:
         self._reader, self._cache = reader, cache
         self.lives: dict[Key, Live] = {}  # the sessions of this batch, as the tables have them
 
-    def fold(self, key: Key) -> Fold | None:
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
         live = self.lives.get(key) or self._cache.session(key)
         if live is None or live.era != self._cache.era:
-            live = self._checked(key, live)
+            live = self._checked(key, live, reuse=reuse)
             if live is None:
                 return None
         self.lives[key] = live
         return live.fold
+
+    def link_at(self, key: Key, seq: int) -> bytes | None:
+        live = self.lives.get(key)
+        if live is None or not 1 <= seq <= live.fold.head.version:
+            return None
+        part = lineage.segment_with(self._reader, live.sid, live.fold.head, seq)
+        if part.sid is None:
+            return None
+        link: bytes | None = self._reader.conn.execute(SQL["link_at"], (part.sid, seq)).get
+        return link
 
     def recorded(self, key: Key, id: str) -> Event | None:
         live = self.lives.get(key)
@@ -72,10 +83,10 @@ class View:
             self._cache.keep_names((app, user), found)
         return found
 
-    def _checked(self, key: Key, live: Live | None) -> Live | None:
+    def _checked(self, key: Key, live: Live | None, *, reuse: bool) -> Live | None:
         """The session as its tables have it: what the cache has, if that still holds."""
         try:
-            found = self._reader.head(key)
+            found = self._reader.head(key, reuse=reuse)
         except BaseException:
             self._cache.forget(key)
             raise
@@ -83,7 +94,8 @@ class View:
             self._cache.forget(key)
             return None
         sid, head = found
-        if live is not None and live.lease(head.fence, head.lease_us, head.worker) == head:
+        lease = (head.fence, head.lease_us, head.worker, head.leased_us)
+        if live is not None and live.lease(*lease) == head:
             live.era = self._cache.era
             return live
         read = self._reader.found(sid, head)

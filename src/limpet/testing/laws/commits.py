@@ -18,7 +18,7 @@ from limpet.errors import (
     SessionTyped,
 )
 from limpet.model import chain, ops
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.creation import created
 from limpet.store.protocol import Store
 from limpet.testing.commits import (

@@ -122,14 +122,14 @@ class FactLaws:
         await add(store, A, timer("a", 900), timer("b", 500), timer("end", 300, "deadline"))
         made = await add(store, A, timer("b", 1_000))
         assert made.head.timers == {
-            "a": Timer(900),
-            "b": Timer(1_000),
-            "end": Timer(300, "deadline"),
+            "a": Timer(900, seq=2),
+            "b": Timer(1_000, seq=5),
+            "end": Timer(300, "deadline", seq=4),
         }
         assert (runnable_us(made.head), deadline_us(made.head)) == (900, 300)
         for name in ("a", "end", "never"):
             made = await add(store, A, draft("session.timer_cleared", {"name": name}))
-        assert made.head.timers == {"b": Timer(1_000)}
+        assert made.head.timers == {"b": Timer(1_000, seq=5)}
         assert (await load(store, A)).head == made.head
 
     async def test_a_head_stays_within_its_bounds(self, store: Store) -> None:

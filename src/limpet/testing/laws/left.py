@@ -12,7 +12,7 @@ from limpet.model.reasons import Reasons
 from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, create, draft, key, load
 from limpet.testing.laws.facts import processed, timer
-from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids
+from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, renew
 
 A, B = key("a"), key("b")
 LEFT_SECONDS = LEFT_US / 1_000_000
@@ -71,7 +71,7 @@ class LeftLaws:
         lease = await claimed(store)
         await age(5)
         await add(store, A, timer("new", 2_000))
-        renewed = await store.renew(lease, 90)
+        renewed = await renew(store, lease, 90)
         assert (renewed.claimed_us, renewed.timers) == (lease.claimed_us, ("t",))
         assert await store.release(renewed)
         assert await _is_due(store)

@@ -9,7 +9,7 @@ import pytest
 
 from limpet.errors import InvalidCursor, InvalidQuery
 from limpet.model import limits
-from limpet.model.events import Commit
+from limpet.model.commit import Commit
 from limpet.model.facts.creation import created
 from limpet.model.head import Head
 from limpet.model.values import FrozenDict
@@ -178,7 +178,9 @@ class ListLaws:
             last.link,
             last.created_us,
             last.updated_us,
+            last.active_us,
             deleted_us=tomb.deleted_us,
+            ending="deleted",
         )
         assert tomb.deleted_at is not None
         assert last.deleted_at is None

@@ -18,7 +18,7 @@ from limpet.model.due import runnable_us
 from limpet.model.lease import Lease
 from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, create, key, load, refused
-from limpet.testing.leases import Age, claim, claimed, due
+from limpet.testing.leases import Age, claim, claimed, due, renew
 
 A, B, C = key("a"), key("b"), key("c")
 
@@ -37,7 +37,7 @@ class LockLaws:
             assert (await load(store, of)).head.lease_us == lock.until_us
         assert await claim(store) == ()
         assert (await add(store, A, fence=1)).head.version == 2
-        assert await store.release(await store.renew(Lease(A, "me", 1, 0), 60))
+        assert await store.release(await renew(store, Lease(A, "me", 1, 0), 60))
         assert runnable_us((await load(store, A)).head) is None
 
     async def test_a_lock_keeps_others_out_until_it_ends(self, store: LeaseStore, age: Age) -> None:

@@ -9,7 +9,7 @@ from limpet.model.due import runnable_us
 from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, draft, key, load, picture, refused
 from limpet.testing.laws.facts import timer
-from limpet.testing.leases import Age, claim, claimed, due, ids, prioritized
+from limpet.testing.leases import Age, claim, claimed, due, ids, prioritized, renew
 
 A, B, C = key("a"), key("b"), key("c")
 
@@ -56,7 +56,7 @@ class RetryLaws:
             async with refused(store, SessionFenced):
                 await add(store, A, fence=fence)
         async with refused(store, SessionFenced):
-            await store.renew(lease, 60)
+            await renew(store, lease, 60)
         before = await picture(store)
         assert await store.release(lease) is False
         assert await store.release(lease, 5) is False

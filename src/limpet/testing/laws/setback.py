@@ -13,7 +13,7 @@ from limpet.store.leases import LeaseStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load, log
 from limpet.testing.laws.facts import processed
-from limpet.testing.leases import claim, ids
+from limpet.testing.leases import claim, ids, renew
 
 Leap: TypeAlias = Callable[[float], Awaitable[None]]
 A, B = key("a"), key("b")
@@ -82,7 +82,7 @@ class SetBackLaws:
         assert 5_000_000 <= lease.until_us - now_us < _MINUTE_US
         lease = await store.acquire(A, "w", 5)
         assert 5_000_000 <= lease.until_us - now_us < _MINUTE_US
-        lease = await store.renew(lease, 5)
+        lease = await renew(store, lease, 5)
         assert 5_000_000 <= lease.until_us - now_us < _MINUTE_US
         assert await store.release(lease, 5)
         held_us = runnable_us((await load(store, A)).head)

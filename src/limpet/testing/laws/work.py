@@ -25,7 +25,7 @@ from limpet.testing.laws.facts import processed, timer
 from limpet.testing.laws.left import LeftLaws
 from limpet.testing.laws.locks import LockLaws
 from limpet.testing.laws.retries import RetryLaws
-from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, prioritized
+from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, prioritized, renew
 
 A, B, C = key("a"), key("b"), key("c")
 
@@ -135,14 +135,14 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         for of, lease in leases.items():
             assert await store.release(lease) is False
             with pytest.raises(SessionDeleted if of.id in "ac" else SessionErased):
-                await store.renew(lease, 60)
+                await renew(store, lease, 60)
 
     async def test_a_claim_is_no_event(self, store: LeaseStore) -> None:
         """Leases come and go; versions, logs and state stay the same."""
         await due(store, A)
         before = await load(store, A)
         (lease,) = await claim(store)
-        lease = await store.renew(lease, 90)
+        lease = await renew(store, lease, 90)
         during = await load(store, A)
         assert (await store.verify(None)).ok
         assert await store.release(lease)
@@ -196,7 +196,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         assert await store.release(lease)
         fences.append((await load(store, A)).head.fence)
         lease = await store.acquire(A, "v", 10)
-        fences.append((await store.renew(lease, 20)).fence)
+        fences.append((await renew(store, lease, 20)).fence)
         await age(21)
         fences.append((await add(store, A, prioritized(3))).head.fence)
         (lease,) = await claim(store)
@@ -281,10 +281,10 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         """Same fence and worker; nobody else gets the session for that long."""
         first = await claimed(store)
         await age(50)
-        lease = await store.renew(first, 60)
+        lease = await renew(store, first, 60)
         assert (lease.key, lease.worker, lease.fence) == (A, "w", first.fence)
-        assert (await store.renew(lease, 5)).lease_seconds == 5
-        assert (await store.renew(lease, 60)).lease_seconds == 60
+        assert (await renew(store, lease, 5)).lease_seconds == 5
+        assert (await renew(store, lease, 60)).lease_seconds == 60
         await age(50)
         assert await claim(store) == ()
         assert (await add(store, A, fence=first.fence)).head.lease_us is not None
@@ -296,15 +296,15 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         lease = await claimed(store)
         await age(60)
         async with refused(store, SessionFenced):
-            await store.renew(lease, 60)
+            await renew(store, lease, 60)
         (new,) = await claim(store)
         async with refused(store, SessionFenced):
-            await store.renew(lease, 60)
+            await renew(store, lease, 60)
         assert await store.release(new)
         async with refused(store, SessionFenced):
-            await store.renew(new, 60)
+            await renew(store, new, 60)
         with pytest.raises(SessionNotFound):
-            await store.renew(Lease(B, "w", 1, 1), 60)
+            await renew(store, Lease(B, "w", 1, 1), 60)
 
     async def test_only_a_held_lease_is_released(self, store: LeaseStore, age: Age) -> None:
         """A late release does not affect the next holder."""
@@ -325,7 +325,7 @@ class WorkLaws(RetryLaws, LeftLaws, LockLaws):
         await store.close()
         for call in (
             lambda: claim(store),
-            lambda: store.renew(lease, 60),
+            lambda: renew(store, lease, 60),
             lambda: store.release(lease),
             lambda: store.acquire(A, "me", 60),
         ):

@@ -31,13 +31,12 @@ from limpet.store.doctor import damage, finding_line
 from limpet.store.logs import SQLITE
 from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.failures import DAMAGED_HEADER, translate
-from limpet.store.sqlite.feed import last_position
+from limpet.store.sqlite.feed import begin_after, last_position
 from limpet.store.sqlite.file.connect import Database, close, followed, may_write
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.file.header import is_dump, kind_of
 from limpet.store.sqlite.file.locks import first_bytes, locked, part_beside, refuse_open
 from limpet.store.sqlite.file.schema import SCHEMA, schema_of
-from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.verify import verify_copy
 
 _PAGES_PER_STEP: Final = 1_000
@@ -405,10 +404,7 @@ def _lift(part: Path, issued: int) -> None:
     try:
         epochs = [(each >> _EPOCH_BITS) + 1 for each in (issued, last_position(copy))]
         with copy:
-            copy.execute(SQL["feed_forget"])
-            copy.execute(
-                SQL["feed_begin"], (max(time.time_ns() // 1_000_000, *epochs) << _EPOCH_BITS,)
-            )
+            begin_after(copy, max(time.time_ns() // 1_000_000, *epochs) << _EPOCH_BITS)
     finally:
         close(copy)
 

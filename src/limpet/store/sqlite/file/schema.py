@@ -17,7 +17,7 @@ from limpet.store.sqlite import ledger
 from limpet.store.sqlite.file.header import APPLICATION_ID
 from limpet.store.sqlite.sql import SQL, script
 
-SCHEMA: Final = 3
+SCHEMA: Final = 1
 
 
 def schema_of(conn: apsw.Connection) -> int:

@@ -6,7 +6,10 @@ CREATE TABLE meta (
     value ANY NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- The heads. Everything but `fence` and `deleted_us` is folded from the session's events.
+-- The heads of living sessions. Everything but the lease (fence, lease_us, leased_us, worker) is
+-- folded from the session's events. `facts` is the document that the model folds; `due_us`,
+-- `deadline_us` and `priority` are derived from it. `slot` is updated_us in coarse steps, and indexed
+-- in its place: a burst of appends moves no entry of an index.
 CREATE TABLE sessions (
     sid         INTEGER PRIMARY KEY AUTOINCREMENT,
     app         TEXT NOT NULL,
@@ -17,25 +20,59 @@ CREATE TABLE sessions (
     link        BLOB NOT NULL,
     created_us  INTEGER NOT NULL,
     updated_us  INTEGER NOT NULL,
-    labels      TEXT,
-    pending     INTEGER NOT NULL,
-    pending_us  INTEGER,
-    timers      TEXT,
-    runnable_us INTEGER,
+    active_us   INTEGER NOT NULL,
+    slot        INTEGER NOT NULL,
+    facts       TEXT,
+    due_us      INTEGER,
     deadline_us INTEGER,
+    priority    INTEGER NOT NULL,
+    floor       INTEGER NOT NULL,
+    parent      INTEGER,  -- the sid whose events up to `floor` this log goes on from
     fence       INTEGER NOT NULL DEFAULT 0,
-    deleted_us  INTEGER,
-    tomb_crc    INTEGER  -- of a deleted session's row, which has no log to be held against
+    lease_us    INTEGER,
+    leased_us   INTEGER,
+    worker      TEXT,
+    standing    TEXT GENERATED ALWAYS AS (facts ->> '$.standing') VIRTUAL
 ) STRICT;
 
 CREATE UNIQUE INDEX sessions_by_key ON sessions (app, user, id);
-CREATE INDEX sessions_by_created ON sessions (created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_app_created ON sessions (app, created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_user_created ON sessions (app, user, created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_app_updated ON sessions (app, updated_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_user_updated ON sessions (app, user, updated_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_runnable ON sessions (runnable_us) WHERE runnable_us IS NOT NULL;
-CREATE INDEX sessions_deadline ON sessions (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE INDEX sessions_by_created ON sessions (created_us, sid);
+CREATE INDEX sessions_by_app_created ON sessions (app, created_us, sid);
+CREATE INDEX sessions_by_user_created ON sessions (app, user, created_us, sid);
+CREATE INDEX sessions_by_app_slot ON sessions (app, slot, sid);
+CREATE INDEX sessions_by_user_slot ON sessions (app, user, slot, sid);
+CREATE INDEX sessions_by_deadline ON sessions (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE INDEX sessions_by_standing ON sessions (app, standing, sid) WHERE standing IS NOT NULL;
+CREATE INDEX sessions_by_leased ON sessions (leased_us) WHERE leased_us IS NOT NULL;
+CREATE INDEX sessions_by_parent ON sessions (parent, floor) WHERE parent IS NOT NULL;
+-- A claim skips from priority to priority, of which there are few, and in each takes the first.
+CREATE INDEX sessions_by_due ON sessions (priority, coalesce(lease_us, due_us), sid)
+WHERE coalesce(lease_us, due_us) IS NOT NULL;
+CREATE INDEX sessions_by_app_due ON sessions (app, priority, coalesce(lease_us, due_us), sid)
+WHERE coalesce(lease_us, due_us) IS NOT NULL;
+
+-- What is left of deleted sessions. A key may have been used, and deleted, several times. Its rows of
+-- the log stay as far as forks of it read them.
+CREATE TABLE tombstones (
+    sid        INTEGER PRIMARY KEY,
+    app        TEXT NOT NULL,
+    user       TEXT NOT NULL,
+    id         TEXT NOT NULL,
+    uid        ANY NOT NULL,
+    version    INTEGER NOT NULL,
+    link       BLOB NOT NULL,
+    created_us INTEGER NOT NULL,
+    updated_us INTEGER NOT NULL,
+    active_us  INTEGER NOT NULL,
+    floor      INTEGER NOT NULL,
+    parent     INTEGER,
+    deleted_us INTEGER NOT NULL,
+    ending     TEXT NOT NULL,
+    crc        INTEGER NOT NULL  -- of this row, which has no log to be compared with
+) STRICT;
+
+CREATE INDEX tombstones_by_key ON tombstones (app, user, id, sid);
+CREATE INDEX tombstones_by_parent ON tombstones (parent, floor) WHERE parent IS NOT NULL;
 
 -- One row for each label of a living session, so that a page by label is an index range.
 CREATE TABLE labels (
@@ -50,9 +87,12 @@ CREATE TABLE labels (
 
 CREATE INDEX labels_by_user ON labels (app, user, name, value, created_us, sid);
 
--- The log of all sessions, in the order of their commits.
+-- The log of all sessions, in the order of their commits. `pos` only grows, also past events that are
+-- gone: see `feed` in meta. It is mixed into `crc`, so that an event in another's place shows.
+-- `processed` is NULL if the event is not an input, 0 while it is pending, then the seq of the event
+-- that processed it.
 CREATE TABLE events (
-    pos            INTEGER PRIMARY KEY AUTOINCREMENT,
+    pos            INTEGER PRIMARY KEY,
     sid            INTEGER NOT NULL,
     seq            INTEGER NOT NULL,
     id             ANY NOT NULL,
@@ -69,21 +109,33 @@ CREATE TABLE events (
     salt           BLOB NOT NULL,
     digest         BLOB NOT NULL,
     link           BLOB NOT NULL,
-    processed_us   INTEGER
+    processed      INTEGER
 ) STRICT;
 
 -- `type` is in the index so that a read by type looks at no row it does not return.
 CREATE UNIQUE INDEX events_by_seq ON events (sid, seq, type);
 -- Ids first: ours grow with time, so this index is written at its end whatever the session.
 CREATE UNIQUE INDEX events_by_id ON events (id, sid);
+CREATE INDEX events_pending ON events (sid, seq) WHERE processed = 0;
 
--- A cache of the fold: one row a session, the newest. Losing one costs time, never data.
+-- States of the fold, a ladder of them for each session. Losing one costs time, never data. `pin` is
+-- the number of the checkpoint that a snapshot belongs to.
 CREATE TABLE snapshots (
-    sid      INTEGER PRIMARY KEY,
-    seq      INTEGER NOT NULL,
-    flags    INTEGER NOT NULL,
-    body     BLOB NOT NULL,
-    crc      INTEGER NOT NULL
+    sid   INTEGER NOT NULL,
+    seq   INTEGER NOT NULL,
+    flags INTEGER NOT NULL,
+    body  BLOB NOT NULL,
+    crc   INTEGER NOT NULL,
+    pin   INTEGER,
+    PRIMARY KEY (sid, seq)
+) STRICT;
+
+-- The states that logs begin on, where that is not nothing.
+CREATE TABLE bases (
+    sid   INTEGER PRIMARY KEY,
+    flags INTEGER NOT NULL,
+    body  BLOB NOT NULL,
+    crc   INTEGER NOT NULL
 ) STRICT;
 
 -- app: and user: names, append-only. `user` is '' for app: names. A row holds the whole value
@@ -106,16 +158,17 @@ CREATE TABLE scopes (
 
 CREATE UNIQUE INDEX scopes_by_name ON scopes (app, user, name, version);
 
--- What is left of erased sessions: a keyed hash of the key, the last seq and link.
+-- What is left of erased sessions, and of erased users: a keyed hash of the key, the last seq and link.
 CREATE TABLE erased (
-    key_hash  BLOB PRIMARY KEY,
-    version   INTEGER NOT NULL,
-    link      BLOB NOT NULL,
-    erased_us INTEGER NOT NULL,
-    crc       INTEGER NOT NULL
+    key_hash   BLOB PRIMARY KEY,
+    version    INTEGER NOT NULL,
+    link       BLOB NOT NULL,
+    erased_us  INTEGER NOT NULL,
+    forks_kept INTEGER NOT NULL,
+    crc        INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
--- Logs of deleted sessions whose rows are still being removed, a little at a time.
+-- Logs of ended sessions whose rows are still being removed, a little at a time.
 CREATE TABLE purges (
     sid INTEGER PRIMARY KEY
 ) STRICT;

@@ -1,18 +1,28 @@
--- Leases: sessions that are due, and whose they are.
+-- Leases: sessions that are due, and whose they are. Without an app, reserved apps are left out.
 
 -- name: due_priority
-SELECT priority FROM sessions WHERE runnable_us IS NOT NULL AND priority < ? ORDER BY priority DESC LIMIT 1
+SELECT priority FROM sessions
+WHERE coalesce(lease_us, due_us) IS NOT NULL AND priority < ? AND (app < '$' OR app >= '%')
+ORDER BY priority DESC LIMIT 1
 
 -- name: due
-SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE priority = ? AND runnable_us <= ? ORDER BY runnable_us, sid LIMIT ?
+SELECT sid, app, user, id, fence, facts FROM sessions
+WHERE priority = ? AND coalesce(lease_us, due_us) IS NOT NULL AND coalesce(lease_us, due_us) <= ?
+  AND (app < '$' OR app >= '%')
+ORDER BY coalesce(lease_us, due_us), sid LIMIT ?
 
 -- name: due_priority_in_app
-SELECT priority FROM sessions WHERE app = ? AND runnable_us IS NOT NULL AND priority < ?
+SELECT priority FROM sessions
+WHERE app = ? AND coalesce(lease_us, due_us) IS NOT NULL AND priority < ?
 ORDER BY priority DESC LIMIT 1
 
 -- name: due_in_app
-SELECT sid, app, user, id, fence, timers, pending, pending_us FROM sessions WHERE app = ? AND priority = ? AND runnable_us <= ?
-ORDER BY runnable_us, sid LIMIT ?
+SELECT sid, app, user, id, fence, facts FROM sessions
+WHERE app = ? AND priority = ? AND coalesce(lease_us, due_us) IS NOT NULL AND coalesce(lease_us, due_us) <= ?
+ORDER BY coalesce(lease_us, due_us), sid LIMIT ?
+
+-- name: leased_ahead
+SELECT {head} FROM sessions s WHERE leased_us > ?
 
 -- name: set_lease
-UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, runnable_us = ? WHERE sid = ?
+UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, leased_us = ? WHERE sid = ?

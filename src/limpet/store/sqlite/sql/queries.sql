@@ -1,49 +1,66 @@
 -- Reading and writing sessions. What stands in braces is put in by __init__.py.
 
 -- name: head
-SELECT {head} FROM sessions WHERE app = ? AND user = ? AND id = ?
+SELECT {head} FROM sessions s WHERE app = ? AND user = ? AND id = ?
+
+-- name: head_at
+SELECT {head} FROM sessions s WHERE sid = ?
+
+-- name: tombstone_at
+SELECT {tombstone} FROM tombstones WHERE sid = ?
+
+-- name: is_buried
+SELECT 1 FROM tombstones WHERE app = ? AND user = ? AND id = ? LIMIT 1
+
+-- name: parent
+SELECT parent FROM sessions WHERE sid = ?
+
+-- name: sid_of
+SELECT sid FROM sessions WHERE app = ? AND user = ? AND id = ?
 
 -- name: erased
-SELECT key_hash, version, link, erased_us FROM erased WHERE key_hash = ?
+SELECT key_hash, version, link, erased_us, forks_kept FROM erased WHERE key_hash = ?
 
 -- name: secret
 SELECT value FROM meta WHERE name = 'secret'
 
 -- name: event_by_id
-SELECT {event} FROM events WHERE id = ? AND sid = ?
+SELECT {event} FROM events e WHERE e.id = ? AND e.sid = ?
 
 -- name: event_at
-SELECT {event} FROM events WHERE sid = ? AND seq = ?
+SELECT {event} FROM events e WHERE e.sid = ? AND e.seq = ?
+
+-- name: link_at
+SELECT link FROM events WHERE sid = ? AND seq = ?
+
+-- name: time_at
+SELECT at_us FROM events WHERE sid = ? AND seq = ?
 
 -- name: events_after
-SELECT {event} FROM events WHERE sid = ? AND seq > ? AND ({types}) ORDER BY seq LIMIT ?
+SELECT {event} FROM events e WHERE e.sid = ? AND e.seq > ? AND e.seq <= ? AND ({types}) ORDER BY e.seq LIMIT ?
 
 -- name: events_last
-SELECT {event} FROM events WHERE sid = ? AND seq < ? AND ({types}) ORDER BY seq DESC LIMIT ?
-
--- name: pending_since
--- Where the oldest of so many pending inputs stands: goes back along the index, and no further.
-SELECT min(seq) FROM (SELECT seq FROM events WHERE sid = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
-                      ORDER BY seq DESC LIMIT ?)
+SELECT {event} FROM events e WHERE e.sid = ? AND e.seq < ? AND e.seq > ? AND ({types}) ORDER BY e.seq DESC LIMIT ?
 
 -- name: pending_inputs
-SELECT {event} FROM events WHERE sid = ? AND seq >= ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
-ORDER BY seq LIMIT ?
+SELECT {event} FROM events e WHERE e.sid = ? AND e.seq > ? AND e.seq <= ? AND e.processed = 0 ORDER BY e.seq LIMIT ?
 
 -- name: delta_bytes
-SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ?
+SELECT coalesce(sum(length(body)), 0) FROM events WHERE sid = ? AND seq > ? AND seq <= ?
 
 -- name: feed
-SELECT e.pos, s.app, s.user, s.id, s.uid, {feed}
+SELECT s.app, s.user, s.id, s.uid, {event}
 FROM events e JOIN sessions s ON s.sid = e.sid
-WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
+WHERE e.pos > ? AND e.pos <= ?
+  AND (?3 IS NOT NULL OR s.app < '$' OR s.app >= '%')
   AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
 ORDER BY e.pos LIMIT ?6
 
 -- name: feed_positions
 SELECT e.pos, s.app, s.user, s.id, s.uid, e.seq
 FROM events e JOIN sessions s ON s.sid = e.sid
-WHERE e.pos > ? AND e.pos <= ? AND s.deleted_us IS NULL
+WHERE e.pos > ? AND e.pos <= ?
+  AND (?3 IS NOT NULL OR s.app < '$' OR s.app >= '%')
   AND (?3 IS NULL OR s.app = ?3) AND (?4 IS NULL OR (s.user = ?4 AND s.id = ?5))
 ORDER BY e.pos LIMIT ?6
 
@@ -52,26 +69,32 @@ SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 
 -- name: feed_issued
 -- The highest position that was ever handed out, also to events that are gone.
-SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'
+SELECT max(coalesce((SELECT max(pos) FROM events), 0), coalesce((SELECT value FROM meta WHERE name = 'feed'), 0))
 
 -- name: is_pending
-SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed_us IS NULL AND type >= 'user.' AND type < 'user/'
+SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed = 0
 
 -- name: snapshot
-SELECT seq, flags, body, crc FROM snapshots WHERE sid = ?
+SELECT seq, flags, body, crc FROM snapshots WHERE sid = ? AND seq <= ? ORDER BY seq DESC LIMIT 1
+
+-- name: base
+SELECT flags, body, crc FROM bases WHERE sid = ?
 
 -- name: state_sizes
 -- What it takes to read each session's state. The lists of these four are JSON.
 SELECT w.value, coalesce(length(n.body), 0) + coalesce(
     (SELECT sum(length(e.body) + {overhead}) FROM events e WHERE e.sid = w.value AND e.seq > coalesce(n.seq, 0)), 0)
-FROM json_each(?) w LEFT JOIN snapshots n ON n.sid = w.value
+FROM json_each(?) w LEFT JOIN snapshots n
+    ON n.sid = w.value AND n.seq = (SELECT max(m.seq) FROM snapshots m WHERE m.sid = w.value)
 
 -- name: snapshots_of
-SELECT n.sid, n.seq, n.flags, n.body, n.crc FROM json_each(?) w CROSS JOIN snapshots n ON n.sid = w.value
+SELECT n.sid, n.seq, n.flags, n.body, n.crc, (SELECT link FROM events WHERE sid = n.sid AND seq = n.seq)
+FROM json_each(?) w CROSS JOIN snapshots n
+    ON n.sid = w.value AND n.seq = (SELECT max(m.seq) FROM snapshots m WHERE m.sid = w.value)
 
 -- name: events_of
 -- Of each session those beyond a seq, in order: sessions are taken one by one, and each along the index.
-SELECT e.sid, {feed} FROM json_each(?) w
+SELECT e.sid, {event} FROM json_each(?) w
 CROSS JOIN events e ON e.sid = json_extract(w.value, '$[0]') AND e.seq > json_extract(w.value, '$[1]')
 ORDER BY w.key, e.seq
 
@@ -160,29 +183,35 @@ SELECT version, base, form, flags, body, crc, uid, seq FROM scopes
 WHERE app = ? AND user = ? AND name = ? AND version >= ? ORDER BY version
 
 -- name: add_session
-INSERT INTO sessions (app, user, id, uid, version, link, created_us, updated_us, pending,
-                      labels, timers, pending_us, runnable_us, deadline_us, priority, schema_version)
+INSERT INTO sessions (app, user, id, uid, version, link, created_us, updated_us, active_us, slot, facts, due_us,
+                      deadline_us, priority, floor, parent)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: add_event
-INSERT INTO events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
-                    flags, body, crc, salt, digest, link)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO events (pos, sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
+                    flags, body, crc, salt, digest, link, processed)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: add_scope
 INSERT INTO scopes (app, user, name, version, base, form, flags, body, crc, uid, seq)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: set_processed
-UPDATE events SET processed_us = ? WHERE sid = ? AND seq = ?
+UPDATE events SET processed = ? WHERE sid = ? AND seq = ?
 
 -- name: set_hot
-UPDATE sessions SET version = ?, link = ?, updated_us = ?, pending = ? WHERE sid = ?
+-- What every event changes. Each of these names no column more than has changed: an index of a column
+-- that is named is written, whether its value changed or not.
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ? WHERE sid = ?
 
--- name: set_cold
-UPDATE sessions SET labels = ?, timers = ?, pending_us = ?, runnable_us = ?, deadline_us = ?, priority = ?,
-    schema_version = ?
-WHERE sid = ?
+-- name: set_facts
+UPDATE sessions SET facts = ? WHERE sid = ?
+
+-- name: set_slot
+UPDATE sessions SET slot = ? WHERE sid = ?
+
+-- name: set_due
+UPDATE sessions SET due_us = ?, deadline_us = ?, priority = ? WHERE sid = ?
 
 -- name: add_label
 INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?, ?, ?)
@@ -191,4 +220,11 @@ INSERT INTO labels (app, name, value, created_us, sid, user) VALUES (?, ?, ?, ?,
 DELETE FROM labels WHERE app = ? AND name = ? AND value = ? AND created_us = ? AND sid = ? AND user = ?
 
 -- name: put_snapshot
-INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc) VALUES (?, ?, ?, ?, ?)
+INSERT OR REPLACE INTO snapshots (sid, seq, flags, body, crc, pin) VALUES (?, ?, ?, ?, ?, ?)
+
+-- name: keep_snapshot
+-- One that is not pinned does not take the place of one that is.
+INSERT OR IGNORE INTO snapshots (sid, seq, flags, body, crc) VALUES (?, ?, ?, ?, ?)
+
+-- name: add_base
+INSERT INTO bases (sid, flags, body, crc) VALUES (?, ?, ?, ?)

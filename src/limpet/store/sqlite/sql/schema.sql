@@ -8,9 +8,3 @@ SELECT value FROM meta WHERE name = ?
 
 -- name: put_meta
 INSERT OR REPLACE INTO meta VALUES (?, ?)
-
--- name: feed_forget
-DELETE FROM sqlite_sequence WHERE name = 'events'
-
--- name: feed_begin
-INSERT INTO sqlite_sequence VALUES ('events', ?)

@@ -4,19 +4,19 @@
 SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite^_%' ESCAPE '^'
 
 -- name: count_sessions
-SELECT count(*) FROM sessions WHERE deleted_us IS NULL
+SELECT count(*) FROM sessions
 
 -- name: next_session
-SELECT {head} FROM sessions WHERE sid > ? AND deleted_us IS NULL ORDER BY sid LIMIT 1
+SELECT {head} FROM sessions s WHERE sid > ? ORDER BY sid LIMIT 1
 
 -- name: stored_events
-SELECT {event}, salt, digest, pos FROM events WHERE sid = ? AND seq > ? ORDER BY seq LIMIT 200
+SELECT {event}, e.salt, e.digest FROM events e WHERE e.sid = ? AND e.seq > ? ORDER BY e.seq LIMIT ?
 
--- name: snapshot_seq
-SELECT seq FROM snapshots WHERE sid = ?
+-- name: snapshot_seqs
+SELECT seq FROM snapshots WHERE sid = ? ORDER BY seq
 
--- name: due_times
-SELECT runnable_us, deadline_us FROM sessions WHERE sid = ?
+-- name: derived
+SELECT slot, due_us, deadline_us, priority FROM sessions WHERE sid = ?
 
 -- name: labels_of
 SELECT app, name, value, created_us, sid, user FROM labels WHERE app = ? AND created_us = ? AND sid = ?
@@ -27,13 +27,21 @@ ORDER BY app, user, name, version
 
 -- name: count_scope_rows
 -- Of living sessions: as many as their events have operations on shared names.
-SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid WHERE s.deleted_us IS NULL
+SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid
 
 -- name: tombstones
-SELECT {head}, tomb_crc FROM sessions WHERE deleted_us IS NOT NULL
+SELECT {tombstone}, crc FROM tombstones
+
+-- name: parent_lost
+SELECT parent FROM sessions WHERE sid = ? AND parent IS NOT NULL
+  AND parent NOT IN (SELECT sid FROM sessions) AND parent NOT IN (SELECT sid FROM tombstones)
+
+-- name: lost_parents
+SELECT app || '/' || user || '/' || id FROM tombstones t
+WHERE parent IS NOT NULL AND parent NOT IN (SELECT sid FROM sessions) AND parent NOT IN (SELECT sid FROM tombstones)
 
 -- name: all_erased
-SELECT key_hash, version, link, erased_us, crc FROM erased
+SELECT key_hash, version, link, erased_us, forks_kept, crc FROM erased
 
 -- name: all_meta
 SELECT name, value FROM meta
@@ -42,10 +50,18 @@ SELECT name, value FROM meta
 SELECT coalesce(max(pos), 0) FROM events
 
 -- name: orphans
-SELECT 'event', count(*) FROM events
-WHERE sid NOT IN (SELECT sid FROM sessions) AND sid NOT IN (SELECT sid FROM purges)
+SELECT 'event', count(*) FROM events e
+WHERE e.sid NOT IN (SELECT sid FROM sessions) AND e.sid NOT IN (SELECT sid FROM purges)
+  AND NOT EXISTS (SELECT 1 FROM sessions f WHERE f.parent = e.sid AND f.floor >= e.seq)
+  AND NOT EXISTS (SELECT 1 FROM tombstones f WHERE f.parent = e.sid AND f.floor >= e.seq)
 UNION ALL
 SELECT 'label', count(*) FROM labels WHERE sid NOT IN (SELECT sid FROM sessions)
 UNION ALL
-SELECT 'snapshot', count(*) FROM snapshots
-WHERE sid NOT IN (SELECT sid FROM sessions) AND sid NOT IN (SELECT sid FROM purges)
+SELECT 'snapshot', count(*) FROM snapshots n
+WHERE n.sid NOT IN (SELECT sid FROM sessions) AND n.sid NOT IN (SELECT sid FROM purges)
+  AND NOT EXISTS (SELECT 1 FROM sessions f WHERE f.parent = n.sid)
+  AND NOT EXISTS (SELECT 1 FROM tombstones f WHERE f.parent = n.sid)
+UNION ALL
+SELECT 'base', count(*) FROM bases b
+WHERE b.sid NOT IN (SELECT sid FROM sessions) AND b.sid NOT IN (SELECT sid FROM purges)
+  AND b.sid NOT IN (SELECT sid FROM tombstones)

@@ -1,0 +1,48 @@
+"""Forks: the first own event of a log that begins on another session's state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from limpet.model.events import Fact
+from limpet.model.facts import labels as of_labels
+from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.keys import Key
+from limpet.model.values import EMPTY, FrozenDict
+
+FORKED: Final = "session.forked"
+
+
+def forked(
+    key: Key,
+    parent: Key,
+    *,
+    uid: str,
+    floor: int,
+    checksum: bytes,
+    labels: Mapping[str, str] = EMPTY,
+    schema_version: str | None = None,
+    actor: str | None = None,
+) -> Fact:
+    """The session began as a fork of `parent` (whose uid this is) after its event `floor`.
+
+    `checksum` is that of the state it begins on. Inputs that the parent had pending are not pending
+    here, and its timers are not set: this event stands for their end.
+    """
+    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    data["parent"] = {"app": parent.app, "user": parent.user, "id": parent.id, "uid": uid}
+    data |= {"at": floor, "base": checksum.hex()}
+    if schema_version is not None:
+        data["schema_version"] = schema_version
+    if labels != EMPTY:
+        data |= of_labels.labels_data(labels)
+    return Fact(type=FORKED, data=data, actor=actor)
+
+
+def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    changes = of_labels.fold(EMPTY, data, at)
+    changes["parent"] = FrozenDict({**data["parent"], "at": data["at"]})
+    if "schema_version" in data:
+        changes["schema_version"] = data["schema_version"]
+    return changes

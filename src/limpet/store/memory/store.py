@@ -1,0 +1,299 @@
+"""The memory store: dicts and the fold. Lost on exit, by definition.
+
+This is the executable specification: what it does is what every store must do, and the others are
+driven beside it and compared. It favours the obvious over the fast.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from itertools import islice
+
+from limpet.errors import (
+    InvalidInput,
+    PositionUnknown,
+    SessionCorrupt,
+    SessionHasForks,
+)
+from limpet.model.canonical import canonical
+from limpet.model.chain import SALT_BYTES
+from limpet.model.commit import Base, Commit
+from limpet.model.events import Event
+from limpet.model.fold import Fold
+from limpet.model.head import buried
+from limpet.model.keys import Key, is_reserved, owner_of
+from limpet.model.values import FrozenDict
+from limpet.store import cursor as cursors
+from limpet.store.live import MemoryChannel
+from limpet.store.memory import listing
+from limpet.store.memory.leases import Leasing
+from limpet.store.memory.tables import key_hash
+from limpet.store.pages import Room, bare, newest, page
+from limpet.store.plan import Plan
+from limpet.store.protocol import (
+    Check,
+    Committed,
+    Ending,
+    Erasure,
+    Erasures,
+    FeedEntry,
+    Finding,
+    Forks,
+    Loaded,
+    Page,
+    Progress,
+    Query,
+    Record,
+    Report,
+    Touched,
+    scope_fields,
+)
+from limpet.store.scopes import Scopes
+from limpet.store.select import newest_since, wanted
+from limpet.store.verify import verify_session
+
+
+class MemoryStore(Leasing):
+    """Everything happens between two awaits, so every call is atomic."""
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        self._check_open()
+        plan = Plan(self, self._clock(), lambda: os.urandom(SALT_BYTES))
+        answers = plan.add(commits)
+        for key, fold in plan.folds.items():
+            if key not in self._kept:
+                self._begin(key, fold, plan.bases.get(key))
+            self._kept[key].fold = fold
+        for key, rec in plan.records:
+            self._kept[key].add(rec)
+            self._feed.append((self._kept[key].fold.head.uid, key, rec.event.seq))
+        for _, write in plan.writes:
+            self._scopes.setdefault(write.key, []).append(write.at)
+        for key, number, fold in plan.pins:
+            self._kept[key].pins[number] = fold
+        return answers
+
+    async def load(
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
+    ) -> Loaded:
+        kept = self._living(key)
+        version = kept.fold.head.version
+        sized = [kept.sized(seq) for seq in range(max(0, version - tail) + 1, version + 1)]
+        events = newest_since(bare(newest(sized, tail)), since_us)
+        fold, names = kept.fold, self.scopes(key.app, key.user) if scopes else Scopes()
+        return Loaded(fold.head, fold.fields, fold.versions, names, events)
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        self._check_open()
+        return tuple([await self.load(k, tail=tail) if k in self._kept else None for k in keys])
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        kept = self._living(key)
+        if not kept.has(seq):
+            raise InvalidInput(f"session {key} has no event {seq}")
+        if kept.event(seq).removed:
+            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
+        return kept.fold_at(seq)
+
+    async def read(
+        self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
+    ) -> tuple[Event, ...]:
+        kept = self._living(key)
+        version = kept.fold.head.version
+        seqs = range(min(after - 1 if after else version, version), 0, -1)
+        if not reverse:
+            seqs = range(after + 1, version + 1)
+        matching = (seq for seq in seqs if wanted(kept.type(seq), types))
+        return page(kept.sized(seq) for seq in islice(matching, limit))
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        kept = self._living(key)
+        return tuple([kept.event(kept.ids[id]) for id in ids if id in kept.ids])
+
+    async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
+        kept = self._living(key)
+        seqs = range(kept.floor + 1, kept.fold.head.version + 1)
+        waiting = (seq for seq in seqs if kept.is_pending(seq))
+        return page(kept.sized(seq) for seq in islice(waiting, limit))
+
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+        kept = self._living(key)
+        room = Room()
+        found: list[Record] = []
+        for seq in range(max(after, kept.floor) + 1, kept.fold.head.version + 1):
+            rec = kept.own(seq)
+            found.append(Record(kept.event(seq), rec.raw, rec.salt, rec.digest))
+            room.used += len(rec.raw)
+            if len(found) == limit or room.full:
+                break
+        return tuple(found)
+
+    async def base(self, key: Key) -> Base | None:
+        return self._living(key).base
+
+    async def heads(
+        self, query: Query, *, cursor: str | None, limit: int, states: bool = False
+    ) -> Page:
+        self._check_open()
+        cursors.check(query)
+        logs = list(self._kept.values())
+        if query.deleted:
+            logs = [log for logs in self._deleted.values() for log in logs]
+        rows = [(log.row, log.fold.head) for log in logs]
+        heads, more = listing.page(rows, query, cursor, limit)
+        shown = {head.key: self._values(head.key) for head in heads} if states else {}
+        return Page(heads, more, shown)
+
+    def _values(self, key: Key) -> FrozenDict:
+        """What the session's own fields and the shared names are, in one."""
+        fields = self._kept[key].fold.fields
+        return FrozenDict({**fields, **scope_fields(self.scopes(key.app, key.user))})
+
+    async def changes(
+        self, after: str | None, *, app: str | None, key: Key | None, limit: int
+    ) -> tuple[tuple[FeedEntry, ...], str]:
+        self._check_open()
+        start = 0 if after is None else cursors.read_position(after, 1)[0]
+        if after is not None and start > len(self._feed):
+            raise PositionUnknown(after)
+        found: list[FeedEntry] = []
+        room = Room()
+        place = start
+        for place, (uid, of, seq) in enumerate(self._feed[start:], start + 1):
+            wanted_ = not is_reserved(of.app) if app is None else of.app == app
+            wanted_ = of == key if key is not None else wanted_
+            kept = self._kept.get(of)
+            if wanted_ and kept is not None and kept.fold.head.uid == uid:
+                event, size = kept.sized(seq)
+                found.append(FeedEntry(cursors.write_position(place), of, event))
+                room.used += size
+                if len(found) == limit or room.full:
+                    break
+        return tuple(found), cursors.write_position(place)
+
+    async def touched(self, after: str) -> Touched:
+        self._check_open()
+        start = cursors.read_position(after, 1)[0]
+        if start > len(self._feed):
+            raise PositionUnknown(after)
+        found: dict[Key, int] = {}
+        for uid, of, seq in self._feed[start:]:
+            kept = self._kept.get(of)
+            if kept is not None and kept.fold.head.uid == uid:
+                found[of] = max(seq, found.get(of, 0))
+        end = cursors.write_position(len(self._feed))
+        return Touched(found, end, more=False, whole=True, ended=str(self._ended))
+
+    async def position(self) -> str:
+        self._check_open()
+        return cursors.write_position(len(self._feed))
+
+    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+        self._check_open()
+        kept = self._kept.pop(key, None)
+        self._forget_partials(key)
+        if kept is None:
+            return False
+        self._ended += 1
+        kept.fold = Fold(buried(kept.fold.head, self._clock(), ending))
+        self._deleted.setdefault(key, []).append(kept)
+        return True
+
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        logs = self._deleted.get(key, []) if key not in self._kept else [self._living(key)]
+        return tuple([fork.fold.head.key for fork in self._forks(logs)])
+
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
+        self._check_open()
+        forked = [fork.fold.head.key for fork in self._forks(self._ends(key))]
+        children = [fork for fork in forked if fork != key]
+        if children and forks == "refuse":
+            raise SessionHasForks(key, tuple(children))
+        if forks == "erase":
+            for each in self._descent(key):
+                self._forget(each, 0)
+        else:
+            self._forget(key, len(children))
+        return self._erased.get(key_hash(key))
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        self._check_open()
+        owner = owner_of(app, user)
+        everything = [*self._deleted, *self._kept]
+        mine = [
+            key
+            for key in dict.fromkeys(everything)
+            if (key.app, key.user) == (app, user) or (is_reserved(key.app) and key.user == owner)
+        ]
+        logs = [log for k in mine for log in self._ends(k)]
+        left = [f.fold.head.key for f in self._forks(logs) if f.fold.head.key not in mine]
+        certificates = [await self.erase(key, forks="keep") for key in mine]
+        names = [of for of in self._scopes if of[:2] == (app, user)]
+        for of in names:
+            del self._scopes[of]
+        done = tuple([each for each in certificates if each is not None])
+        mark = _user_hash(app, user)
+        link = sha256(b"".join(sorted(each.link for each in done))).digest()
+        if done or names or mark not in self._erased:
+            self._erased[mark] = Erasure(mark, len(done), link, self._clock(), len(left))
+        return Erasures(self._erased[mark], done, len(names), tuple(left))
+
+    async def examine(self) -> tuple[Check, ...]:
+        self._check_open()
+        advice = "For what has to outlive the process open sqlite:///file.db instead."
+        return (Check("durability", "kept in memory, gone with this process", "warning", advice),)
+
+    async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        self._check_open()
+        keys = list(self._kept) if key is None else [key]
+        findings: list[Finding] = []
+        events = 0
+        for done, each in enumerate(keys, 1):
+            kept = self._living(each)
+            events += len(kept.records)
+            stored = (
+                (kept.event(rec.event.seq), rec.raw, rec.salt, rec.digest) for rec in kept.records
+            )
+            findings += verify_session(kept.fold, stored, base=kept.base)
+            if progress is not None:
+                progress(done, len(keys))
+        return Report(len(keys), events, tuple(findings))
+
+    def channel(self) -> MemoryChannel:
+        return MemoryChannel(self._channels)
+
+    def pulse(self) -> int:
+        return len(self._feed) + self._ended  # several Limpets may share it
+
+    async def close(self) -> None:
+        self._open = False
+
+    def _forget_partials(self, key: Key) -> None:
+        for end in self._channels:
+            end.forget(key)
+
+    def _forget(self, key: Key, forks_kept: int) -> None:
+        logs = self._ends(key)
+        if not logs:
+            return
+        self._kept.pop(key, None)
+        self._deleted.pop(key, None)
+        self._forget_partials(key)
+        self._ended += 1
+        for log in logs:
+            for fork in log.forks:
+                fork.parent = None
+        head, mark = logs[-1].fold.head, key_hash(key)
+        self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
+
+
+def _user_hash(app: str, user: str) -> bytes:
+    return sha256(canonical(["user", app, user])).digest()
