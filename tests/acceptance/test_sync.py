@@ -227,7 +227,7 @@ def test_an_iterator_may_be_dropped_on_the_loop(lp: Any) -> None:
     assert next(held[0]).seq == 1
     lp._loop.call(held.clear)
     assert s.append("a.b", actor="x").seq == 2
-    assert lp._loop.call(lambda: lp._of._journal.hub._followers) == {}
+    assert lp._loop.call(lambda: lp._of._journal.hub._topics) == {}
 
 
 def test_closing_ends_what_other_threads_wait_for(url: str) -> None:
