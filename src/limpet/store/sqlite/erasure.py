@@ -65,9 +65,7 @@ def erase(
     Raises Unforgotten unless the keys of what goes are among those that are gone.
     """
     with writes.transaction():
-        keys = _descent(writes, key) if forks == "erase" else [key]
-        _require_forgotten(writes, keys, gone)
-        found = _erase(writes, key, now_us, forks)
+        found = _erase(writes, key, now_us, forks, gone)
     writes.purging = True
     return found
 
@@ -87,7 +85,7 @@ def erase_user(
         _require_forgotten(writes, keys, gone, scope_owner(app, user))
         ends = [end for key in keys for end in _ends(writes, key)]
         left = [fork for fork in _forks(writes, ends) if fork not in set(keys)]
-        done = [_erase(writes, key, now_us, "keep") for key in keys]
+        done = [_erase(writes, key, now_us, "keep", gone) for key in keys]
         certificates = tuple([each for each in done if each is not None])
         names = int(writes.conn.execute(SQL["count_user_names"], (app, user)).get)
         writes.conn.execute(SQL["drop_user_names"], (app, user))
@@ -110,7 +108,9 @@ def _require_forgotten(
     writes.codec.sealer.require_forgotten([*uids, *more], gone)
 
 
-def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Erasure | None:
+def _erase(
+    writes: WriteConnection, key: Key, now_us: int, forks: Forks, gone: frozenset[Owner]
+) -> Erasure | None:
     ends = _ends(writes, key)
     mark = writes.reader.key_hash(key)
     if not ends:
@@ -118,11 +118,11 @@ def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Eras
     children = [fork for fork in _forks(writes, ends) if fork != key]
     if children and forks == "refuse":
         raise SessionHasForks(key, tuple(children))
-    if forks == "erase":
-        for each in _descent(writes, key)[1:]:
-            _forget(writes, each, now_us, 0)
-        children = []
-    return _forget(writes, key, now_us, len(children))
+    below = _descent(writes, key)[1:] if forks == "erase" else []
+    _require_forgotten(writes, [key, *below], gone)
+    for each in below:
+        _forget(writes, each, now_us, 0)
+    return _forget(writes, key, now_us, len(children) if forks == "keep" else 0)
 
 
 def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> Erasure:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol, get_args, get_type_hints
+from typing import Any, Final, Protocol, get_args, get_type_hints
 
+import msgspec
 import pytest
 
 from limpet.errors import SealUnavailable, SessionErased
 from limpet.model.keys import Key
-from limpet.store.protocol import Feed, Owner, Place, Query, Seal, Store
+from limpet.store.protocol import Committed, Feed, Owner, Place, Query, Seal, Store
 from limpet.testing.commits import ALL, add, create, draft, key, load, log, picture
 from limpet.testing.seals import WatchedSeal
 
@@ -62,7 +63,7 @@ class SealedLaws:
         store = await open_sealed(first)
         await filled(store)
         other = await open_sealed(second)
-        assert await _READS[read](other) == await _READS[read](store)
+        assert _plain(await _READS[read](other)) == _plain(await _READS[read](store))
         assert first.early == second.early == []
         assert second.asked
 
@@ -324,3 +325,10 @@ class SealLaws:
             seal.open(sealed, _PLACE)
         assert seal.open(theirs, other) == b"text"
         assert seal.open(seal.seal(b"new", _PLACE), _PLACE) == b"new"
+
+
+def _plain(answer: Any) -> Any:
+    """An answer without the token of its commit, which is each commit's own."""
+    if isinstance(answer, Committed):
+        return msgspec.structs.replace(answer, token="")
+    return answer
