@@ -22,4 +22,4 @@ LEFT JOIN LATERAL (
     SELECT r.xid, r.pos, count(*) OVER () AS below FROM r WHERE r.xid < h.xid ORDER BY r.xid DESC, r.pos DESC LIMIT 1
 ) b ON true
 LEFT JOIN (SELECT r.sid, max(r.seq) AS seq FROM r GROUP BY r.sid) f ON true
-LEFT JOIN limpet.sessions s ON s.sid = f.sid AND s.deleted_us IS NULL
+LEFT JOIN limpet.sessions s ON s.sid = f.sid
