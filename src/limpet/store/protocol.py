@@ -304,7 +304,11 @@ class Store(Protocol):
         ...
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
-        """The living sessions whose logs begin on a state of this one, the oldest first."""
+        """The living sessions whose logs begin on a state of this one, the oldest first.
+
+        Where such a session was deleted, those that begin on a state of it stand in its place:
+        they still read this one's events.
+        """
         ...
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:

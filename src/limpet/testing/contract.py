@@ -20,6 +20,8 @@ import pytest
 
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
+from limpet.testing.laws.adopt import AdoptLaws
+from limpet.testing.laws.bases import ForkLaws
 from limpet.testing.laws.commits import CommitLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
@@ -68,6 +70,8 @@ class StoreContract(
     FactLaws,
     EndLaws,
     RaceLaws,
+    ForkLaws,
+    AdoptLaws,
 ):
     """The tests for every store. Subclass it with a name that pytest collects."""
 

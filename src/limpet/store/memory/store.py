@@ -14,6 +14,7 @@ from itertools import islice
 from limpet.errors import (
     InvalidInput,
     PositionUnknown,
+    SessionCorrupt,
     SessionHasForks,
 )
 from limpet.model.canonical import canonical
@@ -28,7 +29,6 @@ from limpet.store import cursor as cursors
 from limpet.store.live import MemoryChannel
 from limpet.store.memory import listing
 from limpet.store.memory.leases import Leasing
-from limpet.store.memory.log import Log
 from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
@@ -99,6 +99,8 @@ class MemoryStore(Leasing):
         kept = self._living(key)
         if not kept.has(seq):
             raise InvalidInput(f"session {key} has no event {seq}")
+        if kept.event(seq).removed:
+            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)
 
     async def read(
@@ -211,15 +213,15 @@ class MemoryStore(Leasing):
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         self._check_open()
-        logs = [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
-        children = self._forks(logs)
+        forked = [fork.fold.head.key for fork in self._forks(self._ends(key))]
+        children = [fork for fork in forked if fork != key]
         if children and forks == "refuse":
-            raise SessionHasForks(key, tuple([fork.fold.head.key for fork in children]))
+            raise SessionHasForks(key, tuple(children))
         if forks == "erase":
-            for fork in children:
-                await self.erase(fork.fold.head.key, forks="erase")
-        if logs:
-            self._forget(key, logs, 0 if forks == "erase" else len(children))
+            for each in self._descent(key):
+                self._forget(each, 0)
+        else:
+            self._forget(key, len(children))
         return self._erased.get(key_hash(key))
 
     async def erase_user(self, app: str, user: str) -> Erasures:
@@ -231,7 +233,7 @@ class MemoryStore(Leasing):
             for key in dict.fromkeys(everything)
             if (key.app, key.user) == (app, user) or (is_reserved(key.app) and key.user == owner)
         ]
-        logs = [log for k in mine for log in [*self._deleted.get(k, []), self._kept.get(k)] if log]
+        logs = [log for k in mine for log in self._ends(k)]
         left = [f.fold.head.key for f in self._forks(logs) if f.fold.head.key not in mine]
         certificates = [await self.erase(key, forks="keep") for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
@@ -266,7 +268,7 @@ class MemoryStore(Leasing):
         return Report(len(keys), events, tuple(findings))
 
     def channel(self) -> MemoryChannel:
-        return MemoryChannel(self._ends)
+        return MemoryChannel(self._channels)
 
     def pulse(self) -> int:
         return len(self._feed) + self._ended  # several Limpets may share it
@@ -275,10 +277,13 @@ class MemoryStore(Leasing):
         self._open = False
 
     def _forget_partials(self, key: Key) -> None:
-        for end in self._ends:
+        for end in self._channels:
             end.forget(key)
 
-    def _forget(self, key: Key, logs: Sequence[Log], forks_kept: int) -> None:
+    def _forget(self, key: Key, forks_kept: int) -> None:
+        logs = self._ends(key)
+        if not logs:
+            return
         self._kept.pop(key, None)
         self._deleted.pop(key, None)
         self._forget_partials(key)

@@ -35,7 +35,7 @@ class Tables:
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0
         self._feed: list[tuple[str, Key, int]] = []  # uid, key and seq
-        self._ends: WeakSet[MemoryChannel] = WeakSet()  # of the live channel
+        self._channels: WeakSet[MemoryChannel] = WeakSet()  # of the live channel
         self._ended = 0  # how often a session was deleted or erased
         self._open = True
 
@@ -103,8 +103,31 @@ class Tables:
         if parent is not None:
             parent.forks.append(self._kept[key])
 
+    def _ends(self, key: Key) -> list[Log]:
+        """Every session that has this key, the living one last."""
+        return [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
+
     def _forks(self, logs: Sequence[Log]) -> list[Log]:
-        return [f for log in logs for f in log.forks if self._kept.get(f.fold.head.key) is f]
+        """The living ones, the oldest first; where one was deleted, its own in its place."""
+        found: list[Log] = []
+        for log in logs:
+            below: list[Log] = []
+            for fork in log.forks:
+                key = fork.fold.head.key
+                if self._kept.get(key) is fork:
+                    below.append(fork)
+                elif fork in self._deleted.get(key, []):
+                    below += self._forks([fork])
+            found += sorted(below, key=lambda fork: (fork.fold.head.created_us, fork.row))
+        return found
+
+    def _descent(self, key: Key) -> list[Key]:
+        """The key, and those of all forks of what has it, of their forks, and so on."""
+        found = [key]
+        for each in found:  # grows as it is walked
+            forks = [fork.fold.head.key for fork in self._forks(self._ends(each))]
+            found += [of for of in dict.fromkeys(forks) if of not in found]
+        return found
 
     def _head(self, key: Key) -> Head:
         return self._living(key).fold.head

@@ -6,6 +6,7 @@ import sys
 from typing import Any, Final
 
 from limpet.model import limits
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store import cursor as cursors
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
@@ -108,10 +109,10 @@ def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list
         columns.insert(0, "s.slot")
         after_us = query.updated_after_us
         if after_us is not None:
-            where.append(f"s.slot >= {_bind(args, after_us >> rows.SLOT_BITS)}")
+            where.append(f"s.slot >= {_bind(args, after_us >> UPDATE_SLOT_BITS)}")
             where.append(f"{mark} > {_bind(args, after_us)}")
         if at is not None:
-            at.insert(0, at[0] >> rows.SLOT_BITS)
+            at.insert(0, at[0] >> UPDATE_SLOT_BITS)
     else:
         for sign, at_us in ((">", query.created_after_us), ("<", query.created_before_us)):
             if at_us is not None:

@@ -23,7 +23,6 @@ from limpet.store import bodies
 from limpet.store.codec import REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Ending, Place, Record
 
-SLOT_BITS: Final = 20  # a slot is about a second
 _LOW: Final = 0xFFFF_FFFF
 _STRIDE: Final = 1_000_003  # more than the events of any transaction
 

@@ -14,7 +14,7 @@ from limpet.model.due import deadline_us, due_us
 from limpet.model.fold import Fold
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.model.limits import READ_PAGE_BYTES_MAX, UPDATE_SLOT_BITS
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import Damaged
@@ -22,7 +22,6 @@ from limpet.store.ledger import compare
 from limpet.store.postgres import ledger, lineage, rows
 from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.reader import LAST, Reader
-from limpet.store.postgres.rows import SLOT_BITS
 from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
@@ -150,7 +149,12 @@ class Verification:
 
     async def _columns(self, sid: int, head: Head, row: Any, last_xid: int) -> None:
         facts = head.facts
-        derived = (due_us(facts), deadline_us(head), head.priority, head.updated_us >> SLOT_BITS)
+        derived = (
+            due_us(facts),
+            deadline_us(head),
+            head.priority,
+            head.updated_us >> UPDATE_SLOT_BITS,
+        )
         found = (row["due_us"], row["deadline_us"], row["priority"], row["slot"])
         if found != derived or row["standing"] != facts.get("standing"):
             self._find("head", "has other due times than its log says", head)
