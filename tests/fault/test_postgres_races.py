@@ -209,13 +209,13 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
     one, two = await open_stores(2)
     send = Batch.send
 
-    async def late(self: Batch, conn: object) -> Reply:
+    async def slow(self: Batch, conn: object, now_us: int, *, late: bool) -> Reply:
         monkeypatch.setattr(Batch, "send", send)
         await create(two, A)
         assert await two.erase(A) is not None
-        return await send(self, conn)
+        return await send(self, conn, now_us, late=late)
 
-    monkeypatch.setattr(Batch, "send", late)
+    monkeypatch.setattr(Batch, "send", slow)
     with pytest.raises(SessionErased):
         await create(one, A)
     assert await one.erase(A) is not None
@@ -232,9 +232,9 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
     locked: list[list[Job]] = []
     lock_rows = lane._lock_rows
 
-    async def noted(conn: object, jobs: list[Job]) -> None:
+    async def noted(conn: object, jobs: list[Job]) -> str:
         locked.append(jobs)
-        await lock_rows(conn, jobs)
+        return await lock_rows(conn, jobs)
 
     lane._lock_rows = noted  # type: ignore[method-assign]
     await lane.serve([job])
@@ -252,7 +252,7 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
     foreign = await asyncpg.connect(postgres_url)
     bury = foreign.transaction()
     await bury.start()
-    await foreign.fetchval(SQL["bury"], *("shop", "ada", "a"))
+    await foreign.fetchval(SQL["unmake"], *("shop", "ada", "a"))
     put = asyncio.create_task(
         one._pools.reading.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0)
     )

@@ -20,7 +20,7 @@ from limpet.model.fold import Fold, ScopeKey, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict, freeze
-from limpet.store.codec import Damaged
+from limpet.store.codec import Codec, Damaged
 from limpet.store.protocol import Erasure, Place
 from limpet.store.seal import scope_owner
 
@@ -68,6 +68,13 @@ def snapshot_body(fold: Fold) -> bytes:
     times = (head.updated_us, head.active_us)
     body = _Fields(fold.fields, fold.versions, sum_, head.link.hex(), *times, head.facts)
     return msgspec.json.encode(body)
+
+
+def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
+    """The seq of a snapshot, its columns, and the size of its body."""
+    head, raw = fold.head, snapshot_body(fold)
+    place = snapshot_place(head.uid, head.version, head.link)
+    return head.version, codec.pack(raw, place, bound=True), len(raw)
 
 
 def snapshot_from(raw: bytes, start: Head, seq: int, link: bytes | None) -> Fold:

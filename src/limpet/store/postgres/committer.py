@@ -21,6 +21,7 @@ from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.snapshots import Snapshots
 from limpet.store.protocol import Committed
 from limpet.store.seal import Unready, owners_of
 
@@ -40,7 +41,8 @@ class Committer:
         self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
     ) -> None:
         self.cache, self.clock, self._codec = Cache(), ServerClock(), reader.codec
-        self._lanes = [Lane(w, reader, self.cache, self.clock, notify) for w in writers]
+        shared = (self.cache, self.clock, Snapshots(self.cache, reader.codec))
+        self._lanes = [Lane(writer, reader, *shared, notify) for writer in writers]
         self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
         self._sent = 0  # jobs on their way

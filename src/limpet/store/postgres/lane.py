@@ -23,12 +23,11 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.facts.creation import CREATED
 from limpet.model.ids import Entropy
 from limpet.model.keys import Key
-from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import logs
 from limpet.store.cache import Cache, Live
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
-from limpet.store.postgres.batch import Batch, Reply, packed_snapshot
+from limpet.store.postgres.batch import Batch, Reply
 from limpet.store.postgres.clock import ServerClock
 from limpet.store.postgres.failures import BROKEN, translate
 from limpet.store.postgres.jobs import Job, keys_of
@@ -37,6 +36,7 @@ from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.snapshots import Snapshots
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed
@@ -78,13 +78,13 @@ class Lane:
         reader: Reader,
         cache: Cache,
         clock: ServerClock,
+        snapshots: Snapshots,
         notify: Callable[[], None],
     ) -> None:
         self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
-        self._clock = clock
+        self._clock, self._snapshots = clock, snapshots
         self._outage = Outage(writer.place, "writer")
         self._entropy = Entropy(os.urandom)
-        self._due: dict[Key, Live] = {}
 
     async def serve(self, jobs: list[Job]) -> None:
         """Bring every job to an answer."""
@@ -107,17 +107,7 @@ class Lane:
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
-        due, self._due = self._due, {}
-        for live in due.values():
-            if live.damaged:
-                continue
-            try:
-                seq, packed, size = packed_snapshot(live.fold, self._reader.codec)
-                conn = await self._writer.get()
-                await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
-            except Exception:  # a seal may fail with anything, and nobody waits for this
-                return
-            live.snapshot_bytes, live.delta_bytes = size, 0
+        await self._snapshots.write(self._writer.get)
 
     async def close(self) -> None:
         await self._writer.close()
@@ -353,8 +343,7 @@ class Lane:
 
     def _keep(self, key: Key, live: Live) -> None:
         self._cache.keep(key, live)
-        if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
-            self._due[key] = live
+        self._snapshots.note(key, live)
 
     def _forget(self, job: Job) -> None:
         for commit in job.commits:
