@@ -64,7 +64,7 @@ BLOCK: Final = """
     ) -> None: ..."""
 # The stand-in, what it adds by itself, the async classes (module, class) and the name of `S` there.
 CLASSES: Final = (
-    ("SyncCommit", "\n    events: tuple[Event, ...]" + BLOCK, [("commit", "CommitBuilder")], "S"),
+    ("SyncCommit", "\n    events: tuple[Event, ...]\n    token: str" + BLOCK, [("commit", "CommitBuilder")], "S"),
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
@@ -86,6 +86,7 @@ CLASSES: Final = (
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
+            ("listing", "Listing"),
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("watch", "Watching"),

@@ -55,6 +55,15 @@ def test_every_verb_works_without_await(lp: Any) -> None:
     assert lp.erase(s.key) is not None
 
 
+def test_many_sessions_are_stand_ins_too(lp: Any) -> None:
+    """Each of them without await, None where there is none."""
+    one = lp.create("a", "u", id="1", state={"n": 1})
+    found, none = lp.get_many([one.key, ("a", "u", "never")])
+    assert isinstance(found, limpet.SyncSession)
+    assert (found.state, none) == ({"n": 1}, None)
+    assert found.append("a.b", actor="x", inc={"n": 1}).seq == 2
+
+
 def test_a_follower_is_an_ordinary_iterator(lp: Any) -> None:
     """A for loop over what is there and over what another thread records."""
     s = lp.create("a", "u")

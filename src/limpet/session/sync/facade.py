@@ -79,6 +79,8 @@ class Facade(Generic[T]):
             return self
         if (stand_in := self._stands_for.get(type(result))) is not None:
             return stand_in(result, self._loop)
+        if type(result) is tuple:  # many sessions at once
+            return tuple([self._wrapped(each) for each in result])
         return self._iterate(result) if isinstance(result, AsyncGenerator) else result
 
     def _iterate(self, events: AsyncGenerator[Any]) -> Iterator[Any]:

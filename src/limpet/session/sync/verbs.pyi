@@ -37,6 +37,7 @@ A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
+    token: str
     def __enter__(self) -> SyncCommit: ...
     def __exit__(
         self,
@@ -227,6 +228,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -236,6 +238,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
@@ -434,6 +437,27 @@ class SyncLimpet:
         self, name: str, *, actor: str | None = None, untyped: bool = False
     ) -> SyncApp[Mapping[str, Any]]: ...
     def commit(self) -> SyncCommit: ...
+    def get_many(
+        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
+    ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
+    def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool: ...
