@@ -23,7 +23,7 @@ from limpet.errors import (
     ReducerError,
     StateValidationError,
 )
-from limpet.graph.fold import CONTAINERS, FOLDS, Fold, changed
+from limpet.graph.engine.fold import CONTAINERS, FOLDS, Fold, changed
 from limpet.model.ops import Path, PlainOp, Set
 from limpet.model.state.reducers import FACTORIES, Reducer, Replace, last_write_wins
 from limpet.model.values import described

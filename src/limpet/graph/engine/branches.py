@@ -16,16 +16,16 @@ import msgspec
 from limpet.errors import ParallelBranchesBranchFailed
 from limpet.graph.checkpoint import Slot
 from limpet.graph.context import CURRENT, Scope
-from limpet.graph.fan_out import FATAL, ErrorPolicy, described_error
-from limpet.graph.nodes import Edge
+from limpet.graph.engine.fan_out import FATAL, ErrorPolicy, described_error
+from limpet.graph.engine.nodes import Edge
+from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
-from limpet.graph.run import Middleware, chained, run_graph, together
 from limpet.graph.state import Contributions, StatePlan
 from limpet.graph.suspend import SuspendSignal
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):

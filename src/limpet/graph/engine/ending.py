@@ -1,8 +1,9 @@
-"""The end of a run: its session is saved and its checkpoint is completed, whatever dies between.
+"""The end of a run: it completes, fails or is suspended, and its session and checkpoint agree.
 
-Where both live together it is one commit. Elsewhere the session is saved while the record still
-says that the run is at its end; a run that is resumed there runs no node and saves the session
-again. So a session never misses the turn of a completed invocation.
+A completed run saves its session and completes its record, in one commit where both live together.
+Elsewhere the session is saved while the record still says that the run is at its end; a run that is
+resumed there runs no node and saves the session again. So a session never misses the turn of a
+completed invocation, wherever the process dies.
 """
 
 from __future__ import annotations
@@ -10,11 +11,22 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from limpet.errors import CheckpointSaveFailed, SessionSaveFailed, SessionWriteConflict
+from limpet.errors import (
+    CheckpointSaveFailed,
+    SessionSaveFailed,
+    SessionWriteConflict,
+    SuspensionPersistenceFailed,
+)
 from limpet.graph.binding import Binding
-from limpet.graph.checkpoint import Checkpointer, JointCheckpointer
-from limpet.graph.context import Invocation
-from limpet.graph.track import Ending, Tracker
+from limpet.graph.checkpoint import (
+    Checkpointer,
+    CheckpointRecord,
+    JointCheckpointer,
+    Position,
+)
+from limpet.graph.context import Invocation, Scope
+from limpet.graph.engine.track import Ending, Tracker
+from limpet.graph.suspend import Suspended, SuspendSignal
 
 
 def ending_of(run: Invocation, checkpointer: Checkpointer) -> Ending:
@@ -71,3 +83,57 @@ async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
         reason = f"{type(error).__name__}: {error}"[:500]
         raise SessionSaveFailed(binding.session_id, reason, final) from error
     binding.saved(version)
+
+
+async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
+    """Save the suspended record with the session; what the caller gets."""
+    run, tracker = scope.run, scope.run.tracker
+    if tracker is None or scope.frame is None:
+        reason = "the graph has no checkpointer, so nothing could resume it"
+        raise SuspensionPersistenceFailed(run.invocation_id, reason)
+    state = scope.frame.state
+    if signal.completed:
+        tracker.positions.append(
+            Position(node=signal.node_name, step=run.step, parents=signal.namespace[:-1])
+        )
+    await tracker.settled()
+    record = tracker.suspended(signal.document())
+    try:
+        await _keep(run, tracker.checkpointer, record, state)
+    except Exception as error:
+        with suppress(Exception):  # what stays is an invocation that can be resumed
+            await tracker.unsuspend()
+        if isinstance(error, SessionWriteConflict):
+            raise
+        reason = f"{type(error).__name__}: {error}"[:500]
+        raise SuspensionPersistenceFailed(run.invocation_id, reason) from error
+    return Suspended(
+        invocation_id=run.invocation_id,
+        correlation_id=run.correlation_id,
+        session_id=run.session_id,
+        descriptor=signal.descriptor,
+        state=state,
+        node_name=signal.node_name,
+        namespace=signal.namespace,
+    )
+
+
+async def _keep(
+    run: Invocation, checkpointer: Checkpointer, record: CheckpointRecord, state: Any
+) -> None:
+    """Save a suspended record and its session: in one commit where both live together.
+
+    Otherwise the record is saved first: a crash in between leaves a session that is older than the
+    suspended run, and the run saves it when it ends.
+    """
+    binding = run.binding
+    if binding is None or not binding.auto_save:
+        await checkpointer.save(record)
+    elif isinstance(checkpointer, JointCheckpointer) and checkpointer.joins(binding.store):
+        version = await checkpointer.save_with_session(
+            record, binding.store, binding.record(state), expected_version=binding.expected
+        )
+        binding.saved(version)
+    else:
+        await checkpointer.save(record)
+        await binding.save(state)

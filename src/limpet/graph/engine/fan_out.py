@@ -22,14 +22,14 @@ from limpet.errors import (
 )
 from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import Scope
-from limpet.graph.nodes import Edge
+from limpet.graph.engine.nodes import Edge
+from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
-from limpet.graph.run import Middleware, chained, run_graph, together
 from limpet.graph.suspend import SuspendSignal
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import EdgeException, RoutingError
 from limpet.graph.context import Scope
+from limpet.graph.engine.run import Middleware, run_graph
 from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
-from limpet.graph.run import Middleware, run_graph
 from limpet.model.values import described
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 
 class End:

@@ -24,7 +24,7 @@ from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, Frame, Progr
 from limpet.model.values import described
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 
 class Start(NamedTuple):

@@ -89,20 +89,29 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
         raise
     attempts.end(post=new)
     scope.body, scope.rest = True, None
-    if scope.run.tracker is not None and scope.frame is not None:
-        position = Position(
-            node=step.name,
-            step=number,
-            parents=scope.parents,
-            fan_out_index=scope.fan_out_index,
-            branch_name=scope.branch_name,
-        )
-        try:
-            await scope.run.tracker.completed(scope.frame, new, update, target, position)
-        except CheckpointSaveFailed as error:
-            error.result = new if scope.outer is None else None
-            raise
+    await _saved(scope, step, number, new, update, target)
     return new, target
+
+
+async def _saved(
+    scope: Scope, step: Step, number: int, new: Any, update: Any, target: str | None
+) -> None:
+    """Save the step, if there is a checkpointer."""
+    tracker, frame = scope.run.tracker, scope.frame
+    if tracker is None or frame is None:
+        return
+    position = Position(
+        node=step.name,
+        step=number,
+        parents=scope.parents,
+        fan_out_index=scope.fan_out_index,
+        branch_name=scope.branch_name,
+    )
+    try:
+        await tracker.completed(frame, new, update, target, position)
+    except CheckpointSaveFailed as error:
+        error.result = new if scope.outer is None else None
+        raise
 
 
 class _Attempts:
