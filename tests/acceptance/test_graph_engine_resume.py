@@ -638,3 +638,25 @@ async def test_a_resumed_run_loads_the_session_but_starts_from_the_checkpoint() 
     saved = await store.load("s")
     assert saved is not None
     assert saved.state == {"n": 2, "log": ["mine", "a", "b"]}
+
+
+# --- what a record cannot hold --------------------------------------------------------------------
+
+
+class Ratio(State):
+    ratio: float = 0.0
+
+
+@pytest.mark.parametrize("where", ["first", "second"])
+async def test_a_value_that_json_would_change_is_refused_and_not_stored(
+    checkpointer: Any, where: str
+) -> None:
+    """NaN would come back as nothing: the save fails, and the checkpoint before it stands."""
+    bad = gives(ratio=float("nan"))
+    made = {"first": bad if where == "first" else gives(ratio=0.5), "second": bad}
+    graph = line(Ratio, **made).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.CheckpointSaveFailed, match="is nan") as info:
+        await graph.invoke(invocation_id="i")
+    assert isinstance(info.value.__cause__, limpet.InvalidValue)
+    record = await checkpointer.load("i")
+    assert (record is None) if where == "first" else (record.state == {"ratio": 0.5})

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from limpet.errors import ParallelBranchesBranchFailed
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Slot
 from limpet.graph.context import CURRENT, Scope
 from limpet.graph.engine.fan_out import FATAL, ErrorPolicy, described_error
@@ -96,7 +97,7 @@ class BranchesStep:
             raise
         except Exception as error:
             if self.error_policy == "fail_fast":
-                reason = f"{type(error).__name__}: {error}"[:500]
+                reason = said(error)
                 raise ParallelBranchesBranchFailed(self.name, name, reason, state) from error
             result = Slot(done=True, error={"branch_name": name, **described_error(error)})
         if result is None:  # not to be run this time

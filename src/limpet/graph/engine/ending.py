@@ -17,6 +17,7 @@ from limpet.errors import (
     SessionWriteConflict,
     SuspensionPersistenceFailed,
 )
+from limpet.errors.graph import said
 from limpet.graph.binding import Binding
 from limpet.graph.checkpoint import (
     Checkpointer,
@@ -43,7 +44,7 @@ async def leave_record(run: Invocation, error: BaseException) -> None:
 
     If that fails too, the run's own error says so: it is the one that the caller has to see.
     """
-    if run.tracker is None:
+    if run.tracker is None or isinstance(error, CheckpointSaveFailed):
         return
     try:
         await run.tracker.begun()
@@ -80,7 +81,7 @@ async def _together(binding: Binding, tracker: Tracker, final: Any) -> None:
         if isinstance(error, SessionWriteConflict):
             error.result = final
             raise
-        reason = f"{type(error).__name__}: {error}"[:500]
+        reason = said(error)
         raise SessionSaveFailed(binding.session_id, reason, final) from error
     binding.saved(version)
 
@@ -105,7 +106,7 @@ async def suspended(scope: Scope, signal: SuspendSignal) -> Suspended:
             await tracker.unsuspend()
         if isinstance(error, SessionWriteConflict):
             raise
-        reason = f"{type(error).__name__}: {error}"[:500]
+        reason = said(error)
         raise SuspensionPersistenceFailed(run.invocation_id, reason) from error
     return Suspended(
         invocation_id=run.invocation_id,

@@ -20,6 +20,7 @@ from limpet.errors import (
     NodeException,
     SuspensionError,
 )
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import Scope
 from limpet.graph.engine.nodes import Edge
@@ -93,7 +94,7 @@ class FanOutStep:
         except FATAL:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:500]
+            reason = said(error)
             raise NodeException(self.name, reason, state) from error
         return self._update(work.results)
 

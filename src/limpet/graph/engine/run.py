@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, SuspensionError
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
 from limpet.graph.observe import emit, span_of
@@ -175,7 +176,7 @@ def passes(step: Step, error: Exception) -> bool:
 
 def failure(step: Step, error: Exception, state: Any) -> NodeException:
     """What the error of a node becomes."""
-    return NodeException(step.name, f"{type(error).__name__}: {error}"[:500], state)
+    return NodeException(step.name, said(error), state)
 
 
 async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
