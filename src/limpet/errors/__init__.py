@@ -4,13 +4,13 @@
     ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
-    │   ├── InvalidEvent · ReservedType · ActorMissing
+    │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
-    │   ├── SessionHasForks
+    │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from limpet.errors.input import (
     ActorMissing,
+    BlobTooLarge,
     CommitTooLarge,
     EventTooLarge,
     FieldAccessDenied,
@@ -51,6 +52,7 @@ from limpet.errors.input import (
     OpPathUnknown,
     OpTypeMismatch,
     PositionUnknown,
+    ReservedApp,
     ReservedType,
     SchemaViolation,
     ScopeUnknown,
@@ -76,6 +78,9 @@ from limpet.errors.root import (
     LimpetError,
 )
 from limpet.errors.session import (
+    BlobNotFound,
+    DocumentConflict,
+    DocumentNotFound,
     FollowerBehind,
     SessionConflict,
     SessionCorrupt,
@@ -89,6 +94,7 @@ from limpet.errors.session import (
     SessionNotFound,
     SessionNotLoaded,
     SessionTyped,
+    UploadLost,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -124,12 +130,16 @@ __all__ = [
     "Asked",
     "BackupDamaged",
     "BackupRefused",
+    "BlobNotFound",
+    "BlobTooLarge",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
     "CheckpointMigrationMissing",
     "CheckpointSchemaIncompatible",
     "CommitTooLarge",
     "DiffMismatch",
+    "DocumentConflict",
+    "DocumentNotFound",
     "EnvelopeNewer",
     "EventTooLarge",
     "ExtraMissing",
@@ -158,6 +168,7 @@ __all__ = [
     "OpPathUnknown",
     "OpTypeMismatch",
     "PositionUnknown",
+    "ReservedApp",
     "ReservedType",
     "SchemaIncompatible",
     "SchemaViolation",
@@ -194,4 +205,5 @@ __all__ = [
     "StoreOnNetwork",
     "StoreReadOnly",
     "StoreUnopened",
+    "UploadLost",
 ]

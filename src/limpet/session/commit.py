@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -23,10 +23,12 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, described
 from limpet.session.arguments import check_actor, check_expect, check_fact
+from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
+from limpet.store.protocol import Committed
 
 
 class _Planned:
@@ -42,7 +44,7 @@ class _Planned:
 class CommitBuilder:
     """All of the appends or none. Leaving the block with an exception records nothing.
 
-    `events` has the records afterwards, in the order of the appends.
+    `events` has the records afterwards, in the order of the appends, and `documents` what was put.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -54,7 +56,9 @@ class CommitBuilder:
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
         self._begun = self._done = False
+        self._puts: list[Put] = []
         self.events: tuple[Event, ...] = ()
+        self.documents: tuple[Document, ...] = ()
 
     def append(
         self,
@@ -122,6 +126,28 @@ class CommitBuilder:
         for fact in facts:
             self._add(session, check_fact(fact))
 
+    def put(
+        self,
+        documents: Documents,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Put a document of this collection: as Documents.put, within this commit.
+
+        If it is not at the expected version, the commit raises DocumentConflict.
+        """
+        if not isinstance(documents, Documents):
+            raise InvalidInput(
+                f"{described(documents)} is not a collection. Pass lp.documents('agents')."
+            )
+        put = Put(documents, name, value, expect=expect, actor=actor, id=id)
+        self._check_place(put.journal)
+        self._puts.append(put)
+
     def _add(self, session: Session[Any], draft: Draft, *, expect: int | None = None) -> None:
         version = check_expect(expect)
         prepared = self._journal.prepare(draft, _checked(session).actor)
@@ -135,17 +161,21 @@ class CommitBuilder:
             self._expect[len(self._drafts) - 1] = version
 
     def _put(self, session: Session[Any], prepared: Prepared) -> None:
-        if self._done:
-            raise InvalidEvent("this commit is over; begin another with lp.commit()")
-        if not self._begun:  # or all that is added would be forgotten without a word
-            raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
-        if session.writer.journal is not self._journal:
-            raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
+        self._check_place(session.writer.journal)
         known = self._known.get(session.key)
         if known is not None:
             known.fields = ops.apply(known.fields, own_ops(prepared))
         self._drafts.append(prepared)
         self._sessions.append(session)
+
+    def _check_place(self, journal: Journal) -> None:
+        """The commit is under way, and what is written to is of its store."""
+        if self._done:
+            raise InvalidEvent("this commit is over; begin another with lp.commit()")
+        if not self._begun:  # or all that is added would be forgotten without a word
+            raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
+        if journal is not self._journal:
+            raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
 
     def _guard(self, session: Session[Any], known: _Planned, names: Iterable[str]) -> None:
         """Record only under this schema, and if these fields are still what was looked at."""
@@ -179,7 +209,7 @@ class CommitBuilder:
         trace: TracebackType | None,
     ) -> None:
         self._done = True
-        if kind is None and self._drafts:
+        if kind is None and (self._drafts or self._puts):
             await self._record()
 
     async def _record(self) -> None:
@@ -190,9 +220,10 @@ class CommitBuilder:
         for session in dict.fromkeys(self._sessions):
             session.writer.known.check_temp(self._of(session))
         try:
-            answers = await self._journal.commit(commits)
+            answers = await self._send(commits)
         except StoreError as error:
-            error.ids = tuple(draft.id for draft in self._drafts)  # in the order of the appends
+            drafts = [draft.id for draft in self._drafts]  # in the order of the appends
+            error.ids = (*drafts, *(put.id for put in self._puts))
             raise
         except SessionFenced as error:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
@@ -205,6 +236,13 @@ class CommitBuilder:
                 mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
                 session.writer.known.absorb(answer, tuple(mine))
         self.events = tuple(events[place] for place in range(len(self._drafts)))
+
+    async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
+        if not self._puts:
+            return await self._journal.commit(commits)
+        answers: list[Committed] = []
+        self.documents = await commit_puts(self._journal, commits, self._puts, answers)
+        return answers
 
     def _of(self, session: Session[Any]) -> list[Prepared]:
         pairs = zip(self._sessions, self._drafts, strict=True)

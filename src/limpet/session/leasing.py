@@ -7,10 +7,9 @@ from typing import overload
 
 from limpet.errors import InvalidQuery, LimpetError, SessionFenced
 from limpet.model.lease import Lease
-from limpet.session.arguments import AnyKey, key_of
+from limpet.session.arguments import AnyKey, check_sessions, key_of
 from limpet.session.door import Door
 from limpet.session.logs import SESSION, lease_lost
-from limpet.store.cursor import check_app
 from limpet.store.leases import (
     Leases,
     check_claim,
@@ -36,7 +35,7 @@ class Leasing(Door):
         work = self._leases()
         check_worker(worker)
         check_lease_seconds(lease_seconds)
-        limit, app = check_claim(limit), check_app(app)
+        limit, app = check_claim(limit), check_sessions(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
     @overload

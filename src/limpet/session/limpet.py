@@ -26,6 +26,7 @@ from limpet.session.arguments import (
     check_actor,
     check_flag,
     check_limit,
+    check_sessions,
     check_tail,
     check_untyped,
     key_of,
@@ -35,6 +36,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
+from limpet.session.documents import Documents
 from limpet.session.given import Begin, given, is_plain
 from limpet.session.leasing import Leasing
 from limpet.session.session import Session
@@ -104,6 +106,7 @@ class Limpet(Care, Leasing, Watching):
         """
         journal = self._journal
         key = Key(app, user, journal.new_id() if id is None else id)
+        check_sessions(key.app)
         bound = check_actor(actor)
         actor = f"user:{key.user}" if actor is None else actor
         begin = given(state, migrations)
@@ -420,7 +423,7 @@ class Limpet(Care, Leasing, Watching):
         if deleted and state:
             raise InvalidQuery("a deleted session has no state: leave out state=True")
         query = Query(
-            app=app,
+            app=check_sessions(app),
             user=user,
             labels=cursors.labels(labels),
             order=order,
@@ -432,6 +435,16 @@ class Limpet(Care, Leasing, Watching):
         )
         store, limit = self._journal.store, check_limit(limit)
         return await store.heads(query, cursor=cursor, limit=limit, states=state)
+
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> Documents:
+        """A collection of named values with a history, without I/O: see Documents.
+
+        `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
+        `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
+        """
+        return Documents(self._journal, collection, owner=owner, actor=actor)
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""

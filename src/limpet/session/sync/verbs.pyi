@@ -19,6 +19,7 @@ from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
 from limpet.session.arguments import AnyKey
+from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
@@ -37,6 +38,7 @@ A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
+    documents: tuple[Document, ...]
     def __enter__(self) -> SyncCommit: ...
     def __exit__(
         self,
@@ -64,6 +66,16 @@ class SyncCommit:
         **more: Any,
     ) -> None: ...
     def record(self, session: SyncSession[Any], *facts: Fact) -> None: ...
+    def put(
+        self,
+        documents: SyncDocuments,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> None: ...
 
 class SyncSession(Generic[S_co]):
     key: Key
@@ -250,6 +262,30 @@ class SyncApp(Generic[A]):
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30
     ) -> tuple[Lease, ...]: ...
 
+class SyncDocuments:
+    collection: str
+    owner: tuple[str, str] | None
+    actor: str | None
+    def put(
+        self,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> Document: ...
+    def get(self, name: str, version: int | None = None) -> Document: ...
+    def find(self, name: str, version: int | None = None) -> Document | None: ...
+    def list(
+        self, prefix: str = "", *, limit: int = 50, cursor: str | None = None
+    ) -> DocumentPage: ...
+    def history(
+        self, name: str, *, limit: int = 100, before: int | None = None
+    ) -> tuple[Document, ...]: ...
+    def delete(self, name: str) -> bool: ...
+    def key(self, name: str) -> Key: ...
+
 class SyncLimpet:
     url: str
     def __init__(
@@ -421,6 +457,9 @@ class SyncLimpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> SyncDocuments: ...
     def commit(self) -> SyncCommit: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
@@ -453,7 +492,12 @@ class SyncLimpet:
     def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
     ) -> tuple[Lease, ...]: ...
+    @overload
     def renew(self, lease: Lease, *, lease_seconds: float | None = None) -> Lease: ...
+    @overload
+    def renew(
+        self, lease: Iterable[Lease], *, lease_seconds: float | None = None
+    ) -> tuple[Lease | None, ...]: ...
     def release(self, lease: Lease, *, retry_seconds: float | None = None) -> bool: ...
     def acquire_lock(
         self,
