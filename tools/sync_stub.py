@@ -37,7 +37,9 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
+from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
+from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (

@@ -18,7 +18,9 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
+from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
+from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
@@ -194,6 +196,9 @@ class SyncSession(Generic[S_co]):
     def clear_timer(self, name: str, *, actor: str | None = None) -> Event: ...
     def set_priority(self, priority: int, *, actor: str | None = None) -> Event: ...
     def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event: ...
+    def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
+    def get_blob(self, ref: AnyRef) -> bytes: ...
+    def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
 
 class SyncApp(Generic[A]):
     name: str

@@ -44,10 +44,14 @@ from limpet.model.lease import (
 )
 from limpet.model.values import FrozenDict, encode
 from limpet.store import cursor as cursors
+from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
 from limpet.store.leases import span_us
+from limpet.store.marks import Marks
 from limpet.store.memory import listing
+from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.log import Log
+from limpet.store.memory.marks import MemoryMarks
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
@@ -85,6 +89,8 @@ class MemoryStore:
         self._rows = 0
         self._feed: list[tuple[str, Key, int]] = []  # uid, key and seq
         self._open = True
+        self.blobs: Blobs = MemoryBlobs(self._living, self._clock)
+        self.marks: Marks = MemoryMarks(self._check_open, self._clock)
 
     # the planner's view
 
