@@ -13,11 +13,18 @@ from limpet.store.protocol import Seal
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.contract import (
+    BlobLaws,
+    DocumentLaws,
+    DurableBlobLaws,
     DurableLaws,
+    DurableMarkLaws,
     FeedLaws,
+    MarkLaws,
     Reopen,
     SetBackLaws,
+    SharedBlobLaws,
     SharedLaws,
+    SharedMarkLaws,
     SharedWorkLaws,
     StoreContract,
     TimeLaws,
@@ -26,7 +33,16 @@ from limpet.testing.contract import (
 from tests.support.seal import FixedKeySeal
 
 
-class TestMemory(StoreContract, FeedLaws, WorkLaws, SetBackLaws, TimeLaws):
+class TestMemory(
+    StoreContract,
+    FeedLaws,
+    WorkLaws,
+    SetBackLaws,
+    TimeLaws,
+    DocumentLaws,
+    BlobLaws,
+    MarkLaws,
+):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock.clock())
@@ -43,6 +59,13 @@ class TestSQLite(
     DurableLaws,
     SharedLaws,
     SharedWorkLaws,
+    DocumentLaws,
+    BlobLaws,
+    DurableBlobLaws,
+    SharedBlobLaws,
+    MarkLaws,
+    DurableMarkLaws,
+    SharedMarkLaws,
 ):
     seal: Seal | None = None
     sync = "full"

@@ -10,8 +10,10 @@
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `WorkLaws` and
-`SetBackLaws` for one with leases, and `SharedWorkLaws` if that one is shared. Needs pytest and
-pytest-asyncio.
+`SetBackLaws` for one with leases, and `SharedWorkLaws` if that one is shared. `DocumentLaws`,
+`BlobLaws` and `MarkLaws` are for a store with reserved apps, blobs and marks; `DurableBlobLaws`,
+`SharedBlobLaws`, `DurableMarkLaws` and `SharedMarkLaws` are what the last two add for the kinds of
+stores above. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -20,13 +22,16 @@ import pytest
 
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
+from limpet.testing.laws.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
 from limpet.testing.laws.commits import CommitLaws
+from limpet.testing.laws.documents import DocumentLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
 from limpet.testing.laws.facts import FactLaws
 from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
 from limpet.testing.laws.listing import ListLaws
+from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
@@ -41,12 +46,19 @@ from limpet.testing.leases import Age
 
 __all__ = [
     "Age",
+    "BlobLaws",
+    "DocumentLaws",
+    "DurableBlobLaws",
     "DurableLaws",
+    "DurableMarkLaws",
     "FeedLaws",
     "Leap",
+    "MarkLaws",
     "Reopen",
     "SetBackLaws",
+    "SharedBlobLaws",
     "SharedLaws",
+    "SharedMarkLaws",
     "SharedWorkLaws",
     "StoreContract",
     "TimeLaws",

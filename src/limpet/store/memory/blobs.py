@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from limpet.errors import SessionDeleted, SessionError, SessionFenced, UploadLost
+from limpet.errors import SessionError, SessionFenced, UploadLost
 from limpet.model.keys import Key
 from limpet.model.lease import admits
 from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX
@@ -52,10 +52,14 @@ class MemoryBlobs:
         if fence is not None and not admits(head, fence, self._clock()):
             raise SessionFenced(key, fence, head.fence)
         self._sweep()
+        if blob.hash in log.blobs:
+            self._uploads.pop(upload, None)
+            return log.blobs[blob.hash][0]
         chunks = self._chunks(key, log, upload, blob.chunks - 1)
         self._uploads.pop(upload, None)
         made = msgspec.structs.replace(blob, version=head.version if at is None else at)
-        return log.blobs.setdefault(blob.hash, (made, [*chunks, bytes(last)]))[0]
+        log.blobs[blob.hash] = (made, [*chunks, bytes(last)])
+        return made
 
     async def drop(self, key: Key, upload: str) -> None:
         with suppress(SessionError):
@@ -90,10 +94,8 @@ class MemoryBlobs:
     def _chunks(self, key: Key, log: Log, upload: str, number: int) -> list[bytes]:
         """The chunks before this one."""
         begun = self._uploads.get(upload)
-        if begun is not None and begun.log is not log:
-            raise SessionDeleted(key)  # it was begun for another session of this key
         chunks = [] if begun is None else begun.chunks
-        if len(chunks) != number:
+        if len(chunks) != number or (begun is not None and begun.log is not log):
             raise UploadLost(key)
         return chunks
 

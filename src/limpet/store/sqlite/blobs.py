@@ -203,7 +203,7 @@ def _upload(
     writes: WriteConnection, key: Key, sid: int, upload: str, number: int, now_us: int
 ) -> int:
     """The bid of an upload whose next chunk this is."""
-    found: Any = writes.conn.execute(SQL["upload"], (upload, sid)).fetchone()
+    found: Any = writes.conn.execute(SQL["upload"], (upload, sid, now_us - _PAUSE_US)).fetchone()
     if found is None and number == 0:
         writes.conn.execute(SQL["add_upload"], (sid, upload, now_us))
         return writes.conn.last_insert_rowid()

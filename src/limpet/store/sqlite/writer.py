@@ -223,6 +223,8 @@ class Writer(threading.Thread):
         try:
             while self._writes.purging:
                 self._writes.purging = erasure.purge_some(self._writes)
+            while self._writes.sweeping:
+                self._writes.sweeping = blobs.sweep(self._writes, self._clock())
             while self._snapshots.due:
                 with self._writes.transaction():
                     self._snapshots.write(CLOSE_SNAPSHOTS_PER_TRANSACTION)

@@ -1,7 +1,7 @@
 -- Blobs of sessions, and uploads that are to become blobs; marks.
 
 -- name: upload
-SELECT bid, chunks FROM blobs WHERE upload = ? AND sid = ? AND hash IS NULL AND touched_us > 0
+SELECT bid, chunks FROM blobs WHERE upload = ? AND sid = ? AND hash IS NULL AND touched_us >= ?
 
 -- name: add_upload
 INSERT INTO blobs (sid, upload, chunks, touched_us) VALUES (?, ?, 0, ?)
