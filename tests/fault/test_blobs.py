@@ -41,7 +41,8 @@ def execute(path: Path, sql: str, *args: Any) -> list[tuple[Any, ...]]:
 
 
 DAMAGE = {
-    "a byte of a chunk": "UPDATE blob_chunks SET body = CAST(x'00' || substr(body, 2) AS BLOB) WHERE number = 1",
+    "a byte of a chunk": "UPDATE blob_chunks SET body = CAST(x'00' || substr(body, 2) AS BLOB) "
+    "WHERE number = 1",
     "a lost chunk": "DELETE FROM blob_chunks WHERE number = 1",
     "the last chunk lost": "DELETE FROM blob_chunks WHERE number = 2",
     "swapped chunks": "UPDATE blob_chunks SET number = CASE number WHEN 1 THEN -1 WHEN 2 THEN -2 "
