@@ -19,6 +19,7 @@ from limpet.testing.contract import (
     DurableLaws,
     DurableMarkLaws,
     FeedLaws,
+    LiveLaws,
     MarkLaws,
     Reopen,
     SetBackLaws,
@@ -36,6 +37,7 @@ from tests.support.seal import FixedKeySeal
 class TestMemory(
     StoreContract,
     FeedLaws,
+    LiveLaws,
     WorkLaws,
     SetBackLaws,
     TimeLaws,
@@ -53,6 +55,7 @@ class TestMemory(
 class TestSQLite(
     StoreContract,
     FeedLaws,
+    LiveLaws,
     WorkLaws,
     SetBackLaws,
     TimeLaws,
@@ -85,6 +88,10 @@ class TestSQLite(
     ) -> AsyncIterator[SQLiteStore]:
         async with closing(await self._open(path, clock)) as other:
             yield other
+
+    @pytest.fixture
+    def elsewhere(self, other: SQLiteStore) -> SQLiteStore:  # type: ignore[override]  # its own
+        return other
 
     @pytest.fixture
     async def reopen(

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 from limpet.errors.root import LimpetError
 
 _ANOTHER_ID: Final = "Create one with another id"
+_REUSE: Final = f"{_ANOTHER_ID}, or under this one with reuse_deleted=True"
 
 
 class SessionError(LimpetError):
@@ -41,9 +42,9 @@ class SessionDeleted(SessionError):
     code = "session.deleted"
     status = 410
 
-    def __init__(self, key: object, advice: str = _ANOTHER_ID) -> None:
+    def __init__(self, key: object, advice: str = _REUSE) -> None:
         self.key, self.advice = key, advice
-        super().__init__(f"session {key} was deleted and its key cannot be reused. {advice}.")
+        super().__init__(f"session {key} was deleted. {advice}.")
 
 
 class SessionErased(SessionError):

@@ -75,12 +75,14 @@ class App(Generic[S]):
         state: S | None = None,
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
+        reuse_deleted: bool = False,
     ) -> Session[S]:
         """A new session. Without a state it begins with the defaults of the class, or empty.
 
         Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
         """
         begin: dict[str, Any] = {"state": self._begin(state), "labels": labels}
+        begin["reuse_deleted"] = reuse_deleted
         begin["migrations" if self.state_type else "untyped"] = (
             self.migrations if self.state_type else self._untyped
         )
@@ -153,7 +155,9 @@ class App(Generic[S]):
         labels: Mapping[str, str] | None = None,
         order: Order = "created",
         reverse: bool = True,
+        prefix: str = "",
         created_after: datetime | None = None,
+        created_before: datetime | None = None,
         updated_after: datetime | None = None,
         schema_version: str | None = None,
         deleted: bool = False,
@@ -168,7 +172,9 @@ class App(Generic[S]):
             labels=labels,
             order=order,
             reverse=reverse,
+            prefix=prefix,
             created_after=created_after,
+            created_before=created_before,
             updated_after=updated_after,
             schema_version=schema_version,
             deleted=deleted,

@@ -23,14 +23,19 @@ from limpet.errors import (
 from limpet.model.events import Fact, to_time, to_us
 from limpet.model.facts.documents import FAMILY
 from limpet.model.keys import Key, is_reserved, unfit
+from limpet.model.lease import Lease
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
+    ID_CHARS_MAX,
     INT_MAX,
+    LEASE_SECONDS_MAX,
     PAGE_MAX,
     QUERY_TYPES_MAX,
     TAIL_LOADED,
     TYPE_CHARS_MAX,
+    WORKER_CHARS_MAX,
 )
+from limpet.model.reasons import Reasons
 from limpet.model.values import described
 from limpet.store.cursor import check_app
 from limpet.store.protocol import Progress
@@ -81,6 +86,33 @@ def _key_of(key: AnyKey | str | None, user: str | None, id: str | None) -> Key:
     if not isinstance(key, tuple) or len(key) != 3:
         raise InvalidKey("form", f"is {key!r}, neither a limpet.Key nor (app, user, id)")
     return Key(*key)
+
+
+def own_key(app: str, user: str, id: str) -> Key:
+    """The key of a new session, which is not one of ours. Raises InvalidKey, ReservedApp."""
+    key = Key(app, user, id)
+    check_sessions(app)
+    return key
+
+
+def check_ids(ids: Iterable[str]) -> tuple[str, ...]:
+    """Ids of events to read."""
+    if isinstance(ids, str) or not isinstance(ids, Iterable):
+        raise InvalidQuery("read_ids takes a list of event ids")
+    found = tuple(ids)
+    if len(found) > PAGE_MAX:
+        raise InvalidQuery(f"{len(found):,} ids at once, more than {PAGE_MAX:,}")
+    for each in found:
+        if reason := unfit(each, ID_CHARS_MAX):
+            raise InvalidQuery(f"the id {described(each)} {reason}")
+    return found
+
+
+def check_token(token: object) -> str:
+    """What `c.token` was: a text, empty where every read sees every commit."""
+    if not isinstance(token, str):
+        raise InvalidQuery(f"at_least is the token of a commit, c.token, not {described(token)}")
+    return token
 
 
 def check_actor(actor: str | None) -> str | None:
@@ -212,6 +244,15 @@ def check_seq(after: object) -> int:
     return after
 
 
+def check_attempt(attempt: object, *, partial: bool = True) -> int:
+    """Which attempt a partial event belongs to, from 1."""
+    if type(attempt) is not int or not 1 <= attempt <= INT_MAX:
+        raise InvalidInput(f"attempt is a number, 1 or more, not {described(attempt)}")
+    if not partial:
+        raise InvalidInput("attempt belongs to a partial event. Leave it out, or add partial=True.")
+    return attempt
+
+
 def check_expect(expect: object) -> int | None:
     """A version to expect, or none; True is not 1 here."""
     if expect is None:
@@ -222,6 +263,60 @@ def check_expect(expect: object) -> int | None:
             "read at, or leave it out."
         )
     return expect
+
+
+def check_worker(worker: str) -> str:
+    if reason := unfit(worker, WORKER_CHARS_MAX):
+        raise InvalidInput(
+            f"the worker's name {reason}. Name who holds the lease, as in 'worker-1'."
+        )
+    return worker
+
+
+def check_claim(limit: object) -> int:
+    """How many sessions one claim may lease."""
+    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
+        raise InvalidInput(
+            f"a claim is on 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again for "
+            "more."
+        )
+    return limit
+
+
+def check_lease(lease: Lease) -> Lease:
+    """A lease in the form that a store returns. Only the store knows whether it is still held."""
+    valid = (
+        isinstance(lease, Lease)
+        and isinstance(lease.key, Key)
+        and type(lease.fence) is int
+        and 0 <= lease.fence <= INT_MAX
+        and isinstance(lease.reasons, Reasons)
+    )
+    if not valid:
+        raise InvalidInput(
+            f"{described(lease)} is not a lease. Pass what lp.claim or lp.acquire_lock returned."
+        )
+    return lease
+
+
+def check_lease_seconds(seconds: float) -> float:
+    if type(seconds) not in (int, float) or not 0.000_001 <= seconds <= LEASE_SECONDS_MAX:
+        raise InvalidInput(
+            f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX:,} seconds, not "
+            f"{described(seconds)}. Renew it in time for more."
+        )
+    return seconds
+
+
+def check_retry_seconds(seconds: float | None) -> float | None:
+    if seconds is None:
+        return None
+    if type(seconds) not in (int, float) or not 0 <= seconds <= LEASE_SECONDS_MAX:
+        raise InvalidInput(
+            f"a retry is from 0 to {LEASE_SECONDS_MAX:,} seconds away, not {described(seconds)}. "
+            "Leave retry_seconds out to have the session due at once."
+        )
+    return seconds
 
 
 def typed_of(

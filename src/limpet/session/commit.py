@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET, structs
 
 from limpet.errors import (
     InvalidEvent,
     InvalidInput,
+    SessionDeleted,
+    SessionExists,
     SessionFenced,
     SessionNotLoaded,
     StoreError,
@@ -19,16 +21,26 @@ from limpet.model import ops
 from limpet.model.commit import Commit
 from limpet.model.events import Draft, Event, Fact, Prepared
 from limpet.model.facts.schema import drafted
-from limpet.model.head import Head
+from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.values import FrozenDict, described
-from limpet.session.arguments import check_actor, check_expect, check_fact
+from limpet.model.lease import Lease
+from limpet.model.ops import scope_of
+from limpet.model.values import EMPTY, FrozenDict, described
+from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
+from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.store.protocol import Committed
+
+if TYPE_CHECKING:
+    from limpet.model.envelope.record import Envelope
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.model.state.state import State
+
+_NONE: Final[Mapping[str, Any]] = {}
 
 
 class _Planned:
@@ -51,7 +63,9 @@ class CommitBuilder:
         self._journal = journal
         self._sessions: list[Session[Any]] = []
         self._drafts: list[Prepared] = []
-        self._expect: dict[int, int] = {}
+        self._expect: dict[Key, int] = {}
+        self._created: dict[Key, Creation] = {}
+        self._released: dict[Key, Lease] = {}
         self._known: dict[Key, _Planned] = {}
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
@@ -59,6 +73,66 @@ class CommitBuilder:
         self._puts: list[Put] = []
         self.events: tuple[Event, ...] = ()
         self.documents: tuple[Document, ...] = ()
+        self.token = ""  # of the commit, for a read that must see it: lp.get(key, at_least=c.token)
+
+    def create(
+        self,
+        app: str,
+        user: str,
+        id: str | None = None,
+        *,
+        state: Mapping[str, Any] | Envelope | State = _NONE,
+        labels: Mapping[str, str] = _NONE,
+        actor: str | None = None,
+        migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
+        reuse_deleted: bool = False,
+    ) -> Session[Any]:
+        """A new session within this commit. Takes what Limpet.create takes.
+
+        It is there, and can be read, once the block has ended. Until then it can be written to
+        within this block.
+        """
+        how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
+        how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
+        new = creation(self._journal, app, user, id, **how)
+        key = new.session.key
+        if key in self._created:
+            raise SessionExists(key)
+        self._put(new.session, new.draft)
+        self._created[key] = new
+        facts = FrozenDict({"schema_version": new.begins.schema_version})
+        head = structs.replace(blank(key, new.draft.id, 0), facts=facts)
+        self._known[key] = _Planned(head, ops.apply(EMPTY, own_ops(new.draft)), EMPTY)
+        return new.session
+
+    def expect(self, session: Session[Any], version: int) -> None:
+        """Record only if `session` is at this version, else SessionConflict."""
+        expected = check_expect(version)
+        if expected is None:
+            raise InvalidInput("expect takes a version. Pass the one that the session was read at.")
+        self._check(session)
+        if self._expect.setdefault(session.key, expected) != expected:
+            raise InvalidEvent("one session is expected at two versions in one commit")
+
+    def guard(self, session: Session[Any], name: str, version: int) -> None:
+        """Record only if `name` in the state of `session` still has this version.
+
+        The version of a session's own name is the seq that last set it, of an app: or user: name
+        its count; 0 if it is not there.
+        """
+        expected = check_expect(version)
+        if not isinstance(name, str) or expected is None or scope_of(name) == "temp":
+            raise InvalidInput("guard takes a session, a name in its state, and a version.")
+        self._check(session)
+        self._guards.setdefault(session.key, {})[name] = expected
+
+    def release(self, lease: Lease) -> None:
+        """End this lease with the commit, or record nothing: SessionFenced if it is not held.
+
+        The commit has to hold an event of the lease's session: the last of the work.
+        """
+        self._released[check_lease(lease).key] = lease
 
     def append(
         self,
@@ -149,7 +223,9 @@ class CommitBuilder:
         self._puts.append(put)
 
     def _add(self, session: Session[Any], draft: Draft, *, expect: int | None = None) -> None:
-        version = check_expect(expect)
+        if check_expect(expect) is not None:
+            assert expect is not None
+            self.expect(session, expect)
         prepared = self._journal.prepare(draft, _checked(session).actor)
         typed = session.writer.typed
         if typed is not None and changes_fields(prepared):
@@ -157,11 +233,12 @@ class CommitBuilder:
             typed.check(known.head)
             self._guard(session, known, typed.fit_after(known.fields, [prepared]))
         self._put(session, prepared)
-        if version is not None:
-            self._expect[len(self._drafts) - 1] = version
+
+    def _check(self, session: Session[Any]) -> None:
+        self._check_place(_checked(session).writer.journal)
 
     def _put(self, session: Session[Any], prepared: Prepared) -> None:
-        self._check_place(session.writer.journal)
+        self._check(session)
         known = self._known.get(session.key)
         if known is not None:
             known.fields = ops.apply(known.fields, own_ops(prepared))
@@ -179,6 +256,8 @@ class CommitBuilder:
 
     def _guard(self, session: Session[Any], known: _Planned, names: Iterable[str]) -> None:
         """Record only under this schema, and if these fields are still what was looked at."""
+        if session.key in self._created:  # nobody else has written to it
+            return
         guards = {name: int(known.versions.get(name, 0)) for name in names}
         self._guards.setdefault(session.key, {}).update(guards)
         self._schemas[session.key] = known.head.schema_version
@@ -209,7 +288,15 @@ class CommitBuilder:
         trace: TracebackType | None,
     ) -> None:
         self._done = True
-        if kind is None and (self._drafts or self._puts):
+        if kind is not None:
+            return
+        guarded = {*self._expect, *self._guards, *self._released}
+        empty = guarded - {session.key for session in self._sessions}
+        if empty:
+            raise InvalidEvent(
+                f"the commit has a condition on {min(empty)} and no event for it. Append one."
+            )
+        if self._drafts or self._puts:
             await self._record()
 
     async def _record(self) -> None:
@@ -229,19 +316,21 @@ class CommitBuilder:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
             lease_lost(error, leases[0] if leases else None, "commit")
             raise
+        self.token = answers[-1].token
         events: dict[int, Event] = {}
-        for places, answer in zip(by_key.values(), answers, strict=True):
+        for places, answer in zip(by_key.values(), answers[: len(by_key)], strict=True):
             events.update(zip(places, answer.events, strict=True))
             for session in dict.fromkeys(self._sessions[place] for place in places):
                 mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
-                session.writer.known.absorb(answer, tuple(mine))
+                new, known = self._created.get(session.key), session.writer.known
+                learn = known.begin if new is not None and new.session is session else known.absorb
+                learn(answer, tuple(mine))  # type: ignore[arg-type]  # all are its own
         self.events = tuple(events[place] for place in range(len(self._drafts)))
 
     async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
         if not self._puts:
             return await self._journal.commit(commits)
-        answers: list[Committed] = []
-        self.documents = await commit_puts(self._journal, commits, self._puts, answers)
+        answers, self.documents = await commit_puts(self._journal, commits, self._puts)
         return answers
 
     def _of(self, session: Session[Any]) -> list[Prepared]:
@@ -249,32 +338,43 @@ class CommitBuilder:
         return [draft for owner, draft in pairs if owner is session]
 
     def _commit(self, places: list[int]) -> Commit:
-        expects = {self._expect[place] for place in places if place in self._expect}
-        if len(expects) > 1:
-            raise InvalidEvent("one session is expected at two versions in one commit")
         sessions = [self._sessions[place] for place in places]
-        fences = {session.lease.fence for session in sessions if session.lease is not None}
-        if len(fences) > 1:
-            raise InvalidEvent("one session is written under two leases in one commit")
+        key, drafts = sessions[0].key, tuple(self._drafts[place] for place in places)
+        new = self._created.get(key)
+        if new is not None:
+            return new.commit(drafts[1:])
         return Commit(
-            sessions[0].key,
-            tuple(self._drafts[place] for place in places),
-            expects.pop() if expects else None,
-            fences.pop() if fences else None,
-            self._guards.get(sessions[0].key, {}),
-            self._schemas.get(sessions[0].key, UNSET),
-            any(
-                [
-                    self._sessions[p].writer.classless and changes_fields(self._drafts[p])
-                    for p in places
-                ]
-            ),
+            key,
+            drafts,
+            self._expect.get(key),
+            _fence(sessions),
+            self._guards.get(key, {}),
+            self._schemas.get(key, UNSET),
+            any([self._is_classless(place) for place in places]),
+            _uid(sessions),
+            release=self._released.get(key),
         )
 
     def _is_classless(self, place: int) -> bool:
         """Whether this draft changes fields and was not checked against a State class."""
         session, draft = self._sessions[place], self._drafts[place]
         return session.writer.classless and changes_fields(draft)
+
+
+def _fence(sessions: Iterable[Session[Any]]) -> int | None:
+    """The fence that one session is written under, if any."""
+    fences = {session.lease.fence for session in sessions if session.lease is not None}
+    if len(fences) > 1:
+        raise InvalidEvent("one session is written under two leases in one commit")
+    return fences.pop() if fences else None
+
+
+def _uid(sessions: Iterable[Session[Any]]) -> str | None:
+    """Which session is meant by the objects that have loaded it. Two of one key: one is gone."""
+    uids = {uid for session in sessions if (uid := session.writer.known.uid) is not None}
+    if len(uids) > 1:
+        raise SessionDeleted(next(iter(sessions)).key)
+    return uids.pop() if uids else None
 
 
 def _checked(session: Session[Any]) -> Session[Any]:

@@ -98,8 +98,8 @@ class Documents:
         under it first. After a delete the versions begin at 1 again.
         """
         put = Put(self, name, value, expect=expect, actor=actor, id=id)
-        (answer,) = await commit_puts(self._journal, (), (put,))
-        return answer
+        _, (document,) = await commit_puts(self._journal, (), (put,))
+        return document
 
     async def get(self, name: str, version: int | None = None) -> Document:
         """The newest version, or this one. Raises DocumentNotFound."""
@@ -221,15 +221,13 @@ class Put:
 
 
 async def commit_puts(
-    journal: Journal,
-    commits: Sequence[Commit],
-    puts: Sequence[Put],
-    answers: list[Committed] | None = None,
-) -> tuple[Document, ...]:
-    """Record commits of sessions and puts of documents, all or nothing; what was put.
+    journal: Journal, commits: Sequence[Commit], puts: Sequence[Put]
+) -> tuple[tuple[Committed, ...], tuple[Document, ...]]:
+    """Record commits of sessions and puts of documents, all or nothing.
 
-    Whether a document is replaced or created is decided with what is stored: a refused commit has
-    changed nothing, so it is sent again in the other form. `answers` takes those of the commits.
+    Returns all answers, those of the commits first, and the documents. Whether a document is
+    replaced or created is decided on what is stored: a refused commit has changed nothing, so it is
+    sent again in the other form.
     """
     by_key = {put.key: put for put in puts}
     if len(by_key) != len(puts):
@@ -237,7 +235,7 @@ async def commit_puts(
     left = UPDATE_TRIES_MAX + len(puts)
     while True:
         try:
-            made = await journal.commit((*commits, *(put.commit() for put in puts)))
+            answers = await journal.commit((*commits, *(put.commit() for put in puts)))
         except (*_GONE, SessionExists, SessionConflict) as error:
             put = by_key.get(error.key)  # type: ignore[call-overload]  # else it is a session's
             left -= 1
@@ -245,14 +243,8 @@ async def commit_puts(
                 raise
             put.turn(error)
             continue
-        if answers is not None:
-            answers += made[: len(commits)]
-        return tuple(
-            [
-                _document(put.key, answer.events[0])
-                for put, answer in zip(puts, made[len(commits) :], strict=True)
-            ]
-        )
+        pairs = zip(puts, answers[len(commits) :], strict=True)
+        return answers, tuple([_document(put.key, answer.events[0]) for put, answer in pairs])
 
 
 def _document(key: Key, event: Event) -> Document:

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import structs
 
-from limpet.errors import InvalidInput, SessionCorrupt, SessionNotLoaded
+from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionNotLoaded
 from limpet.model import ops as op
 from limpet.model.events import Event, Prepared
 from limpet.model.facts.inputs import PROCESSED
@@ -64,6 +64,11 @@ class Known:
     def version(self) -> int:
         """The seq of the last event; 0 if nothing is known."""
         return 0 if self.maybe_head is None else self.maybe_head.version
+
+    @property
+    def uid(self) -> str | None:
+        """Which session it is, whoever has its key by now; None if nothing is known."""
+        return None if self.maybe_head is None else self.maybe_head.uid
 
     @property
     def is_loaded(self) -> bool:
@@ -117,6 +122,8 @@ class Known:
 
     def take(self, loaded: Loaded) -> None:
         """What a load brought, unless a commit of this process was faster than it."""
+        if self.uid not in (None, loaded.head.uid):
+            raise SessionDeleted(self.key)
         if self.scopes is None:
             self.scopes = Scopes()
         self._learn(loaded.scopes)

@@ -7,17 +7,19 @@ from typing import overload
 
 from limpet.errors import InvalidQuery, LimpetError, SessionFenced
 from limpet.model.lease import Lease
-from limpet.session.arguments import AnyKey, check_sessions, key_of
-from limpet.session.door import Door
-from limpet.session.logs import SESSION, lease_lost
-from limpet.store.leases import (
-    Leases,
+from limpet.session.arguments import (
+    AnyKey,
     check_claim,
     check_lease,
     check_lease_seconds,
     check_retry_seconds,
+    check_sessions,
     check_worker,
+    key_of,
 )
+from limpet.session.door import Door
+from limpet.session.logs import SESSION, lease_lost
+from limpet.store.leases import Leases
 
 
 class Leasing(Door):
@@ -55,6 +57,8 @@ class Leasing(Door):
         seconds = None if lease_seconds is None else check_lease_seconds(lease_seconds)
         many = not isinstance(lease, Lease) and isinstance(lease, Iterable)
         leases = tuple(map(check_lease, lease)) if many else (check_lease(lease),)  # type: ignore[arg-type]
+        for each in leases if seconds is None else ():
+            check_lease_seconds(each.lease_seconds)
         renewed = await self._leases().renew(leases, seconds) if leases else ()
         for before, after in zip(leases, renewed, strict=True):
             if isinstance(after, SessionFenced):

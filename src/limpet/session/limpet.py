@@ -8,27 +8,20 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from limpet.errors import (
     InvalidInput,
-    InvalidQuery,
     SessionDeleted,
     SessionErased,
     SessionExists,
     SessionNotFound,
     StoreFailed,
 )
-from limpet.model.commit import Commit
-from limpet.model.facts.creation import created
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.model.values import EMPTY
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
-    check_actor,
-    check_flag,
-    check_limit,
-    check_sessions,
+    check_lease,
     check_tail,
-    check_untyped,
+    check_token,
     key_of,
     moment_us,
     tail_of,
@@ -36,14 +29,12 @@ from limpet.session.arguments import (
 )
 from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
+from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
-from limpet.session.given import Begin, given, is_plain
 from limpet.session.leasing import Leasing
+from limpet.session.listing import Listing
 from limpet.session.session import Session
 from limpet.session.watch import Watching
-from limpet.store import cursor as cursors
-from limpet.store.leases import check_lease
-from limpet.store.protocol import Order, Page, Query
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
@@ -54,7 +45,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Watching):
+class Limpet(Care, Leasing, Listing, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------
@@ -70,6 +61,7 @@ class Limpet(Care, Leasing, Watching):
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
+        reuse_deleted: bool = False,
     ) -> Session[S]: ...
 
     @overload
@@ -83,6 +75,7 @@ class Limpet(Care, Leasing, Watching):
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         untyped: bool = False,
+        reuse_deleted: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -96,38 +89,26 @@ class Limpet(Care, Leasing, Watching):
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
+        reuse_deleted: bool = False,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
         The state is a dict; or an object of a State class: the session is typed then; or an
         Envelope, whose schema version the session keeps, so that a load with a class migrates it
         or refuses; without a class its fields are left alone, unless `untyped` (see get). An actor
-        given here is bound to the session; else the user counts as creator.
+        given here is bound to the session; else the user counts as creator. The key of a deleted
+        session stays taken (SessionDeleted), unless `reuse_deleted`.
         """
         journal = self._journal
-        key = Key(app, user, journal.new_id() if id is None else id)
-        check_sessions(key.app)
-        bound = check_actor(actor)
-        actor = f"user:{key.user}" if actor is None else actor
-        begin = given(state, migrations)
-        draft = created(
-            key,
-            labels=EMPTY if labels is None else labels,
-            schema_version=begin.schema_version,
-            fields=begin.fields or EMPTY,
-        )
-        prepared = journal.prepare(draft, actor)
-        if begin.typed is not None:
-            check_untyped(untyped=untyped)
-        how: dict[str, Any] = {"actor": bound, "typed": begin.typed, "untyped": untyped}
-        session: Session[Any] = Session(journal, key, **how)
-        known = session.writer.known
-        known.check_temp((prepared,))
+        how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
+        how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
+        new = creation(journal, app, user, id, **how)
+        session = new.session
         try:
-            (committed,) = await journal.commit((Commit(key, (prepared,), 0),))
+            (committed,) = await journal.commit((new.commit(),))
         except StoreFailed as error:  # its draft cannot be sent again: a creation takes no id of it
             raise StoreFailed(error.where, error.reason, "create") from error
-        known.begin(committed, (prepared,))
+        session.writer.known.begin(committed, (new.draft,))
         if committed.repeated:  # under a lost answer: its answer has no shared names
             await session.refresh()
         return session
@@ -144,6 +125,7 @@ class Limpet(Care, Leasing, Watching):
         migrations: MigrationRegistry | None = None,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
     ) -> Session[S]: ...
 
@@ -157,6 +139,7 @@ class Limpet(Care, Leasing, Watching):
         *,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
@@ -172,6 +155,7 @@ class Limpet(Care, Leasing, Watching):
         migrations: MigrationRegistry | None = None,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
     ) -> Session[Any]:
@@ -185,14 +169,16 @@ class Limpet(Care, Leasing, Watching):
         With a `state_type` its state is of that class; stored state of another MAJOR is brought
         there by `migrations`, which is recorded, or MigrationError is raised. Without one, typed
         state is read and not changed (SessionTyped), unless `untyped`: then all that is written
-        passes its class by. `actor` is bound to it. Raises SessionNotFound.
+        passes its class by. `actor` is bound to it. `at_least` is the token of a commit (c.token)
+        that the reading must see. Raises SessionNotFound.
         """
         journal = self._journal
         typed = typed_of(state_type, migrations, untyped=untyped)
         key = key_of(key, user, id)
         session: Session[Any] = Session(journal, key, actor=actor, typed=typed, untyped=untyped)
         since_us = moment_us("since", since)
-        await session.writer.load(tail=tail_of(tail, since), since_us=since_us)
+        seen = {"since_us": since_us, "at_least": check_token(at_least)}
+        await session.writer.load(tail=tail_of(tail, since), **seen)  # type: ignore[arg-type]
         if typed is not None and session.head.schema_version is not None and not session.damaged:
             typed.prove(session.head, session.writer.known.fields)
         return session
@@ -390,51 +376,6 @@ class Limpet(Care, Leasing, Watching):
         typed_of(state_type, migrations, untyped=untyped)  # refuses what every verb would refuse
         bound: dict[str, Any] = {"state_type": state_type, "migrations": migrations}
         return App(self, name, actor=actor, untyped=untyped, **bound)
-
-    async def list(
-        self,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        order: Order = "created",
-        reverse: bool = True,
-        created_after: datetime | None = None,
-        updated_after: datetime | None = None,
-        schema_version: str | None = None,
-        deleted: bool = False,
-        state: bool = False,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
-        """A page of heads, newest first; `page.cursor` leads to the next.
-
-        By app, by app and user, or by labels ({"plan": "gold"}); in order of creation, or of last
-        update (for an app or a user). Later than a time, and of one schema version, in any of these
-        orders. A page may be short, even empty, before the last: go on while there is a cursor.
-
-        `deleted=True` lists what is left of deleted sessions, in the order of their keys: heads
-        with key, uid, version, link, times and `deleted_at`. `state=True` also reads states:
-        `page.states[key]` is what `values` of a loaded session would show, without temp: names.
-        A session with an unreadable event is in `page.damaged` instead.
-        """
-        check_flag("deleted", deleted)
-        check_flag("state", state)
-        if deleted and state:
-            raise InvalidQuery("a deleted session has no state: leave out state=True")
-        query = Query(
-            app=check_sessions(app),
-            user=user,
-            labels=cursors.labels(labels),
-            order=order,
-            reverse=reverse,
-            created_after_us=moment_us("created_after", created_after),
-            updated_after_us=moment_us("updated_after", updated_after),
-            schema_version=schema_version,
-            deleted=deleted,
-        )
-        store, limit = self._journal.store, check_limit(limit)
-        return await store.heads(query, cursor=cursor, limit=limit, states=state)
 
     def documents(
         self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None

@@ -47,6 +47,7 @@ class Loading:
         tail: int,
         since_us: int | None = None,
         scopes: bool = True,
+        at_least: str = "",
     ) -> tuple[Loaded, Committed | None]:
         """What is stored, and the migration that was recorded on it if there had to be one.
 
@@ -55,7 +56,9 @@ class Loading:
         """
         store, verified = self._journal.store, False
         for tries in range(UPDATE_TRIES_MAX):
-            loaded = await store.load(self._key, tail=tail, since_us=since_us, scopes=scopes)
+            loaded = await store.load(
+                self._key, tail=tail, since_us=since_us, scopes=scopes, at_least=at_least
+            )
             if forward is None or not forward.way(loaded.head.schema_version):
                 return loaded, None
             if not verified:  # once: what is written meanwhile was not read back from a disk

@@ -40,11 +40,14 @@ def event_form(event: Event) -> dict[str, Any]:
         "invocation_id": event.invocation_id,
         "correlation_id": event.correlation_id,
         "wake_id": event.wake_id,
+        "processed": event.processed,
         "processed_at": time_form(event.processed_us),
         "link": event.link.hex(),
         "partial": event.partial,
+        "attempt": event.attempt,
         "repeated": event.repeated,
         "damage": event.damage,
+        "removed": event.removed,
     }
 
 
@@ -58,6 +61,7 @@ def head_form(head: Head) -> dict[str, Any]:
         "link": head.link.hex(),
         "created_at": time_form(head.created_us),
         "updated_at": time_form(head.updated_us),
+        "active_at": time_form(head.active_us),
         "deleted_at": time_form(head.deleted_us),
         "labels": head.labels,
         "pending": head.pending,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,7 +26,7 @@ from limpet.errors import (
 from limpet.model.commit import Commit
 from limpet.model.events import Draft, Event, Fact, Prepared
 from limpet.model.lease import Lease
-from limpet.model.limits import INT_MAX, UPDATE_TRIES_MAX
+from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.model.values import Reads
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
@@ -40,7 +40,6 @@ Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}
 _TAIL: Final = 20  # events that a refresh between two tries brings
 _PAUSE_SECONDS_MAX: Final = 0.002
-_NEVER: Final = INT_MAX  # a version that no session is at: only a repeat gets past it
 # A draft does not fit the state that was known, or that could not be read whole.
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
@@ -63,10 +62,14 @@ class Writer:
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
-    async def load(self, *, tail: int, since_us: int | None = None) -> None:
-        """Read it, brought forward to the version of its class; if that fails, nothing changes."""
+    async def load(self, *, tail: int, since_us: int | None = None, at_least: str = "") -> None:
+        """Read it, brought forward to the version of its class; if that fails, nothing changes.
+
+        Raises SessionDeleted if the key belongs to another session by now.
+        """
         loading = Loading(self.journal, self.known.key, self._who(), self.lease)
-        loaded, moved = await loading.load(self.typed, tail=tail, since_us=since_us)
+        how = {"tail": tail, "since_us": since_us, "at_least": at_least}
+        loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
         self.known.take(loaded)
         if moved is not None:
             self.known.absorb(moved, (None,))
@@ -82,7 +85,8 @@ class Writer:
         known, lease = self.known, self.lease
         known.check_temp(drafts)
         fence = None if lease is None else lease.fence
-        commit = Commit(known.key, drafts, expect, fence, guards, schema, self.classless)
+        uid = known.uid
+        commit = Commit(known.key, drafts, expect, fence, guards, schema, self.classless, uid)
         try:
             (committed,) = await self.journal.commit((commit,))
         except SessionFenced as error:
@@ -110,9 +114,8 @@ class Writer:
                 try:
                     return await self._commit_typed(typed, drafts, expect)
                 except _MISFITS:
-                    if named:
-                        with suppress(SessionConflict):
-                            return await self.commit(drafts, _NEVER)
+                    if named and (repeats := await self._repeats([d.id for d in drafts])):
+                        return repeats
                     version = known.version
                     await self.load(tail=_TAIL)
                     if known.version == version or not left:
@@ -152,7 +155,7 @@ class Writer:
                 raise
         return event if event is not None else await self._repeat(draft)
 
-    def publish(self, draft: Prepared) -> Event:
+    def publish(self, draft: Prepared, attempt: int) -> Event:
         """Hand a partial event to those who follow; it is not recorded."""
         if draft.ops or draft.temp_ops:
             raise InvalidEvent("a partial event is not recorded, so it cannot change state")
@@ -169,8 +172,10 @@ class Writer:
             correlation_id=draft.correlation_id,
             wake_id=draft.wake_id,
             partial=True,
+            attempt=attempt,
         )
-        journal.hub.publish(known.key, event, known.version)
+        uid = None if known.maybe_head is None else known.maybe_head.uid
+        journal.hub.publish(known.key, event, known.version, uid)
         return event
 
     # --- private -------------------------------------------------------------------------------
@@ -249,10 +254,16 @@ class Writer:
         """What was recorded under the draft's id before; a plan on newer state need not fit it."""
         if draft.id is None:
             return None
-        prepared = self.journal.prepare(structs.replace(draft, ops=()), None)
-        with suppress(SessionConflict):
-            return (await self.commit((prepared,), _NEVER))[0]
-        return None
+        self.journal.prepare(structs.replace(draft, ops=()), None)  # refuses what is wrong with it
+        repeats = await self._repeats([draft.id])
+        return repeats[0] if repeats else None
+
+    async def _repeats(self, ids: Sequence[str]) -> tuple[Event, ...]:
+        """The records of these ids, if every one of them was recorded before."""
+        found = await self.journal.store.read_ids(self.known.key, ids)
+        if len(found) < len(ids):
+            return ()
+        return tuple([structs.replace(event, repeated=True) for event in found])
 
     async def _know(self) -> None:
         """Have state to decide on: read, if it was not yet, or if a part of it was missing."""

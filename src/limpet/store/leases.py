@@ -1,4 +1,4 @@
-"""Leases: what a store promises to workers, and the checks of a lease's arguments.
+"""Leases: what a store promises to workers.
 
 `Leases` is the second protocol beside `Store`. It leases sessions that are due, or any one session.
 Who may run a session is not part of its log, so no method here records an event or changes a
@@ -10,12 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from limpet.errors import InvalidInput, LimpetError
-from limpet.model.keys import Key, unfit
+from limpet.errors import LimpetError
+from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.model.limits import INT_MAX, LEASE_SECONDS_MAX, PAGE_MAX, WORKER_CHARS_MAX
-from limpet.model.reasons import Reasons
-from limpet.model.values import described
 from limpet.store.protocol import Store
 
 
@@ -83,60 +80,6 @@ class Leases(Protocol):
 
 class LeaseStore(Store, Leases, Protocol):
     """A store that also supports leases, as all of ours do."""
-
-
-def check_worker(worker: str) -> str:
-    if reason := unfit(worker, WORKER_CHARS_MAX):
-        raise InvalidInput(
-            f"the worker's name {reason}. Name who holds the lease, as in 'worker-1'."
-        )
-    return worker
-
-
-def check_claim(limit: object) -> int:
-    """How many sessions one claim may lease."""
-    if type(limit) is not int or not 1 <= limit <= PAGE_MAX:
-        raise InvalidInput(
-            f"a claim is on 1 to {PAGE_MAX:,} sessions, not {described(limit)}. Claim again for "
-            "more."
-        )
-    return limit
-
-
-def check_lease(lease: Lease) -> Lease:
-    """A lease in the form that a store returns. Only the store knows whether it is still held."""
-    valid = (
-        isinstance(lease, Lease)
-        and isinstance(lease.key, Key)
-        and type(lease.fence) is int
-        and 0 <= lease.fence <= INT_MAX
-        and isinstance(lease.reasons, Reasons)
-    )
-    if not valid:
-        raise InvalidInput(
-            f"{described(lease)} is not a lease. Pass what lp.claim or lp.acquire_lock returned."
-        )
-    return lease
-
-
-def check_lease_seconds(seconds: float) -> float:
-    if type(seconds) not in (int, float) or not 0.000_001 <= seconds <= LEASE_SECONDS_MAX:
-        raise InvalidInput(
-            f"a lease lasts more than 0 and at most {LEASE_SECONDS_MAX:,} seconds, not "
-            f"{described(seconds)}. Renew it in time for more."
-        )
-    return seconds
-
-
-def check_retry_seconds(seconds: float | None) -> float | None:
-    if seconds is None:
-        return None
-    if type(seconds) not in (int, float) or not 0 <= seconds <= LEASE_SECONDS_MAX:
-        raise InvalidInput(
-            f"a retry is from 0 to {LEASE_SECONDS_MAX:,} seconds away, not {described(seconds)}. "
-            "Leave retry_seconds out to have the session due at once."
-        )
-    return seconds
 
 
 def span_us(seconds: float) -> int:

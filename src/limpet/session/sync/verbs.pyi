@@ -48,6 +48,22 @@ class SyncCommit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+    def create(
+        self,
+        app: str,
+        user: str,
+        id: str | None = None,
+        *,
+        state: Mapping[str, Any] | Envelope | State = ...,
+        labels: Mapping[str, str] = ...,
+        actor: str | None = None,
+        migrations: MigrationRegistry | None = None,
+        untyped: bool = False,
+        reuse_deleted: bool = False,
+    ) -> SyncSession[Any]: ...
+    def expect(self, session: SyncSession[Any], version: int) -> None: ...
+    def guard(self, session: SyncSession[Any], name: str, version: int) -> None: ...
+    def release(self, lease: Lease) -> None: ...
     def append(
         self,
         session: SyncSession[Any],
@@ -115,8 +131,11 @@ class SyncSession(Generic[S_co]):
         reverse: bool | None = None,
         types: Iterable[str] | None = None,
     ) -> tuple[Event, ...]: ...
+    def read_ids(self, ids: Iterable[str]) -> tuple[Event, ...]: ...
     def pending(self, *, limit: int = 100) -> tuple[Event, ...]: ...
-    def follow(self, *, after: int = 0, types: Iterable[str] | None = None) -> Iterator[Event]: ...
+    def follow(
+        self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
+    ) -> Iterator[Event]: ...
     def append(
         self,
         type: str,
@@ -135,7 +154,9 @@ class SyncSession(Generic[S_co]):
         correlation_id: str | None = None,
         wake_id: str | None = None,
         expect: int | None = None,
+        input: bool = False,
         partial: bool = False,
+        attempt: int = 1,
     ) -> Event: ...
     def append_many(
         self, drafts: Iterable[Draft], *, actor: str | None = None, expect: int | None = None
@@ -213,6 +234,7 @@ class SyncApp(Generic[A]):
         state: A | None = None,
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
+        reuse_deleted: bool = False,
     ) -> SyncSession[A]: ...
     def get(
         self,
@@ -252,7 +274,9 @@ class SyncApp(Generic[A]):
         labels: Mapping[str, str] | None = None,
         order: Order = "created",
         reverse: bool = True,
+        prefix: str = "",
         created_after: datetime | None = None,
+        created_before: datetime | None = None,
         updated_after: datetime | None = None,
         schema_version: str | None = None,
         deleted: bool = False,
@@ -315,6 +339,7 @@ class SyncLimpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
+        reuse_deleted: bool = False,
     ) -> SyncSession[S]: ...
     @overload
     def create(
@@ -327,6 +352,7 @@ class SyncLimpet:
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         untyped: bool = False,
+        reuse_deleted: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -340,6 +366,7 @@ class SyncLimpet:
         migrations: MigrationRegistry | None = None,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
     ) -> SyncSession[S]: ...
     @overload
@@ -352,6 +379,7 @@ class SyncLimpet:
         *,
         tail: int | None = None,
         since: datetime | None = None,
+        at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
@@ -446,22 +474,6 @@ class SyncLimpet:
     def app(
         self, name: str, *, actor: str | None = None, untyped: bool = False
     ) -> SyncApp[Mapping[str, Any]]: ...
-    def list(
-        self,
-        *,
-        app: str | None = None,
-        user: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        order: Order = "created",
-        reverse: bool = True,
-        created_after: datetime | None = None,
-        updated_after: datetime | None = None,
-        schema_version: str | None = None,
-        deleted: bool = False,
-        state: bool = False,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page: ...
     def documents(
         self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
     ) -> SyncDocuments: ...

@@ -15,10 +15,11 @@ from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Recorded, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.model.reasons import NONE, Reasons, due_for
 from limpet.model.values import EMPTY, freeze
 from limpet.store import bodies
-from limpet.store.codec import REMOVED, SEALED, Codec, Damaged
+from limpet.store.codec import ADOPTED, REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Erasure, Place
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.
@@ -35,7 +36,6 @@ TOMBSTONE_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, active_us, floor, parent, "
     "deleted_us, ending"
 )
-SLOT_BITS: Final = 20  # a slot is about a second
 _LOW: Final = 0xFFFF_FFFF
 
 _is_uuid: Final = re.compile(
@@ -71,6 +71,8 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
         salt, raw, place = b"", salt + raw, Place("event", uid, e.id, e.type)
     flags, body, crc = codec.pack(raw, place)
+    if rec.draft.origin is not None:
+        flags |= ADOPTED
     return (
         pos,
         sid,
@@ -85,7 +87,7 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
         e.wake_id and pack_id(e.wake_id),
         flags,
         body,
-        crc ^ (pos & _LOW),
+        crc ^ _mixed(pos, flags),
         salt,
         rec.digest,
         e.link,
@@ -108,6 +110,8 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
     try:
         id = unpack_id(id)
         cause, inv, corr, wake = [x and unpack_id(x) for x in names]
+        if removed and body != b"":
+            raise Damaged("is marked as removed and has a body")
         if not removed:
             raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)[1]
             size = len(raw)
@@ -132,7 +136,7 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
         done_us,
         link,
         damage=damage,
-        removed=removed,
+        removed=removed and damage is None,
     )
     return event, size
 
@@ -142,8 +146,19 @@ def body_in(
 ) -> tuple[bytes | None, bytes]:
     """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
     flags, body, crc = stored
-    raw = codec.unpack(flags, body, crc ^ (pos & _LOW), lambda: Place("event", uid, *names))
+    crc, flags = crc ^ _mixed(pos, flags), flags & ~ADOPTED
+    raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, *names))
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if flags & SEALED else (None, raw)
+
+
+def _mixed(pos: int, flags: int) -> int:
+    """What is mixed into the checksum of a body: its position, and whether it was adopted."""
+    return (pos ^ (flags & ADOPTED)) & _LOW
+
+
+def is_adopted(flags: object) -> bool:
+    """Whether another store recorded the event."""
+    return isinstance(flags, int) and bool(flags & ADOPTED)
 
 
 def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:
@@ -255,7 +270,7 @@ def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
 
 def slot(head: Head) -> int:
     """When it was updated, in the steps by which it is indexed."""
-    return head.updated_us >> SLOT_BITS
+    return head.updated_us >> UPDATE_SLOT_BITS
 
 
 def facts_text(head: Head) -> str | None:

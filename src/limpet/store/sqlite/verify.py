@@ -151,7 +151,8 @@ class Verification:
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         record = records.sized(self._reader, row, uid)[0]
         event = record.event
-        self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
+        if not rows.is_adopted(row[10]):  # an adopted event wrote no shared names
+            self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
         self._unread += event.data is None
         return event, record.raw, record.salt, record.digest
 

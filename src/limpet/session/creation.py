@@ -1,0 +1,128 @@
+"""Creating a session: what it begins with, and the first event that records it.
+
+It begins with a dict, a State, or an Envelope from elsewhere. Whichever it is, the creation records
+plain fields and the schema version they follow, if they follow one: a later load with a class then
+knows whether it may read them as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput
+from limpet.model.commit import Commit
+from limpet.model.events import Prepared
+from limpet.model.facts.creation import created
+from limpet.model.ops import scope_of
+from limpet.model.state.semver import SchemaVersion
+from limpet.model.values import EMPTY
+from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
+from limpet.session.journal import Journal
+from limpet.session.session import Session
+
+if TYPE_CHECKING:
+    from limpet.model.envelope.record import Envelope
+    from limpet.model.state.migrations import MigrationRegistry
+    from limpet.model.state.state import State
+    from limpet.session.typed import Typed
+
+Begin: TypeAlias = "Mapping[str, Any] | Envelope | State"
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """The first fields of a session, the version they follow, and the class they are seen by."""
+
+    fields: Mapping[str, Any]
+    schema_version: str | None = None
+    typed: Any = None  # a Typed, which is not imported before it is needed
+
+
+class Creation(msgspec.Struct, frozen=True):
+    """A session that is to be created: the object, its first event, and its fields and version."""
+
+    session: Session[Any]
+    draft: Prepared
+    begins: Beginning
+    reuse: bool
+
+    def commit(self, more: tuple[Prepared, ...] = ()) -> Commit:
+        """The commit that creates it, with further events of its own."""
+        return Commit(self.session.key, (self.draft, *more), 0, reuse=self.reuse)
+
+
+def creation(
+    journal: Journal,
+    app: str,
+    user: str,
+    id: str | None,
+    *,
+    state: Begin,
+    labels: Mapping[str, str] | None,
+    actor: str | None,
+    migrations: MigrationRegistry | None,
+    untyped: bool,
+    reuse_deleted: bool,
+) -> Creation:
+    """Everything that is checked before a session is created. Raises InvalidInput."""
+    key = own_key(app, user, journal.new_id() if id is None else id)
+    bound = check_actor(actor)
+    check_flag("reuse_deleted", reuse_deleted)
+    begins = beginning(state, migrations)
+    draft = created(
+        key,
+        labels=EMPTY if labels is None else labels,
+        schema_version=begins.schema_version,
+        fields=begins.fields or EMPTY,
+    )
+    prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
+    if begins.typed is not None:
+        check_untyped(untyped=untyped)
+    session: Session[Any] = Session(journal, key, actor=bound, typed=begins.typed, untyped=untyped)
+    session.writer.known.check_temp((prepared,))
+    return Creation(session, prepared, begins, reuse_deleted)
+
+
+def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:
+    """The beginning that `state` stands for. Raises SchemaViolation, InvalidInput."""
+    if not is_plain(state):
+        from limpet.session.typed import Typed, encoded
+
+        fields, version = encoded(state)
+        typed: Typed[Any] = Typed(type(state), migrations)
+        typed.trust()
+        return Beginning(fields, version, typed)
+    if migrations is not None:
+        raise InvalidInput(
+            "migrations are of typed state. Create the session without, then load it with "
+            "get(key, state_type=MyState, migrations=registry)."
+        )
+    if isinstance(state, Mapping):
+        return Beginning(state)
+    return _unpacked(state)  # type: ignore[arg-type]  # plain and no dict: an envelope
+
+
+def is_plain(state: Begin) -> bool:
+    """Whether a session that begins with this is seen without a class."""
+    if isinstance(state, Mapping):
+        return True
+    from limpet.model.envelope.record import Envelope
+
+    return isinstance(state, Envelope)
+
+
+def _unpacked(envelope: Envelope) -> Beginning:
+    """Its fields under its version. An envelope is of one session: what others share is refused."""
+    for name in envelope.fields:
+        if scope_of(name) != "session":
+            raise InvalidInput(
+                f"the envelope holds {name!r}, which is not one of the session's own fields. Take "
+                "such names out before it is encoded, as s.envelope() does."
+            )
+    version = envelope.schema_version
+    # As a session may have it: an envelope may also name a pre-release, which no load could read.
+    return Beginning(
+        envelope.fields, None if version is None else str(SchemaVersion.parse(version))
+    )
