@@ -69,7 +69,8 @@ BLOCK: Final = """
 CLASSES: Final = (
     (
         "SyncCommit",
-        "\n    events: tuple[Event, ...]\n    documents: tuple[Document, ...]" + BLOCK,
+        "\n    events: tuple[Event, ...]\n    token: str"
+        "\n    documents: tuple[Document, ...]" + BLOCK,
         [("commit", "CommitBuilder")],
         "S",
     ),
@@ -102,6 +103,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("listing", "Listing"),
             ("watch", "Watching"),
         ],
         "S",

@@ -20,6 +20,22 @@
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
     │       ├── MigrationFailed       SessionMigrationFailed · CheckpointMigrationFailed
     │       └── SchemaIncompatible    SessionSchemaIncompatible · CheckpointSchemaIncompatible
+    ├── GraphError          a graph cannot be compiled, run, resumed or bound to a session
+    │   ├── GraphInvalid          NoDeclaredEntry · UnreachableNode · DanglingEdge
+    │   │                         MultipleOutgoingEdges · ConflictingReducers
+    │   │                         MappingReferencesUndeclaredField · ConflictingProjectionForms
+    │   │                         ReducerConfigurationInvalid · FanOutFieldNotList
+    │   │                         FanOutCountModeAmbiguous · ParallelBranchesNoBranches
+    │   │                         ParallelBranchesInvalidBranchSpec  (all: an InvalidInput too)
+    │   ├── GraphMisused          (an InvalidInput too)
+    │   ├── GraphRunError         NodeException · EdgeException · ReducerError · RoutingError
+    │   │                         StateValidationError · FanOutEmpty · ParallelBranchesBranchFailed
+    │   ├── CheckpointError       CheckpointNotFound · CheckpointRecordInvalid
+    │   │                         CheckpointSaveFailed · CheckpointLoadFailed
+    │   ├── SuspensionError       SuspensionPersistenceFailed · SuspensionRecordInvalid
+    │   │                         SuspensionResumePayloadInvalid · SuspensionInUnsupportedContext
+    │   └── SessionStoreError     SessionLoadFailed · SessionSaveFailed · SessionWriteConflict
+    │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
@@ -32,6 +48,45 @@ next step.
 
 from __future__ import annotations
 
+from limpet.errors.graph import (
+    CheckpointError,
+    CheckpointLoadFailed,
+    CheckpointNotFound,
+    CheckpointRecordInvalid,
+    CheckpointSaveFailed,
+    ConflictingProjectionForms,
+    ConflictingReducers,
+    DanglingEdge,
+    EdgeException,
+    FanOutCountModeAmbiguous,
+    FanOutEmpty,
+    FanOutFieldNotList,
+    GraphError,
+    GraphInvalid,
+    GraphMisused,
+    GraphRunError,
+    MappingReferencesUndeclaredField,
+    MultipleOutgoingEdges,
+    NoDeclaredEntry,
+    NodeException,
+    ParallelBranchesBranchFailed,
+    ParallelBranchesInvalidBranchSpec,
+    ParallelBranchesNoBranches,
+    ReducerConfigurationInvalid,
+    ReducerError,
+    RoutingError,
+    SessionLoadFailed,
+    SessionSaveFailed,
+    SessionStoreError,
+    SessionWriteConflict,
+    StateValidationError,
+    SuspensionError,
+    SuspensionInUnsupportedContext,
+    SuspensionPersistenceFailed,
+    SuspensionRecordInvalid,
+    SuspensionResumePayloadInvalid,
+    UnreachableNode,
+)
 from limpet.errors.input import (
     ActorMissing,
     BlobTooLarge,
@@ -132,19 +187,35 @@ __all__ = [
     "BackupRefused",
     "BlobNotFound",
     "BlobTooLarge",
+    "CheckpointError",
+    "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
     "CheckpointMigrationMissing",
+    "CheckpointNotFound",
+    "CheckpointRecordInvalid",
+    "CheckpointSaveFailed",
     "CheckpointSchemaIncompatible",
     "CommitTooLarge",
+    "ConflictingProjectionForms",
+    "ConflictingReducers",
+    "DanglingEdge",
     "DiffMismatch",
     "DocumentConflict",
     "DocumentNotFound",
+    "EdgeException",
     "EnvelopeNewer",
     "EventTooLarge",
     "ExtraMissing",
+    "FanOutCountModeAmbiguous",
+    "FanOutEmpty",
+    "FanOutFieldNotList",
     "FieldAccessDenied",
     "FollowerBehind",
+    "GraphError",
+    "GraphInvalid",
+    "GraphMisused",
+    "GraphRunError",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",
@@ -159,17 +230,27 @@ __all__ = [
     "InvalidValue",
     "Lifecycle",
     "LimpetError",
+    "MappingReferencesUndeclaredField",
     "MergeConflict",
     "MigrationAmbiguous",
     "MigrationError",
     "MigrationFailed",
     "MigrationMissing",
+    "MultipleOutgoingEdges",
+    "NoDeclaredEntry",
+    "NodeException",
     "NotPending",
     "OpPathUnknown",
     "OpTypeMismatch",
+    "ParallelBranchesBranchFailed",
+    "ParallelBranchesInvalidBranchSpec",
+    "ParallelBranchesNoBranches",
     "PositionUnknown",
+    "ReducerConfigurationInvalid",
+    "ReducerError",
     "ReservedApp",
     "ReservedType",
+    "RoutingError",
     "SchemaIncompatible",
     "SchemaViolation",
     "ScopeFull",
@@ -182,15 +263,20 @@ __all__ = [
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
     "SessionMigrationFailed",
     "SessionMigrationMissing",
     "SessionNotFound",
     "SessionNotLoaded",
+    "SessionSaveFailed",
     "SessionSchemaIncompatible",
+    "SessionStoreError",
     "SessionTyped",
+    "SessionWriteConflict",
     "StateError",
+    "StateValidationError",
     "Step",
     "StoreBusy",
     "StoreClosed",
@@ -205,5 +291,11 @@ __all__ = [
     "StoreOnNetwork",
     "StoreReadOnly",
     "StoreUnopened",
+    "SuspensionError",
+    "SuspensionInUnsupportedContext",
+    "SuspensionPersistenceFailed",
+    "SuspensionRecordInvalid",
+    "SuspensionResumePayloadInvalid",
+    "UnreachableNode",
     "UploadLost",
 ]

@@ -1,4 +1,4 @@
-"""Bodies besides events: what a snapshot or a base holds is taken only if it is what was written."""
+"""Bodies besides events: a snapshot or a base is taken only if it is what was written."""
 
 from __future__ import annotations
 

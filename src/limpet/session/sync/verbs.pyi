@@ -40,6 +40,7 @@ A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
+    token: str
     documents: tuple[Document, ...]
     def __enter__(self) -> SyncCommit: ...
     def __exit__(
@@ -526,6 +527,27 @@ class SyncLimpet:
         worker: str,
         lease_seconds: float = 30,
     ) -> Lease: ...
+    def get_many(
+        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
+    ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
+    def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from typing import Any, Final
+from zlib import crc32
 
 import apsw
 
@@ -103,8 +104,15 @@ def retire(conn: apsw.Connection) -> None:
 
 
 def begin_after(conn: apsw.Connection, last: int) -> None:
-    """Give no position up to this one any more."""
+    """Give no position up to this one any more. A lower one would be given twice: its checksum
+    lets verify tell."""
     conn.execute(SQL["put_meta"], ("feed", last))
+    conn.execute(SQL["put_meta"], ("feed_crc", noted_crc(last)))
+
+
+def noted_crc(last: object) -> int:
+    """The checksum of a noted position."""
+    return crc32(str(last).encode())
 
 
 def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[FeedEntry, int]]:

@@ -23,13 +23,13 @@ from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Report
 from limpet.store.sqlite import blobs, ledger, lineage, records, rows
-from limpet.store.sqlite.feed import last_position
+from limpet.store.sqlite.feed import last_position, noted_crc
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Stored, verify_session
 
-_META: Final = {"secret", "secret_crc", "overwrite", "feed", ledger.NAME}
+_META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
 _PAGE: Final = 200
 
 
@@ -112,6 +112,8 @@ class Verification:
         self._misplaced = []
         found = self._reader.found(sid, head)
         base = None
+        if not head.floor and self._conn.execute(SQL["parent"], (sid,)).get is not None:
+            yield Finding("head", "has a parent and begins on nothing", head.key)
         if head.floor:
             try:
                 base = self._reader.base(sid, head)
@@ -170,6 +172,8 @@ class Verification:
         """The chain of a fork goes on from its parent's, if that is still there."""
         part = lineage.segment_with(self._reader, sid, head, head.floor)
         if part.sid is None:
+            if self._conn.execute(SQL["parent_lost"], (sid,)).get is not None:
+                yield Finding("head", "has a parent that is not there", head.key)
             return
         link = self._conn.execute(SQL["link_at"], (part.sid, head.floor)).get
         if link != base.link:
@@ -198,12 +202,17 @@ class Verification:
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
             kept = self._all(SQL["kept_below"], (head[0],))[0][0]
             yield from self._blobs(head[0], rows.tombstone_from(head), kept)
+        for (names,) in self._all(SQL["lost_parents"]):
+            yield Finding("tombstone", f"of {names} has a parent that is not there")
         for row in self._all(SQL["all_erased"]):
             if rows.erased_row(Erasure(*row[:-1])) != row:
                 yield Finding("erasure", "does not match its checksum")
         secret = dict(self._all(SQL["all_meta"]))
         if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
             yield Finding("meta", "has another secret than it was made with")
+        if "feed" in secret or "feed_crc" in secret:
+            if noted_crc(secret.get("feed")) != secret.get("feed_crc"):
+                yield Finding("meta", "has another last position of the feed than was noted")
         for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()

@@ -32,6 +32,14 @@ SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid
 -- name: tombstones
 SELECT {tombstone}, crc FROM tombstones
 
+-- name: parent_lost
+SELECT parent FROM sessions WHERE sid = ? AND parent IS NOT NULL
+  AND parent NOT IN (SELECT sid FROM sessions) AND parent NOT IN (SELECT sid FROM tombstones)
+
+-- name: lost_parents
+SELECT app || '/' || user || '/' || id FROM tombstones t
+WHERE parent IS NOT NULL AND parent NOT IN (SELECT sid FROM sessions) AND parent NOT IN (SELECT sid FROM tombstones)
+
 -- name: all_erased
 SELECT key_hash, version, link, erased_us, forks_kept, crc FROM erased
 
