@@ -11,13 +11,20 @@ from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Seal
 from limpet.testing.contract import (
     Age,
+    BlobLaws,
+    DocumentLaws,
+    DurableBlobLaws,
     DurableLaws,
+    DurableMarkLaws,
     FeedLaws,
     Leap,
     LiveLaws,
+    MarkLaws,
     Reopen,
     SetBackLaws,
+    SharedBlobLaws,
     SharedLaws,
+    SharedMarkLaws,
     SharedWorkLaws,
     StoreContract,
     WorkLaws,
@@ -43,6 +50,13 @@ class TestPostgres(
     DurableLaws,
     SharedLaws,
     SharedWorkLaws,
+    DocumentLaws,
+    BlobLaws,
+    DurableBlobLaws,
+    SharedBlobLaws,
+    MarkLaws,
+    DurableMarkLaws,
+    SharedMarkLaws,
 ):
     seal: Seal | None = None
 

@@ -22,12 +22,12 @@ from limpet.store.blobs import (
     Blob,
     Packed,
     Row,
-    blob_problems,
     pack_blob,
     pack_chunk,
     unpack_blob,
     unpack_chunk,
 )
+from limpet.store.blobs import Reading as BlobReading
 from limpet.store.codec import Codec, Damaged
 from limpet.store.sqlite import lineage
 from limpet.store.sqlite.reader import Reader
@@ -270,15 +270,15 @@ def problems(conn: apsw.Connection, codec: Codec, sid: int, uid: str, below: int
             yield "blobs are out of order"
             return
         after = blob.hash
-        yield from blob_problems(codec, uid, blob, _chunks(conn, row[0]))
-
-
-def _chunks(conn: apsw.Connection, bid: int) -> Iterator[Packed]:
-    number = 0
-    while (found := conn.execute(SQL["chunk"], (bid, number)).fetchone()) is not None:
-        chunk: Any = found
-        yield chunk
-        number += 1
+        reading = BlobReading(codec, uid, blob)
+        chunk: Any
+        while reading.reads_on:
+            chunk = conn.execute(SQL["chunk"], (row[0], reading.number)).fetchone()
+            if chunk is None:
+                break
+            reading.add(chunk)
+        if (problem := reading.problem()) is not None:
+            yield problem
 
 
 def _opened(codec: Codec, key: Key, uid: str, row: Row) -> Blob:
