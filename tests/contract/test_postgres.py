@@ -11,12 +11,20 @@ from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Seal
 from limpet.testing.contract import (
     Age,
+    BlobLaws,
+    DocumentLaws,
+    DurableBlobLaws,
     DurableLaws,
+    DurableMarkLaws,
     FeedLaws,
     Leap,
+    LiveLaws,
+    MarkLaws,
     Reopen,
     SetBackLaws,
+    SharedBlobLaws,
     SharedLaws,
+    SharedMarkLaws,
     SharedWorkLaws,
     StoreContract,
     WorkLaws,
@@ -113,6 +121,13 @@ class TestPostgres(
     DurableLaws,
     SharedLaws,
     SharedWorkLaws,
+    DocumentLaws,
+    BlobLaws,
+    DurableBlobLaws,
+    SharedBlobLaws,
+    MarkLaws,
+    DurableMarkLaws,
+    SharedMarkLaws,
 ):
     pass
 

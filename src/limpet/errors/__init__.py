@@ -4,13 +4,13 @@
     ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
-    │   ├── InvalidEvent · ReservedType · ActorMissing
+    │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
-    │   ├── SessionHasForks
+    │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -90,6 +90,7 @@ from limpet.errors.graph import (
 )
 from limpet.errors.input import (
     ActorMissing,
+    BlobTooLarge,
     CommitTooLarge,
     EventTooLarge,
     FieldAccessDenied,
@@ -107,6 +108,7 @@ from limpet.errors.input import (
     OpPathUnknown,
     OpTypeMismatch,
     PositionUnknown,
+    ReservedApp,
     ReservedType,
     SchemaViolation,
     ScopeUnknown,
@@ -132,6 +134,9 @@ from limpet.errors.root import (
     LimpetError,
 )
 from limpet.errors.session import (
+    BlobNotFound,
+    DocumentConflict,
+    DocumentNotFound,
     FollowerBehind,
     SessionConflict,
     SessionCorrupt,
@@ -145,6 +150,7 @@ from limpet.errors.session import (
     SessionNotFound,
     SessionNotLoaded,
     SessionTyped,
+    UploadLost,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -181,6 +187,8 @@ __all__ = [
     "Asked",
     "BackupDamaged",
     "BackupRefused",
+    "BlobNotFound",
+    "BlobTooLarge",
     "CheckpointError",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
@@ -195,6 +203,8 @@ __all__ = [
     "ConflictingReducers",
     "DanglingEdge",
     "DiffMismatch",
+    "DocumentConflict",
+    "DocumentNotFound",
     "EdgeException",
     "EnvelopeNewer",
     "EventTooLarge",
@@ -240,6 +250,7 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "ReservedApp",
     "ReservedType",
     "RoutingError",
     "SchemaIncompatible",
@@ -289,4 +300,5 @@ __all__ = [
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
     "UnreachableNode",
+    "UploadLost",
 ]

@@ -21,16 +21,20 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.values import described
+from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.codec import Codec
 from limpet.store.live import NoChannel
+from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, page
 from limpet.store.postgres import doctor, erasure, feed, heads, lineage, rows, verify
 from limpet.store.postgres import states as states_of
+from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
 from limpet.store.postgres.live import ServerChannel
+from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reader import Asked, Found, Reader
 from limpet.store.postgres.server import pooler
@@ -82,6 +86,8 @@ class PostgresStore:
         self._committer = Committer(writers, reader, self._notifier.notify)
         self._leases = Leases(pools, reader, self._committer.cache)
         self._step = POOLED_POLL_SECONDS if self._pooled else POLL_SECONDS
+        self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), reader.codec.sealer)
+        self.marks: Marks = PostgresMarks(pools)
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
     @classmethod

@@ -16,12 +16,12 @@ from limpet.model.due import deadline_us, due_us
 from limpet.model.fold import Fold
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.limits import READ_PAGE_BYTES_MAX, UPDATE_SLOT_BITS
+from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX, UPDATE_SLOT_BITS
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Damaged
 from limpet.store.ledger import compare
-from limpet.store.postgres import ledger, lineage, rows
+from limpet.store.postgres import blobs, ledger, lineage, rows
 from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.reader import LAST, Reader
 from limpet.store.postgres.server.schema import secret_crc
@@ -98,6 +98,7 @@ class Verification:
         place = await self._log(log, sid, head, snapshots, row["adopted"])
         self.findings += log.end()
         await self._columns(sid, head, row, place[0])
+        await self._blobs(sid, head.uid, key)
         self.sessions += 1
 
     async def _log(
@@ -171,6 +172,10 @@ class Verification:
         if listed != sorted([(*key, name, value) for name, value in head.labels.items()]):
             self._find("label", "is not listed as the head has it", head)
 
+    async def _blobs(self, sid: int, uid: str, key: Key, below: int = INT_MAX) -> None:
+        for problem in await blobs.problems(self._conn, self._reader.codec, sid, uid, below):
+            self.findings.append(Finding("blob", problem, key))
+
     def _find(self, where: str, what: str, head: Head) -> None:
         self.findings.append(Finding(where, what, head.key))
 
@@ -211,6 +216,7 @@ class Verification:
             for row in page:
                 if row["most"] > row["floor"]:
                     await self._kept_log(row)
+                await self._blobs(row["sid"], row["uid"], rows.key_from(row), row["most"])
 
     async def _kept_log(self, row: Any) -> None:
         key, seq, sid = rows.key_from(row), row["floor"], row["sid"]
