@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 COMPRESSED: Final = 1
 SEALED: Final = 2
 REMOVED: Final = 4  # there is no body: it was removed on purpose
+ADOPTED: Final = 8  # of an event from another store: it wrote none of the shared names it changes
 # Below this a frame's overhead and the time for it outweigh what zstd saves on text.
 COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3

@@ -402,6 +402,25 @@ class Records(Protocol):
         ...
 
 
+Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
+
+
+@runtime_checkable
+class Names(Protocol):
+    """The ability to go through the app: and user: names, also of users without a session."""
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        """At most `limit` owners beyond `after` who have or had names, ascending; of one app or
+        of all, reserved ones too."""
+        ...
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        """The newest version of each name of one owner, deleted ones too. From one instant."""
+        ...
+
+
 @runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""

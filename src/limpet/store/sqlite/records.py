@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from limpet.store.codec import Damaged
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Record
 from limpet.store.sqlite import rows
@@ -23,13 +22,5 @@ def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Re
 def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:
     """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
     *plain, salt, digest = row
-    event, size = rows.sized_event(tuple(plain), uid, reader.codec)
-    raw = None
-    if event.data is not None:
-        names, stored = (event.id, event.type), (plain[10], plain[11], plain[12])
-        try:
-            sealed, raw = rows.body_in(plain[0], uid, names, stored, reader.codec)
-            salt = salt if sealed is None else sealed
-        except Damaged:
-            raw = None  # it was readable a moment ago: a seal that fails
-    return Record(event, raw, salt, digest), size
+    event, size, raw, sealed = rows.opened_event(tuple(plain), uid, reader.codec)
+    return Record(event, raw, salt if sealed is None else sealed, digest), size

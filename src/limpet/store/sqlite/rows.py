@@ -18,7 +18,7 @@ from limpet.model.keys import Key
 from limpet.model.reasons import NONE, Reasons, due_for
 from limpet.model.values import EMPTY, freeze
 from limpet.store import bodies
-from limpet.store.codec import REMOVED, SEALED, Codec, Damaged
+from limpet.store.codec import ADOPTED, REMOVED, SEALED, Codec, Damaged
 from limpet.store.protocol import Erasure, Place
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.
@@ -71,6 +71,8 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
         salt, raw, place = b"", salt + raw, Place("event", uid, e.id, e.type)
     flags, body, crc = codec.pack(raw, place)
+    if rec.draft.scoped and rec.draft.origin is not None:
+        flags |= ADOPTED
     return (
         pos,
         sid,
@@ -100,8 +102,15 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
 
 def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, int]:
     """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
+    return opened_event(row, uid, codec)[:2]
+
+
+def opened_event(
+    row: tuple[Any, ...], uid: str, codec: Codec
+) -> tuple[Event, int, bytes | None, bytes | None]:
+    """The same, with the encoded body if it can be read, and the salt if that was sealed with it."""
     pos, seq, id, type_, actor, at_us, *names, flags, body, crc, link, processed, done_us = row
-    cause = inv = corr = wake = data = damage = None
+    cause = inv = corr = wake = data = damage = raw = salt = None
     found: tuple[Any, ...] = ()
     removed = bool(isinstance(flags, int) and flags & REMOVED)
     size = len(body) if isinstance(body, (bytes, str)) else 0
@@ -109,13 +118,13 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
         id = unpack_id(id)
         cause, inv, corr, wake = [x and unpack_id(x) for x in names]
         if not removed:
-            raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)[1]
+            salt, raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)
             size = len(raw)
             content = decode_body(raw)
             data, found = content.data, content.ops
     except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
         damage = f"{error}" if isinstance(error, Damaged) else repr(error)
-        cause = inv = corr = wake = None
+        cause = inv = corr = wake = raw = None
     event = Event(
         seq,
         id if isinstance(id, str) else repr(id),
@@ -134,7 +143,7 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
         damage=damage,
         removed=removed,
     )
-    return event, size
+    return event, size, raw, salt
 
 
 def body_in(
@@ -142,6 +151,7 @@ def body_in(
 ) -> tuple[bytes | None, bytes]:
     """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
     flags, body, crc = stored
+    flags &= ~ADOPTED
     raw = codec.unpack(flags, body, crc ^ (pos & _LOW), lambda: Place("event", uid, *names))
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if flags & SEALED else (None, raw)
 
