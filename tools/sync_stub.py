@@ -39,10 +39,13 @@ from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
 from limpet.session.arguments import AnyKey
 from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Order,
     Page,
     Progress,
@@ -88,12 +91,19 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("listing", "Listing"),
+            ("moving", "Moving"),
             ("watch", "Watching"),
         ],
         "S",
     ),
 )
-NAMES: Final = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
+NAMES: Final = {
+    "Session": "SyncSession",
+    "CommitBuilder": "SyncCommit",
+    "App": "SyncApp",
+    "Limpet": "SyncLimpet",
+}
 
 
 def main() -> None:
@@ -139,7 +149,7 @@ def _signature(member: ast.FunctionDef | ast.AsyncFunctionDef, of_state: str) ->
             if isinstance(default, ast.Name):  # a name of that module; its value says no more
                 kind[place] = ast.Constant(...)
     text = ast.unparse(ast.fix_missing_locations(plain))
-    text = re.sub(r"\b(Session|CommitBuilder|App)\b", lambda found: NAMES[found[0]], text)
+    text = re.sub(rf"\b({'|'.join(NAMES)})\b", lambda found: NAMES[found[0]], text)
     text = re.sub(r"AsyncGenerator\[(\w+), None\]", r"Iterator[\1]", text)
     text = re.sub(r"\bS\b", of_state, text)
     return "\n".join(f"    {line}" for line in text.splitlines())

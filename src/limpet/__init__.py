@@ -29,6 +29,7 @@ from limpet.store.protocol import (
     Check,
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
     Finding,
     Page,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
+    from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -69,11 +71,13 @@ __all__ = [
     "Change",
     "Check",
     "Conflict",
+    "Copied",
     "Diagnosis",
     "Diff",
     "Draft",
     "Envelope",
     "Erasure",
+    "Erasures",
     "Event",
     "FeedEntry",
     "Finding",
@@ -94,6 +98,7 @@ __all__ = [
     "Priority",
     "Record",
     "Ref",
+    "Refused",
     "Replace",
     "Report",
     "Resolved",
@@ -159,6 +164,8 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Copied": "session.move.transfer",
+    "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",

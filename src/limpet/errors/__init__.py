@@ -23,7 +23,7 @@
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · ExtraMissing
+        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -103,6 +103,8 @@ from limpet.errors.store import (
     Asked,
     BackupDamaged,
     BackupRefused,
+    BundleDamaged,
+    BundleRefused,
     ExtraMissing,
     StoreBusy,
     StoreClosed,
@@ -124,6 +126,8 @@ __all__ = [
     "Asked",
     "BackupDamaged",
     "BackupRefused",
+    "BundleDamaged",
+    "BundleRefused",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
     "CheckpointMigrationMissing",

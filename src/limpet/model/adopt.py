@@ -24,8 +24,9 @@ def adopted(event: Event, raw: bytes, salt: bytes) -> Prepared:
         event.correlation_id,
         event.wake_id,
     )
-    waits = event.processed is not None
-    digest = header_digest(names, marked=waits and not is_input(event.type))
+    by_type = is_input(event.type)
+    marked = event.processed is not None and not by_type
+    digest = header_digest(names, marked=marked)
     plain: Any = event.ops
     scoped = False
     for o in event.ops:
@@ -35,4 +36,4 @@ def adopted(event: Event, raw: bytes, salt: bytes) -> Prepared:
             scoped = True
     origin = Origin(event.seq, event.at_us, salt, event.link)
     body = (event.data, event.ops, plain, scoped, (), raw, digest)
-    return Prepared(event.id, True, *names[1:], *body, waits, origin)  # type: ignore[arg-type]  # as named
+    return Prepared(event.id, True, *names[1:], *body, by_type or marked, origin)  # type: ignore[arg-type]  # as named

@@ -229,7 +229,7 @@ class Plan:
             return None  # adopted, and beyond what is here: it cannot be here
         event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
         if event is not None and origin is not None and event.link != origin.link:
-            raise SessionConflict(key, "session", origin.seq, event.seq)  # the logs differ
+            raise SessionConflict(key, "log", origin.seq - 1, event.seq)
         if event is None or event.processed is None:
             return _repeated(event)
         self._scan()
@@ -242,7 +242,7 @@ class Plan:
         """The record that a draft before it, in this plan, made under its id."""
         event = self.given.get((key, draft.id))
         if event is not None and draft.origin is not None:  # two events of one log never share one
-            raise SessionConflict(key, "session", draft.origin.seq - 1, event.seq)
+            raise SessionConflict(key, "log", draft.origin.seq - 1, event.seq)
         return _repeated(event)
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
@@ -254,7 +254,9 @@ class Plan:
         if fold is None:
             if not creates:
                 raise SessionNotFound(key)
-            return self._begin(commit)
+            fold = self._begin(commit)
+            self._check_guards(commit, fold)
+            return fold
         if expect is not None and expect != fold.head.version:
             if creates:
                 raise SessionExists(key)
@@ -266,11 +268,14 @@ class Plan:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
         if fold.damaged and commit.guards:  # what was decided may rest on what is missing
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
+        self._check_guards(commit, fold)
+        return fold
+
+    def _check_guards(self, commit: Commit, fold: Fold) -> None:
         for name, version in commit.guards.items():
             actual = self._version_of(commit, fold, name)
             if actual != version:
-                raise SessionConflict(key, "name", version, actual, name)
-        return fold
+                raise SessionConflict(commit.key, "name", version, actual, name)
 
     def _begin(self, commit: Commit) -> Fold:
         """What a new session begins on: nothing, or a state."""
@@ -394,7 +399,7 @@ def _check_adopted(key: Key, before: Fold, rec: Recorded) -> None:
     assert origin is not None
     fits = rec.event.seq == origin.seq and rec.event.link == origin.link
     if not fits or origin.at_us < before.head.updated_us:
-        raise SessionConflict(key, "session", origin.seq - 1, before.head.version)
+        raise SessionConflict(key, "log", origin.seq - 1, before.head.version)
 
 
 def _repeated(event: Event | None) -> Event | None:
