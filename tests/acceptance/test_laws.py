@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import struct
 from collections.abc import Callable
 from datetime import timedelta
@@ -17,6 +18,7 @@ import limpet
 from limpet import Draft, Limpet, errors
 from limpet.model.ops import apply, inverse, resolve
 from limpet.model.values import EMPTY, freeze
+from limpet.store.clock import Clock
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Store
 from limpet.store.sqlite.store import SQLiteStore
@@ -280,14 +282,16 @@ async def test_law_7_a_new_process_begins_as_fast(path: Path) -> None:
 
 async def test_law_7_listing_does_not_cost_more_as_sessions_grow(path: Path) -> None:
     """A page of fifty among 3,000 sessions costs what it costs among 300, however it is asked."""
-    store = await SQLiteStore.open(path, sync="normal")
+    ticks = itertools.count(1)
+    clock = Clock(lambda: next(ticks) << 30, lambda: 0)  # a second between two commits
+    store = await SQLiteStore.open(path, sync="normal", clock=clock)
     async with Limpet("sqlite:///", store=store) as lp:
         made = 0
 
         async def grow(size: int) -> None:
             nonlocal made
             while made < size:
-                ids = range(made, min(made + 500, size))
+                ids = range(made, min(made + 25, size))
                 labels = {"plan": "gold"}
                 users = ("ada", "bob")
                 await asyncio.gather(

@@ -80,6 +80,7 @@ ARGUMENTS: dict[str, Any] = {
     "stored": "2.0.0",
     "schema_version": "2.0.0",
     "wanted": "1.0.0",
+    "forks": (limpet.Key("shop", "ada", "2"),),
 }
 
 

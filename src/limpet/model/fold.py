@@ -113,10 +113,11 @@ def replay(fold: Fold, event: Event) -> Fold:
 
 
 def replay_any(fold: Fold, event: Event) -> tuple[Fold, bool]:
-    """Replay what can be replayed; False if the event is damaged, or does not apply because an
-    earlier one is damaged. One bad event must not make a session unreadable."""
+    """Replay what can be replayed; False if the event is damaged or its body was removed, or does
+    not apply because an earlier one is damaged. One bad event must not make a session unreadable.
+    """
     try:
-        return replay(fold, event), event.damage is None
+        return replay(fold, event), event.damage is None and not event.removed
     except (InvalidInput, LookupError, TypeError, ValueError, AttributeError):
         without = msgspec.structs.replace(event, data=None, ops=(), damage="does not fit")
         return replay(fold, without), False

@@ -46,6 +46,9 @@ READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events e
 WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters
 STATES_BYTES_MAX: Final = 4 * 2**20  # of stored state, after which a page of states ends
 STATES_NAME_BYTES: Final = 512  # what a shared name counts there for each session that sees it
+# The order of updates is indexed in steps of 2**16 microseconds, about a fifteenth of a second, and
+# sorted within a step: a burst of appends then moves its session in the index once.
+UPDATE_SLOT_BITS: Final = 16
 QUERY_LABELS_MAX: Final = 8
 QUERY_TYPES_MAX: Final = 100
 TAIL_LOADED: Final = 20  # events that a load brings, if not asked otherwise

@@ -57,6 +57,8 @@ class Leasing(Door):
         seconds = None if lease_seconds is None else check_lease_seconds(lease_seconds)
         many = not isinstance(lease, Lease) and isinstance(lease, Iterable)
         leases = tuple(map(check_lease, lease)) if many else (check_lease(lease),)  # type: ignore[arg-type]
+        for each in leases if seconds is None else ():
+            check_lease_seconds(each.lease_seconds)
         renewed = await self._leases().renew(leases, seconds) if leases else ()
         for before, after in zip(leases, renewed, strict=True):
             if isinstance(after, SessionFenced):

@@ -22,11 +22,13 @@ from limpet.model.fold import (
     replay,
     replay_all,
     replay_any,
+    replay_any,
     scope_next,
     scope_ops,
 )
 from limpet.model.head import blank
 from limpet.model.keys import Key
+from limpet.model.values import FrozenDict
 from tests.support.examples import examples
 
 KEY = Key("shop", "ada", "1")
@@ -94,7 +96,15 @@ def test_a_damaged_event_moves_the_head_and_not_the_state() -> None:
     """Replay goes on past an event whose body could not be read."""
     fold, events = recorded(draft(set={"n": 1}))
     lost = Event(
-        seq=2, id="x", type="user.said", actor="me", at_us=9_000, data=None, link=b"l", damage="rot"
+        seq=2,
+        id="x",
+        type="user.said",
+        actor="me",
+        at_us=9_000,
+        data=None,
+        processed=0,
+        link=b"l",
+        damage="rot",
     )
     after = replay(replay(START, events[0]), lost)
     assert (after.fields, after.head.version, after.head.pending) == ({"n": 1}, 2, 1)
@@ -185,6 +195,15 @@ DRAFTS = st.one_of(
 )
 
 
+def waiting_since(fold: Fold, since_us: int | None) -> Fold:
+    """The fold, with inputs that wait since then."""
+    head = fold.head
+    if head.pending:
+        inputs = FrozenDict({"pending": head.pending, "since_us": since_us})
+        head = msgspec.structs.replace(head, facts=FrozenDict({**head.facts, "inputs": inputs}))
+    return msgspec.structs.replace(fold, head=head)
+
+
 @examples(100)
 @given(st.lists(DRAFTS, max_size=20), st.lists(st.integers(0, 10_000), min_size=20, max_size=20))
 def test_replaying_what_was_recorded_gives_the_same_fold(
@@ -203,10 +222,18 @@ def test_replaying_what_was_recorded_gives_the_same_fold(
         since_us = live.head.pending_us
         assert (since_us is None) == (replayed.head.pending_us is None)
         assert since_us is None or since_us <= (replayed.head.pending_us or 0)
-        head = msgspec.structs.replace(replayed.head, pending_us=since_us)
-        assert msgspec.structs.replace(replayed, head=head) == live
+        assert waiting_since(replayed, since_us) == live
         assert canonical(replayed.fields) == canonical(live.fields)
     assert [event.at_us for event in events] == sorted(event.at_us for event in events)
+
+
+def test_a_removed_body_is_missing_from_the_state() -> None:
+    """It was removed on purpose, so it is not damage; a state that needs it is not whole."""
+    fold, events = recorded(draft(set={"n": 1}), draft(inc={"n": 1}))
+    gone = msgspec.structs.replace(events[1], data=None, ops=(), removed=True)
+    after, whole = replay_any(replay(START, events[0]), gone)
+    assert (after.fields, after.head.version, whole) == ({"n": 1}, 2, False)
+    assert replay_any(replay(START, events[0]), events[1]) == (fold, True)
 
 
 @pytest.mark.parametrize("kind", [Fold, Recorded, ScopeValue, ScopeWrite])

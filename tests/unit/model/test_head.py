@@ -6,18 +6,28 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from limpet.errors import InvalidEvent
 from limpet.model.chain import genesis
-from limpet.model.due import deadline_at, deadline_us, runnable_at, runnable_us
+from limpet.model.due import (
+    deadline_at,
+    deadline_us,
+    due_us,
+    moves_with_activity,
+    quantized,
+    runnable_at,
+    runnable_us,
+)
+from limpet.model.events import is_input
 from limpet.model.facts.creation import created
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.timers import Timer, timer_set
-from limpet.model.head import Head, advance, blank, check_bounds
+from limpet.model.head import Head, advance, blank, buried, check_facts
 from limpet.model.keys import Key
 from limpet.model.limits import LABEL_VALUE_CHARS_MAX, LABELS_MAX, TIMERS_MAX
-from limpet.model.values import FrozenDict
+from limpet.model.values import EMPTY, freeze
 
 KEY = Key("shop", "ada", "1")
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -27,7 +37,7 @@ def after(*events: tuple[str, dict[str, Any]]) -> Head:
     """The head after these events, the n-th of which is recorded at n × 10 µs."""
     head = blank(KEY, "uid", 0)
     for n, (type, data) in enumerate(events, 1):
-        head = advance(head, type, data, n * 10, b"link-%d" % n)
+        head = advance(head, type, data, n * 10, b"link-%d" % n, input=is_input(type))
     return head
 
 
@@ -78,14 +88,65 @@ def test_timers_are_set_replaced_and_cleared() -> None:
         ("session.timer_cleared", {"name": "u"}),
         ("session.timer_cleared", {"name": "never"}),
     )
-    assert head.timers == {"t": Timer(6, "deadline")}
+    assert head.timers == {"t": Timer(6, "deadline", 2)}
+
+
+def test_a_timer_names_the_event_that_set_it() -> None:
+    """A later event of the same name takes its place, so its seq tells which setting fired."""
+    setting = {"name": "t", "at_us": 5, "kind": "wake"}
+    head = after(("any.thing", {}), ("session.timer_set", setting))
+    assert head.timers["t"].seq == 2
+    again = after(("any.thing", {}), ("session.timer_set", setting), ("session.timer_set", setting))
+    assert again.timers["t"].seq == 3
+
+
+def test_a_plain_session_has_no_facts() -> None:
+    """The document is empty until something is in it, and again when all of it has gone."""
+    assert after(("agent.said", {})).facts == EMPTY
+    gone = after(
+        ("session.created", {"labels": {"a": "1"}}),
+        ("session.timer_set", {"name": "t", "at_us": 5, "kind": "wake"}),
+        ("session.prioritized", {"priority": 3}),
+        ("user.said", {}),
+        ("session.labeled", {"labels": {"a": None}}),
+        ("session.timer_cleared", {"name": "t"}),
+        ("session.prioritized", {"priority": 0}),
+        ("session.processed", {"seqs": [4]}),
+    )
+    assert gone.facts == EMPTY
+
+
+def test_only_some_events_count_as_activity() -> None:
+    """What users, agents, steps and effects do, and the beginning; labels and timers do not."""
+    begun = ("session.created", {"app": "shop"})
+    head = after(begun, ("session.labeled", {"labels": {"a": "1"}}), ("my.note", {}))
+    assert (head.active_us, head.updated_us) == (10, 30)
+    for type in ("user.said", "agent.said", "step.ended", "effect.done"):
+        assert after(begun, (type, {}), ("my.note", {})).active_us == 20
+    assert after(begun, ("username.x", {})).active_us == 10
+
+
+def test_a_tombstone_keeps_no_facts() -> None:
+    """Who it was, how far it got, when and how it ended; not what it was about."""
+    head = after(("session.created", {"labels": {"a": "1"}}), ("user.said", {}))
+    tomb = buried(head, 99, "moved")
+    assert (tomb.uid, tomb.version, tomb.link) == (head.uid, head.version, head.link)
+    assert (tomb.deleted_us, tomb.ending, tomb.facts) == (99, "moved", EMPTY)
 
 
 # --- due -----------------------------------------------------------------------------------------
 
 
+def with_facts(**facts: Any) -> Head:
+    return Head(KEY, "uid", 1, b"", 0, 0, 0, freeze(facts))
+
+
 def timed(**timers: Timer) -> Head:
-    return Head(KEY, "uid", 1, b"", 0, 0, timers=FrozenDict(timers))
+    return with_facts(timers=_timers(timers))
+
+
+def _timers(timers: dict[str, Timer]) -> dict[str, Any]:
+    return {name: {"at_us": t.at_us, "kind": t.kind, "seq": t.seq} for name, t in timers.items()}
 
 
 def test_nothing_to_do_is_never_due() -> None:
@@ -107,9 +168,31 @@ def test_the_earliest_of_its_kind_decides() -> None:
 @pytest.mark.parametrize(("pending_us", "wake_us"), [(100, 300), (300, 100), (300, None)])
 def test_pending_input_and_wakes_are_one_queue(pending_us: int, wake_us: int | None) -> None:
     """A session is runnable from whichever comes first."""
-    timers = FrozenDict({} if wake_us is None else {"t": Timer(wake_us)})
-    head = Head(KEY, "uid", 1, b"", 0, 0, pending=1, pending_us=pending_us, timers=timers)
-    assert runnable_us(head) == min(pending_us, wake_us or pending_us)
+    timers = _timers({} if wake_us is None else {"t": Timer(wake_us)})
+    head = with_facts(inputs={"pending": 1, "since_us": pending_us}, timers=timers)
+    assert runnable_us(head) == due_us(head.facts) == min(pending_us, wake_us or pending_us)
+
+
+def test_an_idle_time_ends_a_session_and_activity_moves_it() -> None:
+    """It counts from the last activity; without one only deadlines end a session."""
+    idle = with_facts(timeouts={"idle_us": 1_600})
+    assert moves_with_activity(idle.facts)
+    assert deadline_us(idle) == 1_600
+    assert deadline_us(replace(idle, active_us=1_000)) == 2_600
+    both = with_facts(timeouts={"idle_us": 1_600}, timers=_timers({"d": Timer(700, "deadline")}))
+    assert deadline_us(both) == 700
+    assert not moves_with_activity(EMPTY)
+
+
+@pytest.mark.parametrize("span_us", [1, 15, 16, 160, 3_600_000_000])
+def test_a_rounded_deadline_is_never_early_and_hardly_late(span_us: int) -> None:
+    """At most a sixteenth of the span late, and the same for most times within one step."""
+    step = max(1, span_us // 16)
+    for since_us in (0, 1, step - 1, step, 7 * step + 3):
+        at_us = quantized(since_us, span_us)
+        assert 0 <= at_us - (since_us + span_us) < step
+    seen = {quantized(since_us, span_us) for since_us in range(0, 4 * step, max(1, step // 8))}
+    assert len(seen) <= 5 if step > 1 else seen
 
 
 # --- the data of the reserved events -------------------------------------------------------------
@@ -184,10 +267,10 @@ def test_a_timer_is_stored_in_microseconds() -> None:
 def test_a_head_stays_a_row() -> None:
     """Too many labels or timers are refused, the bound itself is not."""
     labels = {f"l{n}": "x" for n in range(LABELS_MAX)}
-    check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=FrozenDict(labels)), "session.labeled")
-    more = FrozenDict({**labels, "more": "x"})
-    with pytest.raises(InvalidEvent):
-        check_bounds(Head(KEY, "uid", 1, b"", 0, 0, labels=more), "session.labeled")
+    check_facts(EMPTY, freeze({"labels": labels}), "session.labeled", {})
+    for type in ("session.created", "session.forked", "session.labeled"):
+        with pytest.raises(InvalidEvent):
+            check_facts(EMPTY, freeze({"labels": {**labels, "more": "x"}}), type, {})
     timers = {f"t{n}": Timer(n) for n in range(TIMERS_MAX + 1)}
     with pytest.raises(InvalidEvent):
-        check_bounds(timed(**timers), "session.timer_set")
+        check_facts(EMPTY, timed(**timers).facts, "session.timer_set", {})

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from limpet.errors import SessionFenced, SessionLocked
 from limpet.model.due import runnable_us
 from limpet.model.facts.priority import PRIORITIZED
 from limpet.model.head import Head, advance, blank
 from limpet.model.keys import Key
-from limpet.model.lease import acquired, admits, lease_of, released, renewed, taken
+from limpet.model.lease import (
+    AHEAD_US,
+    acquired,
+    admits,
+    is_ahead,
+    lease_of,
+    measured_again,
+    released,
+    renewed,
+    taken,
+)
+from limpet.model.values import freeze
 
 KEY = Key("shop", "ada", "1")
-FREE = msgspec.structs.replace(blank(KEY, "uid", 5), pending=1, pending_us=7)
-HELD = taken(FREE, "w", 100)
+FREE = replace(
+    blank(KEY, "uid", 5), facts=freeze({"inputs": {"pending": 1, "since_us": 7}})
+)
+HELD = taken(FREE, "w", 10, 100)
 
 
 def test_a_lease_is_the_runnable_time() -> None:
@@ -57,7 +70,7 @@ def test_a_fence_never_falls() -> None:
     assert renewed(HELD, 1, 50, 200).fence == 1
     free = released(HELD, 1, 50)
     assert free is not None
-    assert taken(free, "w", 300).fence == 2
+    assert taken(free, "w", 250, 300).fence == 2
 
 
 def test_what_is_not_held_is_neither_renewed_nor_released() -> None:
@@ -91,3 +104,26 @@ def test_events_leave_the_lease_alone() -> None:
     after = advance(HELD, PRIORITIZED, {"priority": -3}, 60, b"link")
     assert (after.version, after.priority) == (1, -3)
     assert (after.fence, after.lease_us, after.worker) == (1, 100, "w")
+
+
+def test_a_lease_of_a_clock_that_was_ahead_is_measured_again() -> None:
+    """It lasts as long as it was granted for, from now; its holder and fence stay."""
+    ahead = taken(FREE, "w", 10 * AHEAD_US, 15 * AHEAD_US)
+    assert is_ahead(ahead, 9 * AHEAD_US - 1)
+    assert not is_ahead(ahead, 9 * AHEAD_US)
+    assert not is_ahead(FREE, 0)
+    after = measured_again(ahead, AHEAD_US)
+    assert (after.lease_us, after.leased_us) == (6 * AHEAD_US, AHEAD_US)
+    assert (after.fence, after.worker) == (ahead.fence, "w")
+
+
+def test_what_is_held_back_by_a_clock_that_was_ahead_is_measured_again() -> None:
+    """A retry has a length too; a lease that has ended has nothing to measure."""
+    held = taken(FREE, "w", 10 * AHEAD_US, 15 * AHEAD_US)
+    back = released(held, 1, 11 * AHEAD_US, 14 * AHEAD_US)
+    assert back is not None
+    assert is_ahead(back, 0)
+    assert measured_again(back, 0).lease_us == 3 * AHEAD_US
+    ended = released(held, 1, 11 * AHEAD_US)
+    assert ended is not None
+    assert ended.leased_us is None

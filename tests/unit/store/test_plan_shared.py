@@ -115,8 +115,8 @@ def test_a_condition_on_the_schema_alone_is_a_condition(plan: Plan) -> None:
 class Damaged(MemoryStore):
     """Its sessions have an event that could not be read."""
 
-    def fold(self, key: Key) -> Fold | None:
-        found = super().fold(key)
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
+        found = super().fold(key, reuse=reuse)
         return found and msgspec.structs.replace(found, damaged=(1,))
 
 

@@ -12,11 +12,12 @@ from limpet.model.events import Fact, prepare
 from limpet.model.fold import Fold, record
 from limpet.model.head import blank
 from limpet.model.keys import Key
-from limpet.model.values import FrozenDict
+from limpet.model.values import EMPTY, FrozenDict, freeze
 from limpet.store.protocol import Finding
 from limpet.store.verify import Stored, verify_session
 
 KEY = Key("shop", "ada", "1")
+GOLD = {"labels": {"plan": "gold"}}
 replace = msgspec.structs.replace
 
 
@@ -36,8 +37,9 @@ def history() -> tuple[Fold, list[Stored]]:
         ready = prepare(draft, id="", actor=None)
         fold, rec = record(fold, ready, 1_000 * n, bytes([n]) * 16)
         stored.append((rec.event, rec.raw, rec.salt, rec.digest))
-    done = stored[3][0].at_us
-    stored[1] = (replace(stored[1][0], processed_us=done), *stored[1][1:])
+    done = stored[3][0]
+    seen = replace(stored[1][0], processed=done.seq, processed_us=done.at_us)
+    stored[1] = (seen, *stored[1][1:])
     return fold, stored
 
 
@@ -64,7 +66,8 @@ def test_a_sound_history_has_no_findings() -> None:
         {"link": b"\x00" * 32},
         {"seq": 4},
         {"seq": 2},
-        {"processed_us": 3_000},
+        {"processed": 0},
+        {"processed": 4},
         {"damage": "could not be read", "data": None},
     ],
     ids=str,
@@ -117,10 +120,13 @@ def test_a_missing_doubled_or_moved_event_is_found(change: Callable[[list[Stored
         {"version": 6},
         {"link": b"x" * 32},
         {"updated_us": 9_999},
-        {"labels": FrozenDict({"plan": "free"})},
-        {"pending": 1},
-        {"pending_us": 5},
-        {"timers": FrozenDict({"t": 1})},
+        {"active_us": 9_999},
+        {"facts": freeze({"labels": {"plan": "free"}})},
+        {"facts": EMPTY},
+        {"facts": freeze({**GOLD, "inputs": {"pending": 1, "since_us": 2_000}})},
+        {"facts": freeze({**GOLD, "timers": {"t": {"at_us": 1, "kind": "wake", "seq": 3}}})},
+        {"facts": freeze({**GOLD, "priority": 1})},
+        {"facts": freeze({**GOLD, "unknown": 1})},
         {"uid": "other"},
         {"key": Key("shop", "bob", "1")},
         {"created_us": 2_000},
@@ -141,9 +147,9 @@ def test_a_state_that_its_log_does_not_amount_to_is_found(field: str) -> None:
     assert findings(replace(fold, **{field: FrozenDict({"n": 7})}), stored)
 
 
-def test_a_processed_time_that_no_event_tells_is_found() -> None:
-    """Marked without being processed, and processed without being marked."""
-    for change in ({"processed_us": None}, {"processed_us": 4_001}):
+def test_a_processing_that_no_event_tells_is_found() -> None:
+    """Marked without being processed, by another event than the log says, or not an input."""
+    for change in ({"processed": 0}, {"processed": 5}, {"processed": None}):
         fold, stored = history()
         stored[1] = (replace(stored[1][0], **change), *stored[1][1:])
         assert findings(fold, stored)

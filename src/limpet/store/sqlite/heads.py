@@ -77,7 +77,7 @@ def _statement(query: Query, cursor: str | None) -> tuple[str, list[Any]]:
         sign, (at, at_row) = "<" if query.reverse else ">", cursors.read(cursor, query)
         if query.order == "updated":
             where.append(f"s.slot {sign}= ?")
-            args.append(at >> rows.SLOT_BITS)
+            args.append(at >> limits.UPDATE_SLOT_BITS)
         where.append(f"({mark}, {row}) {sign} (?, ?)")
         args += [at, at_row]
     return _select(source, where, order, query), args
@@ -98,7 +98,7 @@ def _add_range(query: Query, mark: str, where: list[str], args: list[Any]) -> No
     if query.order == "updated":
         if query.updated_after_us is not None:
             where += ["s.slot >= ?", f"{mark} > ?"]
-            args += [query.updated_after_us >> rows.SLOT_BITS, query.updated_after_us]
+            args += [query.updated_after_us >> limits.UPDATE_SLOT_BITS, query.updated_after_us]
         return
     for sign, bound in ((">", query.created_after_us), ("<", query.created_before_us)):
         if bound is not None:

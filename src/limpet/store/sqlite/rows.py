@@ -15,6 +15,7 @@ from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Recorded, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.model.reasons import NONE, Reasons, due_for
 from limpet.model.values import EMPTY, freeze
 from limpet.store import bodies
@@ -35,7 +36,6 @@ TOMBSTONE_COLUMNS: Final = (
     "sid, app, user, id, uid, version, link, created_us, updated_us, active_us, floor, parent, "
     "deleted_us, ending"
 )
-SLOT_BITS: Final = 20  # a slot is about a second
 _LOW: Final = 0xFFFF_FFFF
 
 _is_uuid: Final = re.compile(
@@ -117,6 +117,8 @@ def opened_event(
     try:
         id = unpack_id(id)
         cause, inv, corr, wake = [x and unpack_id(x) for x in names]
+        if removed and body != b"":
+            raise Damaged("is marked as removed and has a body")
         if not removed:
             salt, raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)
             size = len(raw)
@@ -141,7 +143,7 @@ def opened_event(
         done_us,
         link,
         damage=damage,
-        removed=removed,
+        removed=removed and damage is None,
     )
     return event, size, raw, salt
 
@@ -265,7 +267,7 @@ def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
 
 def slot(head: Head) -> int:
     """When it was updated, in the steps by which it is indexed."""
-    return head.updated_us >> SLOT_BITS
+    return head.updated_us >> UPDATE_SLOT_BITS
 
 
 def facts_text(head: Head) -> str | None:

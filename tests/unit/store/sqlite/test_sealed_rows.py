@@ -71,7 +71,7 @@ async def test_no_checksum_of_a_state_lies_beside_a_sealed_snapshot(path: Path) 
     for hash in (kept, kept.hex().encode(), hashlib.sha256(canonical(STATE)).digest()):
         assert hash not in content
     columns = {name for (name,) in rows(path, "SELECT name FROM pragma_table_info('snapshots')")}
-    assert columns == {"sid", "seq", "flags", "body", "crc"}
+    assert columns == {"sid", "seq", "flags", "body", "crc", "pin"}
 
 
 @pytest.mark.parametrize("bit", [1, 2, 4])

@@ -8,8 +8,8 @@ CREATE TABLE meta (
 
 -- The heads of living sessions. Everything but the lease (fence, lease_us, leased_us, worker) is
 -- folded from the session's events. `facts` is the document that the model folds; `due_us`,
--- `deadline_us` and `priority` are derived from it. `slot` is updated_us in steps of about a second:
--- indexed in its place, so that most appends move no entry of an index.
+-- `deadline_us` and `priority` are derived from it. `slot` is updated_us in coarse steps, and indexed
+-- in its place: a burst of appends moves no entry of an index.
 CREATE TABLE sessions (
     sid         INTEGER PRIMARY KEY AUTOINCREMENT,
     app         TEXT NOT NULL,
