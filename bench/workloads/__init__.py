@@ -9,6 +9,7 @@ from bench.rounds import Run
 from bench.table import Row
 from bench.workloads import (
     appends,
+    copies,
     crowd,
     diffs,
     growth,
@@ -37,6 +38,7 @@ WORKLOADS: Final = {
     "W5": Workload("W5 · a page of 50 sessions among many", pages.rows, peer=False),
     "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
     "W8": Workload("W8 · import", imports.rows, peer=False),
+    "M1": Workload("M1 · copying to another file", copies.rows, peer=False),
     "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),
     "S2": Workload(
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False

@@ -342,8 +342,9 @@ class Plan:
         key = commit.key
         if draft.type == PROCESSED:
             self._check_pending(key, draft)
-        after, rec = record(fold, draft, self._now_us, self._salt())
         origin = draft.origin
+        salt = self._salt() if origin is None else origin.salt
+        after, rec = record(fold, draft, self._now_us, salt)
         if origin is not None:
             _check_adopted(key, fold, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write

@@ -37,6 +37,7 @@ TOMBSTONE_COLUMNS: Final = (
     "deleted_us, ending"
 )
 _LOW: Final = 0xFFFF_FFFF
+_NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
 
 _is_uuid: Final = re.compile(
     "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -116,7 +117,8 @@ def opened_event(
     size = len(body) if isinstance(body, (bytes, str)) else 0
     try:
         id = unpack_id(id)
-        cause, inv, corr, wake = [x and unpack_id(x) for x in names]
+        if names != _NO_IDS:
+            cause, inv, corr, wake = [x and unpack_id(x) for x in names]
         if removed and body != b"":
             raise Damaged("is marked as removed and has a body")
         if not removed:
