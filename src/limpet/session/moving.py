@@ -65,7 +65,7 @@ class Moving(Door):
 
         if key is not None and app is not None:
             raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
-        if to is self or not isinstance(to, (Door, Adopter)):
+        if not isinstance(to, (Door, Adopter)) or getattr(to, "of", to) is self:
             raise InvalidInput(
                 f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
                 "await lp.copy(to=other)."

@@ -1,8 +1,8 @@
 """Copied names: the log of which app: and user: names a copy has brought to a store.
 
 Shared names belong to an app or a user, not to a session, and yet there is one way to write. So a
-copy writes them through a log of its own in the reserved app `$names`, one for each owner. Erasing a
-user erases it too.
+copy writes them through a log of its own in the reserved app `$names`, one for each owner. Erasing
+a user erases that log too.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class BundleWriter:
         os.fsync(self._file.fileno())
         self._file.close()
         refuse_place(self._target)
-        os.rename(self._part, self._target)
+        self._part.rename(self._target)
         _sync_directory(self._target.parent)
 
     def discard(self) -> None:
@@ -239,7 +239,9 @@ class BundleReader:
     def _next(self, bytes_max: int) -> bytes:
         line = self._line(bytes_max)
         if not line.endswith(b"\n"):
-            raise self.damaged("it ends too early" if len(line) < bytes_max else "a line is too long")
+            raise self.damaged(
+                "it ends too early" if len(line) < bytes_max else "a line is too long"
+            )
         return line
 
     def _line(self, bytes_max: int) -> bytes:

@@ -60,8 +60,12 @@ class Copied(msgspec.Struct, frozen=True):
     sessions: int  # that were sent events
     events: int
     names: int = 0  # app: and user: names that the target did not have
-    left_out: tuple[str, ...] = ()  # of one session: names that it sees and the target does not have
-    cut: tuple[Key, ...] = ()  # forks that came without their parent: what is before reads as removed
+    left_out: tuple[
+        str, ...
+    ] = ()  # of one session: names that it sees and the target does not have
+    cut: tuple[
+        Key, ...
+    ] = ()  # forks that came without their parent: what is before reads as removed
     refused: tuple[Refused, ...] = ()  # the first 1,000
     refusals: int = 0  # how many there were
 

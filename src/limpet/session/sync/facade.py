@@ -74,6 +74,10 @@ class Facade(Generic[T]):
         plain = {n: _plain(a) for n, a in named.items()}
         return self._wrapped(self._loop.call(verb, *map(_plain, args), **plain))
 
+    def _lent(self) -> Any:
+        """What a verb of another stand-in is given for this one."""
+        return self._of
+
     def _wrapped(self, result: Any) -> Any:
         if result is self._of:
             return self
@@ -135,4 +139,6 @@ def _said(found: re.Match[str]) -> str:
 
 
 def _plain(argument: Any) -> Any:
-    return argument._of if isinstance(argument, Facade) else argument
+    if not isinstance(argument, Facade):
+        return argument
+    return argument._lent()

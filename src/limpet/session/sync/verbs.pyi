@@ -20,10 +20,13 @@ from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
 from limpet.session.arguments import AnyKey
 from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Order,
     Page,
     Progress,
@@ -435,8 +438,15 @@ class SyncLimpet:
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool: ...
     def erase(
-        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        forks: Forks = "refuse",
     ) -> Erasure | None: ...
+    def erase_user(self, app: str, user: str) -> Erasures: ...
     def verify(
         self,
         key: AnyKey | str | None = None,
@@ -479,6 +489,37 @@ class SyncLimpet:
         worker: str,
         lease_seconds: float = 30,
     ) -> Lease: ...
+    def get_many(
+        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
+    ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
+    def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
+    def export(self, key: AnyKey, path: str | Path) -> None: ...
+    def import_(self, path: str | Path) -> Key: ...
+    def copy(
+        self,
+        key: AnyKey | None = None,
+        *,
+        app: str | None = None,
+        to: SyncLimpet,
+        progress: Progress | None = None,
+    ) -> Copied: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...

@@ -109,7 +109,7 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
 def opened_event(
     row: tuple[Any, ...], uid: str, codec: Codec
 ) -> tuple[Event, int, bytes | None, bytes | None]:
-    """The same, with the encoded body if it can be read, and the salt if that was sealed with it."""
+    """The same, with the encoded body if it can be read, and the salt if it was sealed with it."""
     pos, seq, id, type_, actor, at_us, *names, flags, body, crc, link, processed, done_us = row
     cause = inv = corr = wake = data = damage = raw = salt = None
     found: tuple[Any, ...] = ()
