@@ -16,4 +16,5 @@ WORKLOADS: Final = {
     "P6": Workload("P6 · a conversation kept in state", writes.growth, peer=False),
     "P7": Workload("P7 · from a commit to a follower elsewhere", follows.latency, peer=False),
     "P8": Workload("P8 · workers that claim sessions", claims.claims, peer=False),
+    "P9": Workload("P9 · partial events of another process", follows.partials, peer=False),
 }

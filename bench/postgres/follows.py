@@ -1,14 +1,17 @@
-"""P7: how long after a commit returns a follower in another Limpet has the event."""
+"""P7: how long after a commit returns a follower in another Limpet has the event; P9: how long a
+partial event takes to a follower in another process."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from statistics import median, quantiles
 
 import limpet
 from bench.rounds import Numbers, Run
 from bench.table import Row, at_most, row
+from bench.workloads import follows
 from tests.support.postgres import empty
 
 _KEY = ("bench", "ada", "p7")
@@ -48,3 +51,13 @@ async def _latency(url: str, count: int) -> Numbers:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     return {"p50": median(delays) * 1e3, "p95": quantiles(delays, n=20)[-1] * 1e3}
+
+
+def partials(run: Run) -> list[Row]:
+    url, count = run.postgres.url, run.size(300, 100)
+
+    def measure(_: Path) -> Numbers:
+        asyncio.run(empty(url))
+        return asyncio.run(follows.latency(url, count))
+
+    return follows.latency_rows("P9", run, measure, 2.0)

@@ -12,6 +12,7 @@ from bench.workloads import (
     copies,
     crowd,
     diffs,
+    follows,
     growth,
     imports,
     migrations,
@@ -39,6 +40,8 @@ WORKLOADS: Final = {
     "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
     "W8": Workload("W8 · import", imports.rows, peer=False),
     "M1": Workload("M1 · copying to another file", copies.rows, peer=False),
+    "F1": Workload("F1 · many followers, commits of another process", follows.idle, peer=False),
+    "F2": Workload("F2 · partial events of another process", follows.partials, peer=False),
     "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),
     "S2": Workload(
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False

@@ -21,7 +21,7 @@ import pytest
 import limpet
 from limpet.store import logs
 from limpet.store.memory import MemoryStore
-from limpet.store.postgres import notify
+from limpet.store.postgres import live, notify
 from limpet.store.postgres.server import schema, settings
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place
@@ -308,7 +308,7 @@ async def test_a_listener_that_is_lost_comes_back(
     monkeypatch.setattr(notify, "RELISTEN_SECONDS", 0.0)
     async with limpet.open(url) as lp:
         session = await lp.create("a", "b", id="c", actor="x")
-        events = session.follow()
+        events = session.follow(partials=False)
         await anext(events)
         ours = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
         while (pid := await admin.fetchval(ours)) is None:
@@ -317,6 +317,25 @@ async def test_a_listener_that_is_lost_comes_back(
         await admin.execute("SELECT pg_terminate_backend($1)", pid)
         await heard.until("connection lost", line="listener")
         await heard.until("connection regained", line="listener")
+        await events.aclose()
+
+
+async def test_a_live_channel_that_is_lost_comes_back(
+    heard: Heard, url: str, admin: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partials of other processes come again then; both ends are told."""
+    monkeypatch.setattr(live, "RETRY_SECONDS", (0.01, 0.01))
+    async with limpet.open(url) as lp, limpet.open(url) as elsewhere:
+        session = await lp.create("a", "b", id="c", actor="x")
+        events = elsewhere.session(session.key).follow()
+        await anext(events)
+        ours = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND objid = $1"
+        pid = await admin.fetchval(ours, 5210131961453309286 & 0xFFFFFFFF)
+        await admin.execute("SELECT pg_terminate_backend($1)", pid)
+        await heard.until("connection lost", line="live")
+        await heard.until("connection regained", line="live")
+        await session.append("note.made", partial=True)
+        assert (await asyncio.wait_for(anext(events), 20)).partial
         await events.aclose()
 
 

@@ -14,6 +14,7 @@ from limpet.testing.contract import (
     DurableLaws,
     FeedLaws,
     Leap,
+    LiveLaws,
     Reopen,
     SetBackLaws,
     SharedLaws,
@@ -28,13 +29,20 @@ _NOW = (
     "$$ SELECT ((extract(epoch FROM clock_timestamp()) + {}) * 1000000)::bigint $$"
 )
 _AGE = (
-    "UPDATE limpet.sessions SET lease_us = lease_us - $1, runnable_us = lease_us - $1 "
+    "UPDATE limpet.sessions SET lease_us = lease_us - $1, leased_us = leased_us - $1 "
     "WHERE lease_us IS NOT NULL"
 )
 
 
 class TestPostgres(
-    StoreContract, FeedLaws, WorkLaws, SetBackLaws, DurableLaws, SharedLaws, SharedWorkLaws
+    StoreContract,
+    FeedLaws,
+    LiveLaws,
+    WorkLaws,
+    SetBackLaws,
+    DurableLaws,
+    SharedLaws,
+    SharedWorkLaws,
 ):
     seal: Seal | None = None
 
@@ -79,6 +87,10 @@ class TestPostgres(
         other = await PostgresStore.open(url, seal=self.seal)
         yield other
         await other.close()
+
+    @pytest.fixture
+    def elsewhere(self, other: PostgresStore) -> PostgresStore:  # type: ignore[override]  # its own
+        return other
 
     @pytest.fixture
     async def reopen(self, store: PostgresStore, url: str) -> AsyncIterator[Reopen]:

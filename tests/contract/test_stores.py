@@ -15,6 +15,7 @@ from limpet.testing.clock import FakeClock
 from limpet.testing.contract import (
     DurableLaws,
     FeedLaws,
+    LiveLaws,
     Reopen,
     SetBackLaws,
     SharedLaws,
@@ -26,7 +27,7 @@ from limpet.testing.contract import (
 from tests.support.seal import FixedKeySeal
 
 
-class TestMemory(StoreContract, FeedLaws, WorkLaws, SetBackLaws, TimeLaws):
+class TestMemory(StoreContract, FeedLaws, LiveLaws, WorkLaws, SetBackLaws, TimeLaws):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock.clock())
@@ -37,6 +38,7 @@ class TestMemory(StoreContract, FeedLaws, WorkLaws, SetBackLaws, TimeLaws):
 class TestSQLite(
     StoreContract,
     FeedLaws,
+    LiveLaws,
     WorkLaws,
     SetBackLaws,
     TimeLaws,
@@ -62,6 +64,10 @@ class TestSQLite(
     ) -> AsyncIterator[SQLiteStore]:
         async with closing(await self._open(path, clock)) as other:
             yield other
+
+    @pytest.fixture
+    def elsewhere(self, other: SQLiteStore) -> SQLiteStore:  # type: ignore[override]  # its own
+        return other
 
     @pytest.fixture
     async def reopen(

@@ -6,7 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from limpet import Limpet, StoreFailed
+from limpet import Limpet, PositionUnknown, StoreFailed
+from limpet.store.protocol import Touched
 from limpet.store.sqlite.store import SQLiteStore
 
 DEADLINE_SECONDS = 8
@@ -46,3 +47,75 @@ async def test_a_pulse_that_fails_for_a_moment_loses_no_event(tmp_path: Path) ->
             return seen
 
         assert await asyncio.wait_for(follow(), DEADLINE_SECONDS) == [1, 2, 3, 4]
+
+
+class Restored(SQLiteStore):
+    """A store whose positions are unknown to it now and then, as if put back to an earlier time."""
+
+    looks = 0
+
+    async def touched(self, after: str) -> Touched:
+        self.looks += 1
+        if self.looks % 3 == 0:
+            raise PositionUnknown(after)
+        return await super().touched(after)
+
+
+async def test_a_feed_position_that_is_lost_loses_no_event(tmp_path: Path) -> None:
+    """The reader begins again at the end of the feed, and every follower looks for itself."""
+    path = tmp_path / "a.db"
+    store: Any = await Restored.open(path)
+    async with (
+        Limpet("sqlite:///a", store=store) as lp,
+        Limpet("sqlite:///a", store=await SQLiteStore.open(path)) as elsewhere,
+    ):
+        session = await lp.create("a", "b", id="c")
+        theirs = elsewhere.session(session.key, actor="test:elsewhere")
+        seen: list[int] = []
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            async for event in session.follow():
+                seen.append(event.seq)
+                if event.seq == 30:
+                    break
+                await theirs.append("x.y")
+        assert seen == list(range(1, 31))
+        assert store.looks > 3
+
+
+class Overtaken(SQLiteStore):
+    """A store that another process writes to while the reader begins again."""
+
+    elsewhere: Any = None
+    unknown = False
+
+    async def touched(self, after: str) -> Touched:
+        if self.unknown:
+            raise PositionUnknown(after)
+        return await super().touched(after)
+
+    async def position(self) -> str:
+        if self.unknown:
+            await self.elsewhere.append("x.y")
+            self.unknown = False
+        return await super().position()
+
+
+async def test_what_is_recorded_while_the_reader_begins_again_is_met(tmp_path: Path) -> None:
+    """Everybody looks once more after the reader has its position, not only before."""
+    path = tmp_path / "a.db"
+    store: Any = await Overtaken.open(path)
+    async with (
+        Limpet("sqlite:///a", store=store) as lp,
+        Limpet("sqlite:///a", store=await SQLiteStore.open(path)) as elsewhere,
+    ):
+        session = await lp.create("a", "b", id="c")
+        other = await elsewhere.create("a", "b", id="d", actor="x")
+        store.elsewhere = elsewhere.session(session.key, actor="x")
+        following = session.follow()
+        assert (await anext(following)).seq == 1
+        waiting = asyncio.ensure_future(anext(following))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        store.unknown = True
+        await other.append("x.y")  # so that the reader looks
+        assert (await asyncio.wait_for(waiting, DEADLINE_SECONDS)).seq == 2

@@ -211,15 +211,17 @@ async def test_a_newer_schema_is_refused(postgres_url: str, admin: asyncpg.Conne
 async def test_no_more_connections_are_taken_than_were_given(
     postgres_url: str, guest: str, admin: asyncpg.Connection
 ) -> None:
-    """With five, and a role that has no more: reads, commits, claims and watchers all at once."""
+    """With six, and a role that has no more: reads, commits, claims, watchers and partials."""
     async with limpet.open(postgres_url) as lp:
         await lp.create("a", "b", id="c")
     await grant(admin, "ALL")
-    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 5")
-    async with limpet.open(guest, connections=5) as lp:
+    await admin.execute("ALTER ROLE guest CONNECTION LIMIT 6")
+    async with limpet.open(guest, connections=6) as lp:
         session = lp.session(("a", "b", "c"), actor="x")
         watcher = lp.watch()
-        assert (await anext(watcher)).event.seq == 1
+        following = session.follow()
+        assert (await anext(watcher)).event.seq == (await anext(following)).seq == 1
+        await session.append("x.y", partial=True)
         await asyncio.gather(
             *(session.append("x.y") for _ in range(30)),
             *(lp.get(session.key) for _ in range(30)),
@@ -228,7 +230,7 @@ async def test_no_more_connections_are_taken_than_were_given(
         for seq in range(2, 32):
             assert (await anext(watcher)).event.seq == seq
         (found,) = [c for c in (await lp.doctor()).checks if c.name == "connections"]
-        assert "up to 5" in found.found
+        assert "up to 6" in found.found
 
 
 async def test_a_server_that_is_too_old_is_refused(

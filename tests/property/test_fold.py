@@ -22,7 +22,7 @@ from limpet.model.events import decode_body, prepare
 from limpet.model.fold import Fold, record, replay
 from limpet.model.head import blank
 from limpet.model.limits import VALUE_DEPTH_MAX
-from limpet.model.values import thaw
+from limpet.model.values import FrozenDict, thaw
 from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
 from limpet.store.protocol import Place
 from tests.property.strategies import drafts
@@ -38,8 +38,9 @@ ACTOR = "test:fold"
 
 def dated(fold: Fold) -> Fold:
     """Without the time since when inputs wait: it is the clock's, which may have been set back."""
-    head = msgspec.structs.replace(fold.head, pending_us=None)
-    return msgspec.structs.replace(fold, head=head)
+    inputs = FrozenDict({"pending": fold.head.pending, "since_us": None})
+    facts = FrozenDict({**fold.head.facts, "inputs": inputs})
+    return msgspec.structs.replace(fold, head=msgspec.structs.replace(fold.head, facts=facts))
 
 
 @examples(120)

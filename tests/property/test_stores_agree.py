@@ -603,7 +603,7 @@ class PostgresAgrees(StoresAgree):
         await self._clock_moved()
 
     async def _store(self) -> Any:
-        return await PostgresStore.open(self.url, connections=5)
+        return await PostgresStore.open(self.url, connections=6)
 
     def _ordered(self, parts: list[Part]) -> list[Part]:
         """Those to one session that nothing refuses. Others go over other connections and may

@@ -106,12 +106,12 @@ class Event(msgspec.Struct, frozen=True, gc=False):
     processed_us: int | None = None  # when that was
     link: bytes = b""
     partial: bool = False
-    attempt: int = 0  # of a partial: which attempt at its final event it belongs to
     damage: str | None = None  # why the stored body could not be read; data is None then
     removed: bool = False  # the body was removed on purpose; data is None then
     # This write returned the event that was recorded earlier under the draft's id. It describes the
     # answer, not the event: it is not stored, readers never see it, and equality ignores it.
     repeated: bool = False
+    attempt: int = 0  # of a partial: which attempt to make the final event it belongs to, from 1
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Event) and self.repeated != other.repeated:

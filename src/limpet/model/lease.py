@@ -112,9 +112,15 @@ def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = Non
 
     Otherwise the next claim would return it at once, in an endless loop.
     """
-    if retry_us is None and not lease.lock and is_unchanged(lease.reasons, head, now_us):
-        retry_us = now_us + LEFT_US
+    if retry_us is None:
+        retry_us = left_until(head, lease, now_us)
     return released(head, lease.fence, now_us, retry_us)
+
+
+def left_until(head: Head, lease: Lease, now_us: int) -> int | None:
+    """Until when a session is held back if its lease ends now, as it is left; None: it is not."""
+    unchanged = not lease.lock and is_unchanged(lease.reasons, head, now_us)
+    return now_us + LEFT_US if unchanged else None
 
 
 def is_ahead(head: Head, now_us: int) -> bool:

@@ -54,6 +54,8 @@ QUERY_TYPES_MAX: Final = 100
 TAIL_LOADED: Final = 20  # events that a load brings, if not asked otherwise
 TAIL_KEPT: Final = 100  # events a session object holds on to, if not asked to load more
 PARTIALS_WAITING_MAX: Final = 1_024
+PARTIAL_BYTES_MAX: Final = 64 * 2**10  # encoded: a larger partial stays in its own process
+FINALS_REMEMBERED: Final = 1_024  # recorded events by whose ids late partials are recognised
 UPDATE_TRIES_MAX: Final = 256
 MIGRATION_PATHS_SHOWN_MAX: Final = 8  # equally good paths that an error names
 

@@ -219,6 +219,15 @@ def check_seq(after: object) -> int:
     return after
 
 
+def check_attempt(attempt: object, *, partial: bool = True) -> int:
+    """Which attempt a partial event belongs to, from 1."""
+    if type(attempt) is not int or not 1 <= attempt <= INT_MAX:
+        raise InvalidInput(f"attempt is a number, 1 or more, not {described(attempt)}")
+    if not partial:
+        raise InvalidInput("attempt belongs to a partial event. Leave it out, or add partial=True.")
+    return attempt
+
+
 def check_expect(expect: object) -> int | None:
     """A version to expect, or none; True is not 1 here."""
     if expect is None:

@@ -76,7 +76,7 @@ class Journal:
             error.ids = tuple([draft.id for commit in commits for draft in commit.drafts])
             raise
         for answer in answers:
-            self.hub.touch(answer.head.key, answer.head.version)
+            self.hub.committed(answer)
         return answers
 
     def contended(self, app: str) -> asyncio.Lock:

@@ -24,10 +24,12 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.session.arguments import (
     check_actor,
+    check_attempt,
     check_before,
     check_change,
     check_expect,
     check_fact,
+    check_flag,
     check_ids,
     check_limit,
     check_many,
@@ -215,16 +217,20 @@ class Session(Generic[S]):
         return await self.writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
     def follow(
-        self, *, after: int = 0, types: Iterable[str] | None = None
+        self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
     ) -> AsyncGenerator[Event, None]:
         """Events after seq `after` as they are recorded: none lost, none doubled, in order.
 
-        `types` selects exact types or families (`user.*`), as in read. Partial events of this
-        process come too, marked `partial`. Ends with SessionDeleted when the session is deleted,
-        StoreClosed when Limpet is closed, FollowerBehind when partials pile up unread.
+        `types` selects exact types or families (`user.*`), as in read. Partial events come too,
+        from any process, unless partials=False: marked `partial`, with seq 0 and the id of the
+        event that will be recorded, never after it. They may be lost; recorded events never are.
+        Ends with SessionDeleted when the session is deleted, StoreClosed when Limpet is closed,
+        FollowerBehind when partials pile up unread.
         """
-        self.writer.journal.check_open()
-        return self.writer.journal.hub.follow(self.key, check_seq(after), check_types(types))
+        journal, after = self.writer.journal, check_seq(after)
+        journal.check_open()
+        check_flag("partials", partials)
+        return journal.hub.follow(self.key, after, check_types(types), partials=partials)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -248,16 +254,20 @@ class Session(Generic[S]):
         expect: int | None = None,
         input: bool = False,
         partial: bool = False,
+        attempt: int = 1,
     ) -> Event:
         """Record one event and its changes to state, durably, or nothing.
 
         Without `expect` it rebases: if the session moved on, the ops are checked on the newest
         state and applied there. With `expect=n` it is recorded only if the session is at version
         n, else SessionConflict. A repeated `id` returns the first record, with `event.repeated`
-        True. An `input` is pending until it is processed, whatever its type. A `partial` event only
-        reaches followers. Typed state of another MAJOR than was loaded is not changed: raises
-        MigrationError, or migrates it first. SessionTyped if it would change typed state and this
-        object has no State class.
+        True. An `input` is pending until it is processed, whatever its type. A `partial` event is
+        not recorded: it only reaches followers. Give it the `id` that the final event will have,
+        and count `attempt` up when you begin that event again.
+
+        Typed state of another MAJOR than was loaded is not changed: raises MigrationError, or
+        migrates it first. SessionTyped if it would change typed state and this object has no State
+        class.
         """
         draft = Draft(
             type=type,
@@ -278,7 +288,9 @@ class Session(Generic[S]):
         )
         prepared = self.writer.journal.prepare(draft, self.actor)
         if partial:
-            return self.writer.publish(prepared)
+            return self.writer.publish(prepared, check_attempt(attempt))
+        if attempt != 1:
+            check_attempt(attempt, partial=False)
         drafts = (prepared,)
         return (await self.writer.append(drafts, check_expect(expect), named=id is not None))[0]
 

@@ -34,7 +34,7 @@ async def _entries(
 ) -> AsyncGenerator[FeedEntry, None]:
     """Entries beyond a position, in order, as they are recorded. Never ends by itself."""
     position = after
-    with hub.waiting() as bell:
+    with hub.waiting(app=app, key=key) as bell:
         while True:
             bell.clear()
             hub.check_open()

@@ -44,6 +44,7 @@ def event_form(event: Event) -> dict[str, Any]:
         "processed_at": time_form(event.processed_us),
         "link": event.link.hex(),
         "partial": event.partial,
+        "attempt": event.attempt,
         "repeated": event.repeated,
         "damage": event.damage,
         "removed": event.removed,

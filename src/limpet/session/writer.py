@@ -155,7 +155,7 @@ class Writer:
                 raise
         return event if event is not None else await self._repeat(draft)
 
-    def publish(self, draft: Prepared) -> Event:
+    def publish(self, draft: Prepared, attempt: int) -> Event:
         """Hand a partial event to those who follow; it is not recorded."""
         if draft.ops or draft.temp_ops:
             raise InvalidEvent("a partial event is not recorded, so it cannot change state")
@@ -172,8 +172,10 @@ class Writer:
             correlation_id=draft.correlation_id,
             wake_id=draft.wake_id,
             partial=True,
+            attempt=attempt,
         )
-        journal.hub.publish(known.key, event, known.version)
+        uid = None if known.maybe_head is None else known.maybe_head.uid
+        journal.hub.publish(known.key, event, known.version, uid)
         return event
 
     # --- private -------------------------------------------------------------------------------

@@ -73,6 +73,7 @@ class LiveScope(msgspec.Struct):
     since_base: int
     era: int
     size: int = 0  # the value's bytes, encoded, or about so many
+    made_by: tuple[str, int] = ("", 0)  # uid and seq of the event, where others may write too
 
 
 class Cache:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 COMPRESSED: Final = 1
 SEALED: Final = 2
-REMOVED: Final = 4  # there is no body: it was removed on purpose
-ADOPTED: Final = 8  # of an event from another store: it wrote none of the shared names it changes
+REMOVED: Final = 4  # of an event: there is no body, it was removed on purpose
+ADOPTED: Final = 8  # of an event: another store recorded it, and it wrote no shared names here
 # Below this a frame's overhead and the time for it outweigh what zstd saves on text.
 COMPRESS_BYTES_MIN: Final = 1_024
 _LEVEL: Final = 3

@@ -42,7 +42,7 @@ from limpet.model.fold import (
 )
 from limpet.model.head import based, blank
 from limpet.model.keys import Key
-from limpet.model.lease import admits, given_back
+from limpet.model.lease import admits, left_until, released
 from limpet.model.ops import scope_of
 from limpet.model.values import encode
 from limpet.store.protocol import Committed
@@ -313,7 +313,9 @@ class Plan:
         """The fold without its lease, if the commit ends it."""
         if commit.release is None:
             return fold
-        after = given_back(fold.head, commit.release, self._lease_now_us)
+        # Whether it is due for anything new is judged by the time that dates events.
+        retry_us = left_until(fold.head, commit.release, self._now_us)
+        after = released(fold.head, commit.release.fence, self._lease_now_us, retry_us)
         assert after is not None, "the fence was admitted"
         return Fold(after, fold.fields, fold.versions, fold.damaged)
 

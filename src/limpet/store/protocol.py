@@ -304,7 +304,11 @@ class Store(Protocol):
         ...
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
-        """The living sessions whose logs begin on a state of this one, the oldest first."""
+        """The living sessions whose logs begin on a state of this one, the oldest first.
+
+        Where such a session was deleted, those that begin on a state of it stand in its place:
+        they still read this one's events.
+        """
         ...
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
@@ -354,6 +358,16 @@ class FeedEntry(msgspec.Struct, frozen=True):
     event: Event
 
 
+class Touched(msgspec.Struct, frozen=True):
+    """Which sessions have events beyond a position of the feed, without the events."""
+
+    sessions: Mapping[Key, int]  # the last seq of each, as far as this page goes
+    position: str  # where to go on
+    more: bool  # there is another page
+    whole: bool  # False: sessions that are not named here may have events too
+    ended: str  # another text after a session was deleted or erased
+
+
 @runtime_checkable
 class Feed(Protocol):
     """The log of all sessions, in one order."""
@@ -368,6 +382,15 @@ class Feed(Protocol):
         their seq. A page ends early as that of `Store.read` does: only an empty one means that the
         end was reached for now. Events of deleted sessions are no longer there. Raises
         InvalidCursor if the position is not one of ours.
+        """
+        ...
+
+    async def touched(self, after: str) -> Touched:
+        """One page of the sessions that have events beyond a position. Reads no bodies.
+
+        For readers that only need to know where to look. Names every event that can be read now,
+        also one that `changes` does not hand out yet, and then names it again on the next call.
+        Raises as `changes` does.
         """
         ...
 
@@ -427,6 +450,60 @@ class Hints(Protocol):
 
     async def listen(self, heard: Callable[[], None]) -> None:
         """Call `heard` when another process has committed. A lost hint only delays: see pulse."""
+        ...
+
+
+class Partial(msgspec.Struct, frozen=True):
+    """A partial event on its way to another process."""
+
+    key: Key
+    uid: str  # of the session
+    mark: int  # the version that its publisher knew: it comes after that event
+    event: Event
+
+
+class Channel(Protocol):
+    """One end of the live channel. Lossy by definition: any partial may be lost, and no caller
+    waits for one. Nothing here raises a StoreError."""
+
+    async def publish(self, partials: Sequence[Partial]) -> None:
+        """Hand them to the other ends that are subscribed, in this order; never to this one.
+
+        If there are none it costs next to nothing. One that is larger than PARTIAL_BYTES_MAX,
+        encoded, is dropped.
+        """
+        ...
+
+    async def subscribe(self, heard: Callable[[], None]) -> None:
+        """Receive what other ends publish from now on, until `unsubscribe`.
+
+        `heard` is called when something has come, where the store can tell.
+        """
+        ...
+
+    def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
+        """What has come since the last call for sessions that are wanted. The partials of one
+        publisher are in its order. No I/O to speak of."""
+        ...
+
+    async def unsubscribe(self) -> None:
+        """Receive nothing more. What has come and was not taken is dropped."""
+        ...
+
+    async def close(self) -> None:
+        """Release everything. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class Live(Protocol):
+    """A store with a live channel between the processes that have it open.
+
+    Partials are never part of the log. Deleting or erasing a session also removes its partials.
+    """
+
+    def channel(self) -> Channel:
+        """A new end. Costs nothing until it is used; close it before the store."""
         ...
 
 

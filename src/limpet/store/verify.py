@@ -60,7 +60,7 @@ class Log:
         """What is wrong with the next event."""
         event, key, before = stored[0], self._key, self._fold.head
         expected = before.version + 1
-        for problem in _event_problems(before, *stored, expected):
+        for problem in event_problems(before, *stored, expected):
             yield Finding("event", problem, key, event.seq)
         if event.seq == self._now.head.floor + 1:
             yield from _first_problems(key, self._now.head, event, self._base)
@@ -104,9 +104,10 @@ class Log:
         return since_us <= folded_us
 
 
-def _event_problems(
+def event_problems(
     before: Head, event: Event, raw: bytes | None, salt: bytes, digest: bytes, expected: int
 ) -> Iterator[str]:
+    """Every way in which an event does not follow the head before it."""
     if event.seq != expected:
         yield f"has seq {event.seq} where {expected} should follow"
         return

@@ -9,9 +9,9 @@
 
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
-`other` for one that several processes may open, `FeedLaws` for one with a feed, `WorkLaws` and
-`SetBackLaws` for one with leases, and `SharedWorkLaws` if that one is shared. Needs pytest and
-pytest-asyncio.
+`other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
+with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, and `SharedWorkLaws` if that
+one is shared. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import pytest
 
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
+from limpet.testing.laws.adopt import AdoptLaws
+from limpet.testing.laws.bases import ForkLaws
 from limpet.testing.laws.commits import CommitLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
@@ -27,6 +29,7 @@ from limpet.testing.laws.facts import FactLaws
 from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
 from limpet.testing.laws.listing import ListLaws
+from limpet.testing.laws.live import LiveLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
@@ -44,6 +47,7 @@ __all__ = [
     "DurableLaws",
     "FeedLaws",
     "Leap",
+    "LiveLaws",
     "Reopen",
     "SetBackLaws",
     "SharedLaws",
@@ -66,6 +70,8 @@ class StoreContract(
     FactLaws,
     EndLaws,
     RaceLaws,
+    ForkLaws,
+    AdoptLaws,
 ):
     """The tests for every store. Subclass it with a name that pytest collects."""
 

@@ -92,10 +92,10 @@ async def test_a_file_is_created_where_the_url_says(
     assert (tmp_path / "here.db").is_file()
 
 
-@pytest.mark.parametrize("connections", [4, 0, -1, 1_001, 10**5_000, "8", 8.0, True], ids=type)
+@pytest.mark.parametrize("connections", [5, 0, -1, 1_001, 10**5_000, "8", 8.0, True], ids=type)
 async def test_a_number_of_connections_is_one(connections: Any) -> None:
     """Looked at before the server is."""
-    with pytest.raises(InvalidInput, match="5 to 1,000 connections"):
+    with pytest.raises(InvalidInput, match="6 to 1,000 connections"):
         await open_store("postgresql://ada@127.0.0.1:1/db", connections=connections)
 
 

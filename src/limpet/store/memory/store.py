@@ -11,43 +11,25 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
-import msgspec
-
 from limpet.errors import (
     InvalidInput,
-    LimpetError,
     PositionUnknown,
-    SessionDeleted,
-    SessionErased,
+    SessionCorrupt,
     SessionHasForks,
-    SessionNotFound,
-    StoreClosed,
 )
 from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.commit import Base, Commit
-from limpet.model.due import runnable_us
 from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue
-from limpet.model.head import Head, buried
+from limpet.model.fold import Fold
+from limpet.model.head import buried
 from limpet.model.keys import Key, is_reserved, owner_of
-from limpet.model.lease import (
-    Lease,
-    acquired,
-    given_back,
-    is_ahead,
-    lasting,
-    lease_of,
-    measured_again,
-    renewed,
-    taken,
-)
-from limpet.model.values import FrozenDict, encode
+from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
-from limpet.store.clock import Clock
-from limpet.store.leases import span_us
+from limpet.store.live import MemoryChannel
 from limpet.store.memory import listing
-from limpet.store.memory.log import Log
+from limpet.store.memory.leases import Leasing
+from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
@@ -66,73 +48,16 @@ from limpet.store.protocol import (
     Query,
     Record,
     Report,
+    Touched,
     scope_fields,
 )
-from limpet.store.room import DELETED, Sizes
 from limpet.store.scopes import Scopes
 from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 
 
-class MemoryStore:
+class MemoryStore(Leasing):
     """Everything happens between two awaits, so every call is atomic."""
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock or Clock()
-        self._kept: dict[Key, Log] = {}
-        self._scopes: dict[ScopeKey, list[ScopeValue]] = {}
-        self._deleted: dict[Key, list[Log]] = {}  # tombstones: the head of each is buried
-        self._erased: dict[bytes, Erasure] = {}
-        self._rows = 0
-        self._feed: list[tuple[str, Key, int]] = []  # uid, key and seq
-        self._open = True
-
-    # the planner's view
-
-    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
-        kept = self._kept.get(key)
-        if kept is not None:
-            return kept.fold
-        if key in self._deleted and not reuse:
-            raise SessionDeleted(key)
-        if _hash(key) in self._erased:
-            raise SessionErased(key)
-        return None
-
-    def link_at(self, key: Key, seq: int) -> bytes | None:
-        kept = self._kept.get(key)
-        return kept.event(seq).link if kept is not None and kept.has(seq) else None
-
-    def recorded(self, key: Key, id: str) -> Event | None:
-        kept = self._kept.get(key)
-        seq = None if kept is None else kept.ids.get(id)
-        return None if kept is None or seq is None else kept.event(seq)
-
-    def pending(self, key: Key, seq: int) -> bool:
-        kept = self._kept.get(key)  # None: being created by this very commit
-        return kept is not None and kept.is_pending(seq)
-
-    def scope(self, key: ScopeKey) -> ScopeValue | None:
-        versions = self._scopes.get(key)
-        return versions[-1] if versions else None
-
-    def scope_version(self, key: ScopeKey) -> int:
-        return len(self._scopes.get(key, ()))
-
-    def scopes(self, app: str, user: str) -> Scopes:
-        return Scopes(
-            {
-                name: versions[-1]
-                for (of_app, of_user, name), versions in self._scopes.items()
-                if of_app == app and of_user in ("", user)
-            }
-        )
-
-    def names(self, app: str, user: str) -> Sizes:
-        newest = {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
-        return {n: DELETED if v.deleted else len(encode(v.value)) for n, v in newest.items()}
-
-    # the protocol
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()
@@ -175,6 +100,8 @@ class MemoryStore:
         kept = self._living(key)
         if not kept.has(seq):
             raise InvalidInput(f"session {key} has no event {seq}")
+        if kept.event(seq).removed:
+            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)
 
     async def read(
@@ -264,6 +191,19 @@ class MemoryStore:
                     break
         return tuple(found), cursors.write_position(place)
 
+    async def touched(self, after: str) -> Touched:
+        self._check_open()
+        start = cursors.read_position(after, 1)[0]
+        if start > len(self._feed):
+            raise PositionUnknown(after)
+        found: dict[Key, int] = {}
+        for uid, of, seq in self._feed[start:]:
+            kept = self._kept.get(of)
+            if kept is not None and kept.fold.head.uid == uid:
+                found[of] = max(seq, found.get(of, 0))
+        end = cursors.write_position(len(self._feed))
+        return Touched(found, end, more=False, whole=True, ended=str(self._ended))
+
     async def position(self) -> str:
         self._check_open()
         return cursors.write_position(len(self._feed))
@@ -271,8 +211,10 @@ class MemoryStore:
     async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
         self._check_open()
         kept = self._kept.pop(key, None)
+        self._forget_partials(key)
         if kept is None:
             return False
+        self._ended += 1
         kept.fold = Fold(buried(kept.fold.head, self._clock(), ending))
         self._deleted.setdefault(key, []).append(kept)
         return True
@@ -283,16 +225,16 @@ class MemoryStore:
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         self._check_open()
-        logs = [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
-        children = self._forks(logs)
+        forked = [fork.fold.head.key for fork in self._forks(self._ends(key))]
+        children = [fork for fork in forked if fork != key]
         if children and forks == "refuse":
-            raise SessionHasForks(key, tuple([fork.fold.head.key for fork in children]))
+            raise SessionHasForks(key, tuple(children))
         if forks == "erase":
-            for fork in children:
-                await self.erase(fork.fold.head.key, forks="erase")
-        if logs:
-            self._forget(key, logs, 0 if forks == "erase" else len(children))
-        return self._erased.get(_hash(key))
+            for each in self._descent(key):
+                self._forget(each, 0)
+        else:
+            self._forget(key, len(children))
+        return self._erased.get(key_hash(key))
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         self._check_open()
@@ -303,7 +245,7 @@ class MemoryStore:
             for key in dict.fromkeys(everything)
             if (key.app, key.user) == (app, user) or (is_reserved(key.app) and key.user == owner)
         ]
-        logs = [log for k in mine for log in [*self._deleted.get(k, []), self._kept.get(k)] if log]
+        logs = [log for k in mine for log in self._ends(k)]
         left = [f.fold.head.key for f in self._forks(logs) if f.fold.head.key not in mine]
         certificates = [await self.erase(key, forks="keep") for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
@@ -337,122 +279,32 @@ class MemoryStore:
                 progress(done, len(keys))
         return Report(len(keys), events, tuple(findings))
 
-    # work
-
-    async def claim(
-        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
-    ) -> tuple[Lease, ...]:
-        self._check_open()
-        now_us = self._clock()
-        self._measure_again(now_us)
-        until_us = now_us + span_us(lease_seconds)
-        due = sorted(
-            (-head.priority, due_us, kept.row, head.key)
-            for kept in self._kept.values()
-            if _in_app((head := kept.fold.head).key, app)
-            and (due_us := runnable_us(head)) is not None
-            and due_us <= now_us
-        )
-        keys = [key for *_, key in due[:limit]]
-        heads = [taken(self._head(key), worker, now_us, until_us) for key in keys]
-        return tuple(self._lease(head, lease_seconds, now_us) for head in heads)
-
-    async def renew(
-        self, leases: Sequence[Lease], lease_seconds: float | None
-    ) -> tuple[Lease | LimpetError, ...]:
-        self._check_open()
-        return tuple([self._renew(lease, lease_seconds) for lease in leases])
-
-    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
-        self._check_open()
-        if lease.key not in self._kept:
-            return False
-        now_us = self._clock()
-        retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
-        after = given_back(self._head(lease.key), lease, now_us, retry_us)
-        if after is not None:
-            self._set_head(after)
-        return after is not None
-
-    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
-        now_us = self._clock()
-        self._measure_again(now_us)
-        until_us = now_us + span_us(lease_seconds)
-        head = acquired(self._head(key), worker, now_us, until_us)
-        return self._lease(head, lease_seconds, now_us, lock=True)
+    def channel(self) -> MemoryChannel:
+        return MemoryChannel(self._channels)
 
     def pulse(self) -> int:
-        return 0
+        return len(self._feed) + self._ended  # several Limpets may share it
 
     async def close(self) -> None:
         self._open = False
 
-    # private
+    def _forget_partials(self, key: Key) -> None:
+        for end in self._channels:
+            end.forget(key)
 
-    def _check_open(self) -> None:
-        if not self._open:
-            raise StoreClosed
-
-    def _living(self, key: Key) -> Log:
-        self._check_open()
-        if self.fold(key) is None:
-            raise SessionNotFound(key)
-        return self._kept[key]
-
-    def _begin(self, key: Key, fold: Fold, base: Base | None) -> None:
-        self._rows += 1
-        parent = None if base is None else self._kept.get(base.parent)
-        if base is not None and parent is not None and parent.fold.head.uid != base.uid:
-            parent = None
-        self._kept[key] = Log(self._rows, fold, base, parent)
-        if parent is not None:
-            parent.forks.append(self._kept[key])
-
-    def _forks(self, logs: Sequence[Log]) -> list[Log]:
-        return [f for log in logs for f in log.forks if self._kept.get(f.fold.head.key) is f]
-
-    def _forget(self, key: Key, logs: Sequence[Log], forks_kept: int) -> None:
+    def _forget(self, key: Key, forks_kept: int) -> None:
+        logs = self._ends(key)
+        if not logs:
+            return
         self._kept.pop(key, None)
         self._deleted.pop(key, None)
+        self._forget_partials(key)
+        self._ended += 1
         for log in logs:
             for fork in log.forks:
                 fork.parent = None
-        head, mark = logs[-1].fold.head, _hash(key)
+        head, mark = logs[-1].fold.head, key_hash(key)
         self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
-
-    def _head(self, key: Key) -> Head:
-        return self._living(key).fold.head
-
-    def _set_head(self, head: Head) -> None:
-        kept = self._kept[head.key]
-        kept.fold = msgspec.structs.replace(kept.fold, head=head)
-
-    def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
-        self._set_head(head)
-        return lease_of(head, lease_seconds, now_us, lock=lock)
-
-    def _renew(self, lease: Lease, lease_seconds: float | None) -> Lease | LimpetError:
-        now_us = self._clock()
-        seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
-        until_us = now_us + span_us(seconds)
-        try:
-            self._set_head(renewed(self._head(lease.key), lease.fence, now_us, until_us))
-        except LimpetError as error:
-            return error
-        return lasting(lease, until_us, seconds)
-
-    def _measure_again(self, now_us: int) -> None:
-        for kept in self._kept.values():
-            if is_ahead(kept.fold.head, now_us):
-                self._set_head(measured_again(kept.fold.head, now_us))
-
-
-def _in_app(key: Key, app: str | None) -> bool:
-    return not is_reserved(key.app) if app is None else key.app == app
-
-
-def _hash(key: Key) -> bytes:
-    return sha256(canonical(key)).digest()
 
 
 def _user_hash(app: str, user: str) -> bytes:

@@ -1,70 +1,53 @@
 """A batch: one call of the SQL function limpet.commit.
 
-The plan of many jobs becomes columns, one array each, and the reply becomes their answers. The
-server dates events and links them into their chains; until then their time is UNDATED.
+The plan of many jobs becomes columns, one array each, and the reply says which of the jobs hold.
+What holds was recorded as it was planned: the server adds nothing but leases, which it judges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from itertools import count
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import force_setattr
 
-from limpet.model.chain import genesis
-from limpet.model.commit import Commit
-from limpet.model.due import first_us
+from limpet.model.commit import Base, Commit
+from limpet.model.due import deadline_us, due_us, moves_with_activity
 from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import Fold, Recorded, ScopeKey
+from limpet.model.fold import Fold, Recorded, ScopeKey, ScopeWrite
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.lease import with_lease
-from limpet.model.limits import EVENT_OVERHEAD_BYTES, SCOPE_NAMES_MAX
+from limpet.model.lease import LEFT_US, with_lease
+from limpet.model.limits import EVENT_OVERHEAD_BYTES, SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.cache import Live, LiveScope
+from limpet.store.codec import Codec
 from limpet.store.plan import Plan
+from limpet.store.postgres.columns import statement, tables
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 from limpet.store.room import Owner
 
-UNDATED: Final = 2**60  # the time of an event that the server has not dated yet
-_WIDTHS: Final = {"h": 8, "n": 4, "v": 11, "w": 2, "e": 16, "p": 4, "s": 10}
-# Columns that are NULL in most batches, by runs: a run of nothing but NULL is not sent.
-_OPTIONAL: Final = {"v": ((2, 3), (3, 11)), "e": ((6, 10),)}
-
-
-@lru_cache(maxsize=64)
-def _statement(sent: tuple[bool, ...]) -> str:
-    """The statement with a parameter for each column that is sent. Few forms occur."""
-    numbers = count(1)
-    return "SELECT * FROM limpet.commit({})".format(
-        ", ".join(f"${next(numbers)}" if here else "'{}'" for here in sent)
-    )
+LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
 
 
 class Reply:
-    """What the server said: refusals by job, times and links by event, leases by session."""
+    """What the server said: refusals by job, leases by session, and its time."""
 
-    __slots__ = ("_row", "has_listeners", "now_us", "refused")
+    __slots__ = ("_row", "has_listeners", "now_us", "refused", "token")
 
     def __init__(self, row: Any) -> None:
         self._row = row
         self.now_us: int = 0 if row is None else row["now_us"]  # by which jobs were judged
+        self.token: str = "" if row is None else row["token"]  # names the transaction
         self.has_listeners: bool = row is not None and row["listeners"]  # to notify
         reasons = None if row is None else row["refused"]
         self.refused: dict[int, str] = {}
         if reasons is not None:
             self.refused = {job: why for job, why in enumerate(reasons, 1) if why is not None}
-
-    def events(self) -> tuple[list[int], list[bytes | None]]:
-        """Time and link of each event by its place; without a link it was not recorded."""
-        return ([], []) if self._row is None else (self._row["ats"], self._row["links"])
 
     def sid(self, place: int) -> int:
         """The number of the session at this place, counted from one."""
@@ -73,35 +56,11 @@ class Reply:
 
     def leased(self, head: Head, place: int) -> Head:
         """The head under the lease that the server has: ours may be older."""
-        fences = self._row["fences"]
-        if fences is None or not fences[place - 1]:
-            return with_lease(head, 0, None, None) if head.fence else head
-        at = place - 1
-        return with_lease(head, fences[at], self._row["leases"][at], self._row["workers"][at])
-
-
-class _Table:
-    """Rows that become columns."""
-
-    __slots__ = ("_name", "rows")
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self.rows: list[tuple[Any, ...]] = []
-
-    def add(self, *row: Any) -> int:
-        self.rows.append(row)
-        return len(self.rows)
-
-    def columns(self) -> list[Any]:
-        """Empty ones for what is not to be sent."""
-        if not self.rows:
-            return [()] * _WIDTHS[self._name]
-        columns: list[Any] = list(zip(*self.rows, strict=True))
-        for start, stop in _OPTIONAL.get(self._name, ()):
-            if all([column.count(None) == len(column) for column in columns[start:stop]]):
-                columns[start:stop] = [()] * (stop - start)
-        return columns
+        fences, at = self._row["fences"], place - 1
+        if fences is None or not fences[at]:
+            return with_lease(head, 0, None, None, None) if head.fence else head
+        lease = [self._row[name][at] for name in ("leases", "workers", "leaseds")]
+        return with_lease(head, fences[at], *lease)
 
 
 class Batch:
@@ -111,209 +70,249 @@ class Batch:
         self._plan, self._view = plan, view
         self._codec, self._hash = reader.codec, reader.key_hash
         self._jobs = 0
+        self._held: set[int] = set()  # jobs that the server recorded
         self._heads: dict[Key, int] = {}
         self._new = False  # some session is to be created
         self._names: dict[ScopeKey, int] = {}
         self._name_now: dict[ScopeKey, LiveScope] = {}
         self._added: dict[Owner, set[str]] = {}  # names that are not stored yet
-        self._seen_records = self._seen_writes = 0
-        self._h, self._n, self._v = _Table("h"), _Table("n"), _Table("v")
-        self._w, self._e, self._p, self._s = _Table("w"), _Table("e"), _Table("p"), _Table("s")
-        self._keys: list[tuple[Key, int]] = []  # of each event: its session and its seq
-        self._written: dict[tuple[Key, int], tuple[int, bytes]] = {}
+        self._first: dict[Owner, set[str]] = {}  # of those, names that never were
+        self._seen_records = self._seen_writes = self._seen_pins = 0
+        self._tables = tables()
+        self._sizes: dict[Key, int] = {}
+        self._planned: dict[tuple[Key, int], int] = {}  # the job that leaves a session at a version
         self._left: list[tuple[int, Key, Fold]] = []
         self._scope_left: list[tuple[int, ScopeKey, LiveScope]] = []
 
     def take(self, commits: Sequence[Commit]) -> int:
         """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
-        records = self._plan.records[self._seen_records :]
+        plan = self._plan
+        records = plan.records[self._seen_records :]
         if not records:
             return 0
-        writes = self._plan.writes[self._seen_writes :]
-        self._seen_records += len(records)
-        self._seen_writes += len(writes)
+        writes, pins = plan.writes[self._seen_writes :], plan.pins[self._seen_pins :]
+        self._seen_records, self._seen_writes = len(plan.records), len(plan.writes)
+        self._seen_pins = len(plan.pins)
         self._jobs += 1
-        places: dict[Key, int] = {}
         for key, rec in records:
-            places[key] = self._add_event(key, rec)
+            self._add_event(key, rec)
+        touched = {key for key, _ in records}
         for commit in commits:
-            if commit.key in places:
-                self._add_visit(commit, places[commit.key])
+            if commit.key in touched:
+                self._add_visit(commit)
         for key, write in writes:
             self._add_scope(key, write)
+        for key, number, fold in pins:
+            self._add_pin(key, number, fold)
         for commit in commits:
             if commit.guards:
                 self._add_guards(commit)
         return self._jobs
 
-    async def send(self, conn: Connection) -> Reply:
-        """One round trip; none if there is nothing to record."""
+    async def send(self, conn: Connection, planned_us: int, *, late: bool) -> Reply:
+        """One round trip; none if there is nothing to record.
+
+        Unless it may be `late`, what was planned long ago by the server's clock is refused.
+        """
         if not self._jobs:
             return Reply(None)
         self._sort_heads()
         self._make_room()
-        columns = self._h.columns()
-        if not self._new:  # only who is to be created needs a name, a first link and a hash
-            columns[1:4] = (), (), ()
-            columns[6:8] = (), ()
-        columns += [*self._n.columns(), self._jobs]
-        for table in (self._v, self._w, self._e, self._p, self._s):
+        late_us = None if late else LATE_US
+        columns: list[Any] = [planned_us, late_us, self._jobs]
+        for table in self._tables.values():
             columns += table.columns()
-        sql = _statement(tuple([column != () for column in columns]))
+        sql = statement(tuple([column != () for column in columns]))
         reply = Reply(await conn.fetchrow(sql, *[column for column in columns if column != ()]))
-        times, links = reply.events()
-        for key, at_us, link in zip(self._keys, times, links, strict=True):
-            if link is not None:
-                self._written[key] = (at_us, link)
+        self._held = {job for job in range(1, self._jobs + 1) if job not in reply.refused}
         return reply
 
     def recorded(self) -> bool:
         """Whether the server recorded anything."""
-        return bool(self._written)
+        return bool(self._held)
 
-    def answers(self, answers: Sequence[Committed], reply: Reply) -> tuple[Committed, ...] | None:
-        """The planner's answers with the server's times and links in place.
+    def answers(
+        self, answers: Sequence[Committed], reply: Reply, token: str
+    ) -> tuple[Committed, ...] | None:
+        """The planner's answers with the server's leases in place.
 
         None if one of them stands on something planned that the server refused.
         """
-        done = [self._answer(answer, reply) for answer in answers]
+        done = [self._answer(answer, reply, token) for answer in answers]
         return None if None in done else tuple(done)  # type: ignore[arg-type]  # no None is left
 
-    def _answer(self, answer: Committed, reply: Reply) -> Committed | None:
+    def _answer(self, answer: Committed, reply: Reply, token: str) -> Committed | None:
         head = answer.head
-        last = self._written.get((head.key, head.version))
-        if last is None:  # as it was before this batch, or not recorded
-            return answer if head.updated_us != UNDATED else None
-        for event in answer.events:
-            # In place: the planner made it for this answer, and nobody has seen it yet.
-            if event.at_us == UNDATED:
-                at_us, link = self._written[head.key, event.seq]
-                force_setattr(event, "at_us", at_us)
-                force_setattr(event, "link", link)
-            if event.processed_us == UNDATED:
-                force_setattr(event, "processed_us", last[0])
-        now = reply.leased(_head(head, *last, reply.now_us), self._heads[head.key])
-        fields, versions, scopes = answer.fields, answer.versions, answer.scopes
-        repeated, damaged = answer.repeated, answer.damaged
-        return Committed(answer.events, now, fields, versions, scopes, repeated, damaged)
+        job = self._planned.get((head.key, head.version))
+        if job is not None:  # else as it was before this batch
+            if job not in self._held:
+                return None
+            head = reply.leased(head, self._heads[head.key])
+        return Committed(
+            answer.events,
+            head,
+            answer.fields,
+            answer.versions,
+            answer.scopes,
+            answer.repeated,
+            answer.damaged,
+            token,
+        )
 
     def settle(self, reply: Reply) -> dict[Key, Live]:
         """The sessions as the jobs that held left them."""
         done: dict[Key, Live] = {}
-        sizes: dict[Key, int] = {}
-        for (key, _), row in zip(self._keys, self._e.rows, strict=True):
-            sizes[key] = sizes.get(key, EVENT_OVERHEAD_BYTES) + len(row[11])
         for job, key, fold in self._left:
-            if job in reply.refused:
+            if job not in self._held:
                 continue
             place = self._heads[key]
             before = self._view.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-            last = self._written[key, fold.head.version]
-            now = reply.leased(_head(fold.head, *last, reply.now_us), place)
-            after = Fold(now, fold.fields, fold.versions, fold.damaged)
+            after = Fold(reply.leased(fold.head, place), fold.fields, fold.versions, fold.damaged)
             sid = reply.sid(place) if before is None else before.sid
-            done[key] = Live(sid, after, old[0], old[1] + sizes[key], self._view.era)
+            done[key] = Live(sid, after, old[0], old[1] + self._sizes[key], self._view.era)
         return done
 
-    def scopes(self, reply: Reply) -> dict[ScopeKey, LiveScope]:
-        return {key: s for job, key, s in self._scope_left if job not in reply.refused}
+    def scopes(self) -> dict[ScopeKey, LiveScope]:
+        return {key: s for job, key, s in self._scope_left if job in self._held}
 
-    # --- private -------------------------------------------------------------------------------
+    # --- sessions ------------------------------------------------------------------------------
 
     def _head_of(self, key: Key) -> int:
-        found = self._heads.get(key)
-        if found is None:
+        """The place of a session that is written to."""
+        place = self._heads.get(key)
+        if place is None:
             live = self._view.lives.get(key)
-            if live is None:
-                self._new = True
-                uid = self._plan.folds[key].head.uid
-                begin = (uid, 0, genesis(uid), self._hash(key))
-                row: tuple[Any, ...] = (None, key.app, key.user, key.id, *begin)
-            else:
-                head = live.fold.head
-                row = (live.sid, key.app, key.user, key.id, head.uid, head.version, None, None)
-            found = self._heads[key] = self._h.add(*row)
-        return found
+            row = self._new_head(key) if live is None else _known_head(live)
+            place = self._heads[key] = self._tables["h"].add(*row)
+        elif self._tables["h"].rows[place - 1][2] is None:  # so far it only had to live
+            self._tables["h"].rows[place - 1] = _known_head(self._view.lives[key])
+        return place
 
-    def _add_event(self, key: Key, rec: Recorded) -> int:
+    def _new_head(self, key: Key) -> tuple[Any, ...]:
+        self._new = True
+        head, base = self._plan.folds[key].head, self._plan.bases.get(key)
+        start = blank(key, head.uid, 0)
+        at = (start.version, start.link) if base is None else (base.floor, base.link)
+        parent = None if base is None else self._parent(base)
+        begin = (self._hash(key), head.created_us, at[0], parent, None)
+        return (None, head.uid, *at, key.app, key.user, key.id, *begin)
+
+    def _parent(self, base: Base) -> int | None:
+        """The place of a session that must live for another to begin on it, if it is here."""
+        live = self._view.lives.get(base.parent)
+        if live is None or live.fold.head.uid != base.uid:
+            return None
+        place = self._heads.get(base.parent)
+        if place is None:
+            row = _known_head(live)
+            row = (*row[:2], None, *row[3:])
+            place = self._heads[base.parent] = self._tables["h"].add(*row)
+        self._tables["v"].add(self._jobs, place, *[None] * 12)
+        return place
+
+    def _add_base(self, key: Key, base: Base) -> None:
+        uid = self._plan.folds[key].head.uid
+        raw = bodies.base_body(base)
+        packed = self._codec.pack(raw, bodies.base_place(uid, base.floor), bound=True)
+        self._tables["b"].add(self._heads[key], *packed)
+
+    def _add_event(self, key: Key, rec: Recorded) -> None:
         e = rec.event
         salt, raw, place_of = rec.salt, rec.raw, None
         if self._codec.seals:  # the salt goes inside the seal
             uid = self._plan.folds[key].head.uid
             salt, raw, place_of = b"", salt + raw, Place("event", uid, e.id, e.type)
         flags, body, crc = self._codec.pack(raw, place_of)
+        begins = key not in self._heads
         head = self._head_of(key)
-        names = (e.id, rec.draft.given, e.type, e.actor)
+        if begins and key in self._plan.bases:
+            self._add_base(key, self._plan.bases[key])
+        names = (e.seq, e.id, rec.draft.given, e.type, e.actor, e.at_us)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
-        chained = (salt, rec.digest, rec.draft.header)
-        place = self._e.add(self._jobs, head, *names, *causes, flags, body, crc, *chained)
-        self._keys.append((key, e.seq))
+        adopted = True if rec.draft.origin is not None else None
+        stored = (flags, body, crc, salt, rec.digest, e.link)
+        row = (self._jobs, head, *names, *stored, *causes, e.processed, adopted)
+        self._tables["e"].add(*row)
+        self._sizes[key] = self._sizes.get(key, 0) + len(body) + EVENT_OVERHEAD_BYTES
         if e.type == PROCESSED and e.data is not None:
             for seq in e.data["seqs"]:
-                self._p.add(self._jobs, head, seq, place)
-        return place
+                self._tables["p"].add(self._jobs, head, seq, e.seq)
 
-    def _add_visit(self, commit: Commit, last: int) -> None:
+    def _add_visit(self, commit: Commit) -> None:
         """What the job leaves of a session: None where that is what the batch found."""
-        fold = self._plan.folds[commit.key]
-        after = fold.head
-        live = self._view.lives.get(commit.key)
-        before = blank(commit.key, after.uid, 0) if live is None else live.fold.head
-        labels = timers = wake_us = due_us = pending = since = None
-        if after.labels != before.labels:
-            labels = msgspec.json.encode(after.labels).decode()
-        if after.timers != before.timers:
-            timers = msgspec.json.encode(after.timers).decode()
-            wake_us, due_us = first_us(after, "wake"), first_us(after, "deadline")
-        if (after.pending, after.pending_us) != (before.pending, before.pending_us):
-            pending = after.pending
-            since = -1 if after.pending_us is None else last if after.pending_us == UNDATED else 0
-        priority = None if after.priority == before.priority else after.priority
-        schema = after.schema_version
-        schema = None if schema == before.schema_version else schema
-        visit = (self._jobs, self._head_of(commit.key), commit.fence)
-        inputs = (labels, pending, since, timers, wake_us, due_us)
-        self._v.add(*visit, *inputs, priority, schema)
-        self._left.append((self._jobs, commit.key, fold))
+        key = commit.key
+        fold = self._plan.folds[key]
+        after, live = fold.head, self._view.lives.get(key)
+        before = blank(key, after.uid, 0) if live is None else live.fold.head
+        facts: tuple[Any, ...] = (None,) * 4
+        deadline = deadline_us(after) if moves_with_activity(after.facts) else None
+        if after.facts != before.facts:
+            relabel = True if after.labels != before.labels else None
+            text = msgspec.json.encode(after.facts).decode()
+            facts = (text, due_us(after.facts), after.priority, relabel)
+            deadline = deadline_us(after)
+        times = (after.version, after.link, after.updated_us, after.active_us)
+        place = self._head_of(key)
+        if commit.reuse and live is None:
+            row = self._tables["h"].rows[place - 1]
+            self._tables["h"].rows[place - 1] = (*row[:11], True)
+        last = commit.drafts[-1].origin
+        adopted = None if last is None else last.seq
+        lease = (_fence(commit), *times, *facts, deadline, _release(commit, after), adopted)
+        self._tables["v"].add(self._jobs, place, *lease)
+        self._left.append((self._jobs, key, fold))
+        self._planned[key, after.version] = self._jobs
 
-    def _add_scope(self, key: Key, write: Any) -> None:
-        name: ScopeKey = write.key
-        before = self._name_now.get(name) or self._view.known.get(name)
-        version = write.at.version
+    def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
+        seq, packed, _ = packed_snapshot(fold, self._codec)
+        self._tables["k"].add(self._jobs, self._heads[key], seq, *packed, number)
+
+    # --- shared names --------------------------------------------------------------------------
+
+    def _add_scope(self, key: Key, write: ScopeWrite) -> None:
+        name, version = write.key, write.at.version
+        stored = self._view.known.get(name)
+        before = self._name_now.get(name) or stored
         place = self._names.get(name)
         if place is None:
-            place = self._names[name] = self._n.add(*name, version - 1)
-        self._w.add(self._jobs, place)
-        stored = self._view.known.get(name)
+            made_by = (None, None) if stored is None else stored.made_by
+            place = self._names[name] = self._tables["n"].add(*name, version - 1, *made_by)
+        self._tables["w"].add(self._jobs, place)
         if not write.at.deleted and (stored is None or stored.value.deleted):
-            self._add_name(name)
+            self._add_name(name, never=stored is None)
         form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
         base = version if form != bodies.BY_OP or before is None else before.base
-        live = LiveScope(write.at, base, since, self._view.era, len(write.whole))
+        uid = self._plan.folds[key].head.uid
+        size, made_by = len(write.whole), (uid, write.seq)
+        live = LiveScope(write.at, base, since, self._view.era, size, made_by)
         self._name_now[name] = live
         self._scope_left.append((self._jobs, name, live))
-        uid = self._plan.folds[key].head.uid
         place_of = bodies.scope_place(name, version, base, form, uid, write.seq)
         packed = self._codec.pack(raw, place_of, bound=True)
-        self._s.add(self._jobs, place, version, base, form, *packed, self._head_of(key), write.seq)
+        row = (self._jobs, place, version, base, form, *packed, self._head_of(key), write.seq)
+        self._tables["s"].add(*row, *_counted(before, write))
 
-    def _add_name(self, name: ScopeKey) -> None:
+    def _add_name(self, name: ScopeKey, *, never: bool) -> None:
         """The job adds a name to those that are stored: whether there is room for it the server
-        counts, under a lock. Each name once, however often the batch writes it."""
+        knows, under a lock. Each name once, however often the batch writes it."""
         owner = name[:2]
         place = self._names.get((*owner, ""))
         if place is None:
-            place = self._names[*owner, ""] = self._n.add(*owner, "", 0)
-        self._w.add(self._jobs, place)
+            place = self._names[*owner, ""] = self._tables["n"].add(*owner, "", 0, "", 0)
+        self._tables["w"].add(self._jobs, place)
         self._added.setdefault(owner, set()).add(name[2])
+        if never:
+            self._first.setdefault(owner, set()).add(name[2])
 
     def _make_room(self) -> None:
         """How many names each owner may have before those of this batch are added."""
         for owner, added in self._added.items():
-            place = self._names[*owner, ""]
-            most = max(SCOPE_NAMES_MAX - len(added), self._plan.room.live(owner))
-            self._n.rows[place - 1] = (*owner, "", most)
+            place, first = self._names[*owner, ""], len(self._first.get(owner, ()))
+            live, ever = self._plan.room.live(owner), self._view.names(*owner) or ()
+            most = max(SCOPE_NAMES_MAX - len(added), live)
+            past = max(SCOPE_NAMES_EVER_MAX - first, len(ever))
+            self._tables["n"].rows[place - 1] = (*owner, "", most, "", past)
 
     def _add_guards(self, commit: Commit) -> None:
         """Names that were only looked at must not have moved either."""
@@ -324,31 +323,52 @@ class Batch:
                 place = self._names.get(key)
                 if place is None:
                     base = self._view.scope_version(key)
-                    place = self._names[key] = self._n.add(*key, base)
-                self._w.add(self._jobs, place)
+                    place = self._names[key] = self._tables["n"].add(*key, base, None, None)
+                self._tables["w"].add(self._jobs, place)
 
     def _sort_heads(self) -> None:
         """The server locks in key order by itself; new sessions are inserted in the order given."""
         if not self._new or len(self._heads) == 1:
             return
-        order = sorted(range(len(self._heads)), key=lambda i: self._h.rows[i][1:4])
-        new = {old + 1: place for place, old in enumerate(order, 1)}
-        self._h.rows = [self._h.rows[i] for i in order]
+        keys = sorted(self._heads)
+        old = [self._heads[key] for key in keys]
+        new = {was: place for place, was in enumerate(old, 1)}
+        rows = self._tables["h"].rows
+        self._tables["h"].rows = [
+            (*rows[was - 1][:10], new.get(rows[was - 1][10]), rows[was - 1][11]) for was in old
+        ]
         self._heads = {key: new[place] for key, place in self._heads.items()}
-        for table, at in ((self._v, 1), (self._e, 1), (self._p, 1), (self._s, 8)):
+        for name, at in (("b", 0), ("v", 1), ("e", 1), ("p", 1), ("s", 8), ("k", 1)):
+            table = self._tables[name]
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
 
 
-def _head(head: Head, at_us: int, link: bytes, now_us: int) -> Head:
-    """The planned head with the server's time in place; the head itself once that is done."""
-    if head.updated_us == UNDATED:
-        # In place: the planner made it for this batch, and nobody has seen it yet.
-        force_setattr(head, "link", link)
-        force_setattr(head, "updated_us", at_us)
-        if head.created_us == UNDATED:
-            force_setattr(head, "created_us", at_us)
-        if (
-            head.pending_us is not None and head.pending_us > now_us
-        ):  # not dated, or a clock set back
-            force_setattr(head, "pending_us", now_us)
-    return head
+def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
+    """The seq of a snapshot, its columns, and the size of its body."""
+    head, raw = fold.head, bodies.snapshot_body(fold)
+    place = bodies.snapshot_place(head.uid, head.version, head.link)
+    return head.version, codec.pack(raw, place, bound=True), len(raw)
+
+
+def _known_head(live: Live) -> tuple[Any, ...]:
+    """A session that is there needs no name: only who is to be created does."""
+    head = live.fold.head
+    return (live.sid, head.uid, head.version, head.link, *[None] * 8)
+
+
+def _fence(commit: Commit) -> int | None:
+    return commit.fence if commit.release is None else commit.release.fence
+
+
+def _release(commit: Commit, after: Head) -> int | None:
+    """How long the session is held back once its lease has ended with the commit."""
+    if commit.release is None:
+        return None
+    return 0 if after.lease_us is None else LEFT_US
+
+
+def _counted(before: LiveScope | None, write: ScopeWrite) -> tuple[int | None, int | None]:
+    """By how many names, and by how many that never were, a write changes those of its owner."""
+    was = before is not None and not before.value.deleted
+    more, first = (not write.at.deleted) - was, int(before is None)
+    return (more, first) if more or first else (None, None)

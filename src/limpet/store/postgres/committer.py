@@ -15,6 +15,7 @@ from typing import Final
 
 from limpet.model.commit import Commit
 from limpet.store.cache import Cache
+from limpet.store.postgres.clock import ServerClock
 from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane
 from limpet.store.postgres.reader import Reader
@@ -36,8 +37,8 @@ class Committer:
     def __init__(
         self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
     ) -> None:
-        self.cache = Cache()
-        self._lanes = [Lane(writer, reader, self.cache, notify) for writer in writers]
+        self.cache, self.clock = Cache(), ServerClock()
+        self._lanes = [Lane(w, reader, self.cache, self.clock, notify) for w in writers]
         self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
         self._sent = 0  # jobs on their way

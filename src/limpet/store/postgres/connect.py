@@ -15,7 +15,7 @@ from limpet.store.postgres.server.pool import open_pool
 from limpet.store.postgres.server.settings import Pool, check_version
 
 CONNECTIONS: Final = 15  # of one store, unless its opener says otherwise
-CONNECTIONS_MIN: Final = 5
+CONNECTIONS_MIN: Final = 6
 CONNECTIONS_MAX: Final = 1_000
 _OUTDATED: Final = (
     "its functions are of another release, or it was moved here from another server, and this "
@@ -26,14 +26,15 @@ _OUTDATED: Final = (
 def shares(connections: int) -> tuple[int, int]:
     """How many are for reading, and how many for what may wait for a row: claims, locks, deletions.
 
-    Two more are the committer's lanes', one is the listener's. Raises InvalidInput.
+    Two more are the committer's lanes', one is the listener's and one the live channel's.
+    Raises InvalidInput.
     """
     if type(connections) is not int or not CONNECTIONS_MIN <= connections <= CONNECTIONS_MAX:
         raise InvalidInput(
             f"a store has {CONNECTIONS_MIN} to {CONNECTIONS_MAX:,} connections, not "
             f"{described(connections)}. Leave connections out for {CONNECTIONS}."
         )
-    rest = connections - 3
+    rest = connections - 4
     waiting = max(1, rest // 3)
     return rest - waiting, waiting
 

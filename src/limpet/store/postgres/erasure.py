@@ -1,48 +1,192 @@
 """Deleting and erasing sessions: what each leaves, entered in the ledger of ended sessions.
 
-Runs inside the caller's transaction. A deleted session leaves its head as a tombstone; an erased
-one leaves a row that knows its key only by a hash.
+Runs inside the caller's transaction. A deleted session leaves a tombstone, and as much of its log
+as its forks read; an erased one leaves a row that knows its key only by a hash. Sessions are locked
+in the order of their keys, as commits lock them, before one of them ends: the others are those that
+it began on, and those that began on it.
 """
 
 from __future__ import annotations
 
-from limpet.model.keys import Key
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any
+
+from limpet.errors import SessionHasForks
+from limpet.model.keys import Key, owner_of
 from limpet.store import bodies
-from limpet.store.ledger import Ledger, buried, erased
+from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Erasure
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks
 
 
-async def delete(conn: Connection, key: Key) -> bool:
+async def delete(conn: Connection, key: Key, ending: Ending) -> bool:
     """Leave a tombstone of the session. False if there is no such session."""
     await ledger.begin(conn)
-    row = await conn.fetchrow(SQL["bury"], key.app, key.user, key.id)
+    await _lock_around(conn, [key])
+    row = await conn.fetchrow(SQL["unmake"], *_names(key))
     if row is None:
         return False
-    crc = bodies.tomb_crc(rows.tombstone(key, row), row["deleted_us"])
-    await conn.execute(SQL["put_tomb"], row["sid"], crc)
-    await conn.execute(SQL["remove_rows"], row["sid"])
-    await ledger.enter(conn, row["sid"], buried(crc))
+    sid, tomb = row["sid"], rows.unburied(key, row, row["now_us"], ending)
+    kept = (tomb.uid, tomb.version, tomb.link, tomb.created_us, tomb.updated_us, tomb.active_us)
+    crc = bodies.tomb_crc(tomb)
+    ended = (tomb.floor, row["parent"], tomb.deleted_us, tomb.ending, crc)
+    await conn.execute(SQL["put_tomb"], sid, *_names(key), *kept, *ended)
+    await conn.execute(SQL["remove_labels"], sid)
+    await conn.execute(SQL["purge"], sid)
+    await ledger.enter(conn, sid, buried(crc))
     return True
 
 
-async def erase(conn: Connection, reader: Reader, key: Key) -> Erasure | None:
+async def forks(conn: Connection, key: Key) -> tuple[Key, ...]:
+    """The living sessions that began on the one of this key, or on those deleted under it."""
+    sids = [row["sid"] for row in await conn.fetch(SQL["sids"], *_names(key))]
+    return tuple(await _forks(conn, sids))
+
+
+async def erase(conn: Connection, reader: Reader, key: Key, forks: Forks) -> Erasure | None:
     """Leave nothing but proof of the erasure. None if there never was such a session."""
     await ledger.begin(conn)
-    row = await conn.fetchrow(SQL["unmake"], key.app, key.user, key.id)
-    if row is None:
-        return await reader.erasure(conn, key)
-    await conn.execute(SQL["remove_rows"], row["sid"])
-    erasure = Erasure(reader.key_hash(key), row["version"], row["link"], row["at_us"])
-    crc = bodies.erasure_crc(erasure)
-    before = await conn.fetchrow(SQL["erased_crc"], erasure.key_hash)
-    proof = (erasure.key_hash, erasure.version, erasure.link, erasure.erased_us)
-    await conn.execute(SQL["put_erased"], *proof, crc)
-    change = erased(crc, row["tomb_crc"], was_tomb=row["deleted_us"] is not None)
-    if before is not None:  # erased, created again in that very moment, and now replaced
-        change = change.plus(Ledger(0, 0, -1, -(before["crc"] or 0)))
-    await ledger.enter(conn, row["sid"], change)
-    return erasure
+    await _lock_around(conn, [key])
+    erasing = _Erasing(conn, reader)
+    found = await erasing.erase(key, forks)
+    await ledger.enter(conn, erasing.sid, erasing.change)
+    return found
+
+
+async def erase_user(conn: Connection, reader: Reader, app: str, user: str) -> Erasures:
+    """Leave nothing but proof that a user was erased."""
+    await ledger.begin(conn)
+    asked = (app, user, owner_of(app, user))
+    keys = [Key(*row) for row in await conn.fetch(SQL["keys_of_user"], *asked)]
+    near = await _lock_around(conn, keys)
+    left = tuple([fork for fork in near if fork not in set(keys)])
+    erasing = _Erasing(conn, reader)
+    done = [await erasing.erase(key, "keep") for key in keys]
+    certificates = tuple([each for each in done if each is not None])
+    names = await _remove_names(conn, app, user)
+    mark = reader.user_hash(app, user)
+    whole = await reader.certificate(conn, mark)
+    if certificates or names or whole is None:
+        link = sha256(b"".join(sorted(each.link for each in certificates))).digest()
+        now_us = await conn.fetchval(SQL["now"])
+        whole = Erasure(mark, len(certificates), link, now_us, len(left))
+        await erasing.certify(whole)
+    await ledger.enter(conn, erasing.sid, erasing.change)
+    return Erasures(whole, certificates, names, left)
+
+
+class _Erasing:
+    """What one transaction erases. Sums up the change of the ledger, which is entered last."""
+
+    def __init__(self, conn: Connection, reader: Reader) -> None:
+        self._conn, self._reader = conn, reader
+        self.change, self.sid = Ledger(), 0
+
+    async def erase(self, key: Key, forks: Forks) -> Erasure | None:
+        children = [fork for fork in await self._forks(key) if fork != key]
+        if children and forks == "refuse":
+            raise SessionHasForks(key, tuple(children))
+        if forks != "erase":
+            return await self._forget(key, len(children))
+        below = await self._descent(key)
+        await _lock(self._conn, below)
+        for each in (await self._descent(key))[1:]:
+            await self._forget(each, 0)
+        return await self._forget(key, 0)
+
+    async def _forks(self, key: Key) -> list[Key]:
+        """Of all that have this key, once nobody can begin on them any more."""
+        # Tombstones first: who takes the key again looks at them, and waits here or is seen below.
+        tombs = await self._conn.fetch(SQL["lock_tombs"], *_names(key))
+        living = await self._conn.fetch(SQL["lock"], *_columns([key]))
+        return await _forks(self._conn, [row["sid"] for row in [*tombs, *living]])
+
+    async def _descent(self, key: Key) -> list[Key]:
+        """The key, and those of all forks of what has it, of their forks, and so on."""
+        found = [key]
+        for each in found:  # grows as it is walked
+            found += [fork for fork in await self._forks(each) if fork not in found]
+        return found
+
+    async def _forget(self, key: Key, forks_kept: int) -> Erasure | None:
+        """End every session that has this key, and put down its certificate."""
+        last = await self._remove(key)
+        if last is None:
+            return await self._reader.erasure(self._conn, key)
+        proof = (last["version"], last["link"], last["now_us"], forks_kept)
+        erasure = Erasure(self._reader.key_hash(key), *proof)
+        await self.certify(erasure)
+        return erasure
+
+    async def _remove(self, key: Key) -> Any:
+        """Remove all that have this key; the row of the last of them."""
+        conn = self._conn
+        dead = await conn.fetch(SQL["remove_tombs"], *_names(key))
+        living = await conn.fetch(SQL["unmake"], *_names(key))
+        if not dead and not living:
+            return None
+        await conn.execute(SQL["remove_rows"], [row["sid"] for row in [*dead, *living]])
+        for row in [*dead, *living]:
+            if row["parent"] is not None:
+                await conn.execute(SQL["purge"], row["parent"])
+        for row in dead:
+            self.change = self.change.plus(unburied(row["crc"]))
+        last = max([*dead, *living], key=lambda row: row["sid"])
+        self.sid = last["sid"]
+        return last
+
+    async def certify(self, erasure: Erasure) -> None:
+        """Put down a certificate; a user may be erased again, and has one."""
+        crc = bodies.erasure_crc(erasure)
+        before = await self._conn.fetchval(SQL["erased_crc"], erasure.key_hash)
+        proof = (erasure.key_hash, erasure.version, erasure.link, erasure.erased_us)
+        await self._conn.execute(SQL["put_erased"], *proof, erasure.forks_kept, crc)
+        gone = Ledger() if before is None else Ledger(0, 0, -1, -before)
+        self.change = self.change.plus(erased(crc)).plus(gone)
+
+
+async def _remove_names(conn: Connection, app: str, user: str) -> int:
+    """Remove every version of a user's names, and how many there were.
+
+    Under the locks by which they are written. Who adds one has the lock on the name '': once that
+    is held there are no more to come.
+    """
+    held: set[str] = set()
+    while True:
+        found = {row["name"] for row in await conn.fetch(SQL["names_of_user"], app, user)}
+        if held and found <= held:
+            await conn.execute(SQL["remove_names"], app, user)
+            return len(found)
+        held |= {"", *found}
+        names = sorted(held)
+        many = len(names)
+        await conn.execute(SQL["lock_names"], [app] * many, [user] * many, names)
+
+
+async def _lock_around(conn: Connection, keys: list[Key]) -> list[Key]:
+    """Lock these sessions with those that they began on, and with their forks, which it returns."""
+    sids = [row["sid"] for row in await conn.fetch(SQL["sids_of"], *_columns(keys))]
+    begun_on = [Key(*row) for row in await conn.fetch(SQL["begun_on"], sids)]
+    children = await _forks(conn, sids)
+    await _lock(conn, {*keys, *begun_on, *children})
+    return children
+
+
+async def _lock(conn: Connection, keys: Iterable[Key]) -> None:
+    await conn.fetch(SQL["lock"], *_columns(keys))
+
+
+async def _forks(conn: Connection, sids: list[int]) -> list[Key]:
+    return [Key(*row) for row in await conn.fetch(SQL["forks"], sids)]
+
+
+def _columns(keys: Iterable[Key]) -> list[list[str]]:
+    return [list(column) for column in zip(*map(_names, keys), strict=True)] or [[], [], []]
+
+
+def _names(key: Key) -> tuple[str, str, str]:
+    return (key.app, key.user, key.id)

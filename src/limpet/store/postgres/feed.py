@@ -7,7 +7,7 @@ returned.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from limpet.errors import PositionUnknown
 from limpet.model.keys import Key
@@ -18,7 +18,9 @@ from limpet.store.pages import page
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import FeedEntry
+from limpet.store.protocol import FeedEntry, Touched
+
+TOUCHED: Final = 2_000  # events that are looked at in one page of touched sessions
 
 
 async def changes(
@@ -39,6 +41,22 @@ async def changes(
     # All below the horizon was looked at, whether it was asked for or not: never again.
     seen = (found[0]["last_xid"] or 0, found[0]["last_pos"] or 0)
     return entries, cursors.write_position(*max(seen, (xid, pos)))
+
+
+async def touched(after: str, conn: Connection) -> Touched:
+    """The sessions with events beyond a position. Raises PositionUnknown."""
+    xid, pos = cursors.read_position(after, 2)
+    found = await conn.fetch(SQL["feed_touched"], str(xid), pos, TOUCHED)
+    one = found[0]
+    if xid >= one["horizon"] and not await conn.fetchval(SQL["is_standby"]):
+        raise PositionUnknown(after)
+    sessions = {rows.key_from(row): row["seq"] for row in found if row["app"] is not None}
+    below = one["below"] or 0
+    if below:
+        after = cursors.write_position(one["last_xid"], one["last_pos"])
+    full = one["many"] == TOUCHED
+    more = full and below == TOUCHED
+    return Touched(sessions, after, more=more, whole=more or not full, ended=one["ended"])
 
 
 async def position(conn: Connection) -> str:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Final
 
 from limpet.model import limits
+from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store import cursor as cursors
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.protocol import Page, Query
 
-_COLUMNS: Final = (
+_COMMON: Final = (
     "s.sid, s.app, s.owner, s.id AS session_id, s.uid, s.version, s.link, s.created_us, "
-    "s.updated_us, s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority, "
-    "s.schema_version, s.fence, s.lease_us, s.worker, s.deleted_us"
+    "s.updated_us, s.active_us, s.floor"
 )
+_LIVING: Final = (
+    f"{_COMMON}, s.facts::text, s.fence, s.lease_us, s.leased_us, s.worker, "
+    "NULL::bigint AS deleted_us"
+)
+_DELETED: Final = f"{_COMMON}, s.deleted_us, s.ending"
+_UNRESERVED: Final = "(s.app < '$' OR s.app >= '%')"
 
 
 async def page(conn: Connection, query: Query, *, cursor: str | None, limit: int) -> Page:
     """One page, and the cursor to the next if there is one."""
     sql, args = statement(query, cursor, limit)
     met, more = on_page(await conn.fetch(sql, *args), query, limit)
-    return Page(tuple([rows.head_from(rows.key_from(row), row) for row in met]), more)
+    read = rows.tombstone_from if query.deleted else rows.head_from
+    return Page(tuple([read(rows.key_from(row), row) for row in met]), more)
 
 
 def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tuple[str, list[Any]]:
@@ -34,14 +42,16 @@ def statement(query: Query, cursor: str | None, limit: int, *first: Any) -> tupl
     """
     cursors.check(query)
     args: list[Any] = list(first)
-    source, where, columns = (
-        _by_key(query, cursor, args) if query.deleted else _range(query, cursor, args)
-    )
+    by_key = query.deleted or query.order == "key"
+    source, where, columns = (_by_key if by_key else _range)(query, cursor, args)
+    if query.app is None and not query.reserved:
+        where.append(_UNRESERVED)
     way = "DESC" if query.reverse else "ASC"
     order = ", ".join([f"{column} {way}" for column in columns])
     passes = _passing(query, args)
     number = f"row_number() OVER (ORDER BY {order})" if passes else "0"
-    sql = f"SELECT {_COLUMNS}, {number} AS n, {passes or 'true'} AS passes FROM {source} "
+    shown = _DELETED if query.deleted else _LIVING
+    sql = f"SELECT {shown}, {number} AS n, {passes or 'true'} AS passes FROM {source} "
     sql += f"WHERE {' AND '.join(where)} " if where else ""
     # Written out: of a page whose size it does not know, the server thinks a tenth of the table,
     # and then plans the statement again on every call.
@@ -62,25 +72,31 @@ def on_page(found: list[Any], query: Query, limit: int) -> tuple[list[Any], str 
 
 def cursor_after(row: Any, query: Query) -> str:
     """Where a page that ends with this row is gone on from."""
-    if query.deleted:
-        return cursors.write_key(query, rows.key_from(row))
+    if query.deleted or query.order == "key":
+        return cursors.write_key(query, rows.key_from(row), row["sid"])
     return cursors.write(query, row[f"{query.order}_us"], row["sid"])
 
 
 def _passing(query: Query, args: list[Any]) -> str:
     """The filters that the order does not go by, as a condition; empty if there are none."""
-    if not cursors.filters(query):
+    if not cursors.filters(query) and not (query.deleted and _ranged(query)):
         return ""
-    wanted = ["s.deleted_us IS NOT NULL"] if query.deleted else []
-    for column, after_us in (
-        ("created_us", query.created_after_us),
-        ("updated_us", query.updated_after_us),
+    wanted = []
+    for condition, at_us in (
+        ("s.created_us >", query.created_after_us),
+        ("s.created_us <", query.created_before_us),
+        ("s.updated_us >", query.updated_after_us),
     ):
-        if after_us is not None:
-            wanted.append(f"s.{column} > {_bind(args, after_us)}")
+        if at_us is not None:
+            wanted.append(f"{condition} {_bind(args, at_us)}")
     if query.schema_version is not None:
-        wanted.append(f"s.schema_version IS NOT DISTINCT FROM {_bind(args, query.schema_version)}")
+        version = _bind(args, query.schema_version)
+        wanted.append(f"s.facts ->> 'schema_version' IS NOT DISTINCT FROM {version}")
     return f"({' AND '.join(wanted)})"
+
+
+def _ranged(query: Query) -> bool:
+    return query.created_after_us is not None or query.created_before_us is not None
 
 
 def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list[str], list[str]]:
@@ -88,35 +104,52 @@ def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list
     source, where, mark = _source(query, args)
     row = "l0.sid" if query.labels else "s.sid"
     columns = [mark, row]
-    after_us = query.created_after_us
     at = None if cursor is None else list(cursors.read(cursor, query))
-    if query.order == "updated":  # indexed by the second, and sorted within it
-        columns.insert(0, "s.updated_s")
+    if query.order == "updated":  # indexed by the slot, and sorted within it
+        columns.insert(0, "s.slot")
         after_us = query.updated_after_us
         if after_us is not None:
-            where.append(f"s.updated_s >= {_bind(args, after_us // 1_000_000)}")
+            where.append(f"s.slot >= {_bind(args, after_us >> UPDATE_SLOT_BITS)}")
+            where.append(f"{mark} > {_bind(args, after_us)}")
         if at is not None:
-            at.insert(0, at[0] // 1_000_000)
-    if after_us is not None:
-        where.append(f"{mark} > {_bind(args, after_us)}")
+            at.insert(0, at[0] >> UPDATE_SLOT_BITS)
+    else:
+        for sign, at_us in ((">", query.created_after_us), ("<", query.created_before_us)):
+            if at_us is not None:
+                where.append(f"{mark} {sign} {_bind(args, at_us)}")
     if at is not None:
         where.append(_beyond(columns, at, args, reverse=query.reverse))
     return source, where, columns
 
 
 def _by_key(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list[str], list[str]]:
-    """Living and deleted in the order of their keys, the only index that has the deleted."""
+    """In the order of keys; those deleted under one key in the order of their rows."""
     owner = [value for value in (query.app, query.user) if value is not None]
     columns = ["s.app", "s.owner", "s.id"]
     rest = columns[len(owner) :]
     named = zip(columns[: len(owner)], owner, strict=True)
     where = [f"{column} = {_bind(args, value)}" for column, value in named]
+    if query.prefix:
+        where.append(f"s.id >= {_bind(args, query.prefix)}")
+        if (past := _past(query.prefix)) is not None:
+            where.append(f"s.id < {_bind(args, past)}")
+    if query.deleted:
+        rest.append("s.sid")
     if cursor is not None:
-        at = cursors.read_key(cursor, query)
-        where.append(
-            _beyond(rest, [at.app, at.user, at.id][len(owner) :], args, reverse=query.reverse)
-        )
-    return "limpet.sessions s", where, rest
+        at, row = cursors.read_key(cursor, query)
+        marks = [at.app, at.user, at.id, row][len(owner) :]
+        where.append(_beyond(rest, marks[: len(rest)], args, reverse=query.reverse))
+    return f"limpet.{'tombstones' if query.deleted else 'sessions'} s", where, rest
+
+
+def _past(prefix: str) -> str | None:
+    """The first text, by code point, after all that begin with this; None if there is none."""
+    for place in reversed(range(len(prefix))):
+        after = ord(prefix[place]) + 1
+        if after <= sys.maxunicode:
+            # Surrogates are no characters: what follows the last before them is the first after.
+            return prefix[:place] + chr(0xE000 if 0xD800 <= after <= 0xDFFF else after)
+    return None
 
 
 def _beyond(columns: list[str], at: list[Any], args: list[Any], *, reverse: bool) -> str:
@@ -127,7 +160,7 @@ def _beyond(columns: list[str], at: list[Any], args: list[Any], *, reverse: bool
 
 def _source(query: Query, args: list[Any]) -> tuple[str, list[str], str]:
     """Where the rows come from: the heads themselves, or the rows of a label."""
-    where = ["s.deleted_us IS NULL"]
+    where: list[str] = []
     if not query.labels:
         for column, value in (("app", query.app), ("owner", query.user)):
             if value is not None:

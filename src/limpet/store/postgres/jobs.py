@@ -59,7 +59,7 @@ class Job:
 
     def touches(self) -> list[Touched]:
         """What no other job may touch while this one is on its way."""
-        return [*[commit.key for commit in self.commits], *self.names]
+        return [*[key for commit in self.commits for key in keys_of(commit)], *self.names]
 
     def resend(self) -> None:
         """An answer was lost. From now on a repeat of these drafts is looked for, whoever chose
@@ -100,10 +100,21 @@ class Job:
             self._outcome.set_result(None)
 
 
+def keys_of(commit: Commit) -> tuple[Key, ...]:
+    """The sessions that a commit needs: its own, and the one that it begins on."""
+    return (commit.key,) if commit.base is None else (commit.key, commit.base.parent)
+
+
 def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
     found = [
         _shared(
-            commit.key, [str(op.path[0]) for d in commit.drafts if d.scoped for op in d.plain_ops]
+            commit.key,
+            [
+                str(op.path[0])
+                for draft in commit.drafts
+                if draft.scoped and draft.origin is None  # what is adopted writes no shared names
+                for op in draft.plain_ops
+            ],
         )
         for commit in commits
     ]

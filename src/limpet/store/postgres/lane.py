@@ -24,13 +24,14 @@ from limpet.model.facts.creation import CREATED
 from limpet.model.ids import Entropy
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
-from limpet.store import bodies, logs
+from limpet.store import logs
 from limpet.store.cache import Cache, Live
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
-from limpet.store.postgres.batch import UNDATED, Batch, Reply
+from limpet.store.postgres.batch import Batch, Reply, packed_snapshot
+from limpet.store.postgres.clock import ServerClock
 from limpet.store.postgres.failures import BROKEN, translate
-from limpet.store.postgres.jobs import Job
+from limpet.store.postgres.jobs import Job, keys_of
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.outage import Outage
@@ -38,7 +39,7 @@ from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.view import View
-from limpet.store.protocol import Committed, Place
+from limpet.store.protocol import Committed
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
@@ -64,15 +65,22 @@ class Sent(NamedTuple):
     reply: Reply
     planned: list[Planned]
     refused: list[Refused]
+    token: str  # of a transaction that sees all of it
 
 
 class Lane:
     """Belongs to one committer. While it serves a batch nobody else touches what is in it."""
 
     def __init__(
-        self, writer: WriteConnection, reader: Reader, cache: Cache, notify: Callable[[], None]
+        self,
+        writer: WriteConnection,
+        reader: Reader,
+        cache: Cache,
+        clock: ServerClock,
+        notify: Callable[[], None],
     ) -> None:
         self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
+        self._clock = clock
         self._outage = Outage(writer.place, "writer")
         self._entropy = Entropy(os.urandom)
         self._due: dict[Key, Live] = {}
@@ -102,17 +110,13 @@ class Lane:
         for live in due.values():
             if live.damaged:
                 continue
-            fold = live.fold
-            seq = fold.head.version
             try:
-                raw = bodies.snapshot_body(fold.fields, fold.versions)
-                place = Place("snapshot", fold.head.uid, str(seq))
-                packed = self._reader.codec.pack(raw, place, bound=True)
+                seq, packed, size = packed_snapshot(live.fold, self._reader.codec)
                 conn = await self._writer.get()
                 await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
             except Exception:  # a seal may fail with anything, and nobody waits for this
                 return
-            live.snapshot_bytes, live.delta_bytes = len(raw), 0
+            live.snapshot_bytes, live.delta_bytes = size, 0
 
     async def close(self) -> None:
         await self._writer.close()
@@ -216,28 +220,43 @@ class Lane:
             await conn.execute(SQL["lock_names"], *columns)
         self._forget(job)
 
-    async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> None:
-        keys = [(c.key.app, c.key.user, c.key.id) for job in jobs for c in job.commits]
-        await conn.fetch(SQL["lock"], *[list(column) for column in zip(*keys, strict=True)])
+    async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> str:
+        """Lock the sessions of these jobs; the token of the transaction that does."""
+        touched = {key for job in jobs for commit in job.commits for key in keys_of(commit)}
+        keys = [(key.app, key.user, key.id) for key in touched]
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        found = await conn.fetch(SQL["lock"], *columns)
+        return found[0]["token"] if found else ""
 
     async def _send(self, conn: Connection, jobs: list[Job]) -> Sent:
         """Plan on what is known, and have it checked and written. Changes no job."""
         view = View(self._cache, self._reader)
         await view.fetch(conn, jobs)
-        batch, planned, refused = self._plan(view, jobs)
-        reply = await batch.send(conn)
+        if not self._clock.known:
+            asked_us = self._clock.local_us()
+            self._clock.learn(asked_us, await conn.fetchval(SQL["now"]))
+        now_us = self._clock.now_us()
+        batch, planned, refused = self._plan(view, jobs, now_us)
+        asked_us = self._clock.local_us()
+        # What took too long once is not refused for it again, or it would never be recorded.
+        reply = await batch.send(conn, now_us, late=any([job.tries for job in jobs]))
+        token = reply.token
+        if reply.now_us:
+            self._clock.learn(asked_us, reply.now_us)
         if any([job.search_ids for job in jobs]) and not batch.recorded():
             # Found recorded, which does not yet mean durable: the first answer may have been lost
             # while the server waited for a standby. A lock waits as a commit does.
-            await self._lock_rows(conn, jobs)
-        return Sent(batch, reply, planned, refused)
+            token = await self._lock_rows(conn, jobs)
+        return Sent(batch, reply, planned, refused, token)
 
-    def _plan(self, view: View, jobs: list[Job]) -> tuple[Batch, list[Planned], list[Refused]]:
+    def _plan(
+        self, view: View, jobs: list[Job], now_us: int
+    ) -> tuple[Batch, list[Planned], list[Refused]]:
         """The jobs as a batch, each with the answer that it gets if the server finds it good."""
         # The server judges leases; after a refusal its time shows the planner which had ended.
         plan = Plan(
             view,
-            UNDATED,
+            now_us,
             lambda: self._entropy.take(SALT_BYTES),
             lease_now_us=max([job.judged_us for job in jobs]),
         )
@@ -270,7 +289,7 @@ class Lane:
                 again.append(job)
         for key, live in sent.batch.settle(sent.reply).items():
             self._keep(key, live)
-        for scope_key, scope in sent.batch.scopes(sent.reply).items():
+        for scope_key, scope in sent.batch.scopes().items():
             self._cache.keep_scope(scope_key, scope)
         if sent.reply.has_listeners and sent.batch.recorded():
             self._notify()
@@ -289,7 +308,9 @@ class Lane:
         again: list[Job],
     ) -> None:
         reason = sent.reply.refused.get(place)
-        found = sent.batch.answers(answers, sent.reply) if reason is None else None
+        found = None
+        if reason is None:
+            found = sent.batch.answers(answers, sent.reply, sent.token)
         if found is not None:
             job.succeed(tuple([_as_first(answer) for answer in found]) if job.resent else found)
             return
@@ -320,7 +341,8 @@ class Lane:
 
     def _forget(self, job: Job) -> None:
         for commit in job.commits:
-            self._cache.forget(commit.key)
+            for key in keys_of(commit):
+                self._cache.forget(key)
         for name in job.names:
             self._cache.forget_scope(name)
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
-from limpet.errors import SessionFenced, StoreBusy
-from limpet.model.head import Head
+from limpet.errors import (
+    LimpetError,
+    SessionDeleted,
+    SessionErased,
+    SessionFenced,
+    SessionNotFound,
+    StoreBusy,
+)
+from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.lease import LEFT_US, Lease, lasting, locked
+from limpet.model.lease import LEFT_US, Lease, lasting, left_until, locked
+from limpet.model.reasons import due_for
 from limpet.store.cache import Cache
 from limpet.store.leases import span_us
 from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.rows import reasons_from
+from limpet.store.postgres.rows import facts_from
 from limpet.store.postgres.server.pool import Pools
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
@@ -36,43 +45,82 @@ class Leases:
             lambda conn: conn.fetch(SQL["claim"], *args), asked="lease", repeatable=False
         )
         claimed = []
-        for of_app, user, id, fence, until_us, at_us, *wants in found:
-            key, reasons = Key(of_app, user, id), reasons_from(at_us, *wants)
+        for of_app, user, id, fence, until_us, at_us, facts in found:
+            key, reasons = Key(of_app, user, id), due_for(facts_from(facts), at_us)
             claimed.append(Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons))
         for lease in claimed:
-            self._remember(lease)
+            self._remember(lease, lease.claimed_us)
         return tuple(claimed)
 
-    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        key = lease.key
-        args = (key.app, key.user, key.id, lease.fence, span_us(lease_seconds))
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        spans = [each.lease_seconds if lease_seconds is None else lease_seconds for each in leases]
+        asked = {(lease.key, lease.fence): span for lease, span in zip(leases, spans, strict=True)}
 
-        async def run(conn: Connection) -> Lease:
-            until_us = await conn.fetchval(SQL["renew"], *args)
-            if until_us is None:
-                head = await self._head(conn, key)
-                raise SessionFenced(key, lease.fence, head.fence)
-            return lasting(lease, until_us, lease_seconds)
+        async def run(conn: Connection) -> tuple[Lease | LimpetError, ...]:
+            renewed = await self._renewed(conn, asked)
+            answers: list[Lease | LimpetError] = []
+            for lease, span in zip(leases, spans, strict=True):
+                found = renewed.get((lease.key, lease.fence))
+                if found is None:
+                    answers.append(await self._lost(conn, lease))
+                    continue
+                longer = lasting(lease, found[0], span)
+                self._remember(longer, found[1])
+                answers.append(longer)
+            return tuple(answers)
 
-        renewed: Lease = await self._pools.run(run, asked="change")
-        return renewed
+        done: tuple[Lease | LimpetError, ...] = await self._pools.run(run, asked="change")
+        return done
+
+    async def _renewed(
+        self, conn: Connection, asked: Mapping[tuple[Key, int], float]
+    ) -> dict[tuple[Key, int], tuple[int, int]]:
+        """By session and fence: the end of the lease, and now. Only of those that are held."""
+        held = list(asked)
+        if not held:
+            return {}
+        names = [[key.app for key, _ in held], [key.user for key, _ in held]]
+        numbers = [[fence for _, fence in held], [span_us(each) for each in asked.values()]]
+        ids = [key.id for key, _ in held]
+        found = await conn.fetch(SQL["renew"], *names, ids, *numbers)
+        return {held[row["i"] - 1]: (row["lease_us"], row["now_us"]) for row in found}
+
+    async def _lost(self, conn: Connection, lease: Lease) -> LimpetError:
+        """Why a lease is not held any more."""
+        try:
+            head = await self._head(conn, lease.key)
+        except (SessionNotFound, SessionDeleted, SessionErased) as error:
+            return error
+        return SessionFenced(lease.key, lease.fence, head.fence)
 
     async def release(self, lease: Lease, retry_seconds: float | None) -> bool:
-        key, was = lease.key, lease.reasons
+        key = lease.key
         retry_us = None if retry_seconds is None else span_us(retry_seconds)
-        left_us = None if lease.lock else LEFT_US  # a lock is given back as if it had not been
-        had = (was.pending, was.pending_us, msgspec.json.encode(dict(was.timers)).decode())
-        args = (key.app, key.user, key.id, lease.fence, retry_us, left_us, *had)
-        released = await self._pools.run(
-            lambda conn: conn.fetchval(SQL["release"], *args), asked="change", repeatable=False
-        )
-        return released is not None
+        held = (key.app, key.user, key.id, lease.fence)
+
+        async def run(conn: Connection) -> bool:
+            for _ in range(TRIES_MAX):
+                row = await conn.fetchrow(SQL["release"], *held, retry_us, lease.lock)
+                if row is None or row["done"]:
+                    return row is not None
+                # It is due: for anything new? Judged here, and again if something is recorded.
+                head = _with_facts(lease, row["facts"])
+                left_us = None if left_until(head, lease, row["now_us"]) is None else LEFT_US
+                judged = (*held, row["version"], left_us)
+                if await conn.fetchval(SQL["release_judged"], *judged) is not None:
+                    return True
+            raise StoreBusy(str(key))
+
+        done: bool = await self._pools.run(run, asked="change", repeatable=False)
+        return done
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         lease: Lease = await self._pools.run(
             lambda conn: self._acquire(conn, key, worker, lease_seconds), asked="lease"
         )
-        self._remember(lease)
+        self._remember(lease, lease.claimed_us)
         return lease
 
     async def _acquire(
@@ -82,12 +130,13 @@ class Leases:
         for _ in range(TRIES_MAX):
             row = await conn.fetchrow(SQL["acquire"], *args)
             if row is not None:
-                fence, until_us, at_us, *wants = row
-                reasons = reasons_from(at_us, *wants)
+                fence, until_us, at_us, facts = row
+                reasons = due_for(facts_from(facts), at_us)
                 return Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons, lock=True)
             head = await self._head(conn, key)
             if head.worker is not None:
-                raise locked(head)
+                await conn.execute(SQL["measure_again"])
+                raise locked(await self._head(conn, key))
             # It was released between the two statements: try again.
         raise StoreBusy(str(key))
 
@@ -95,7 +144,12 @@ class Leases:
         """The head as it is now. Raises what load would."""
         return (await self._reader.load(conn, key)).live.fold.head
 
-    def _remember(self, lease: Lease) -> None:
+    def _remember(self, lease: Lease, leased_us: int) -> None:
         live = self._cache.peek(lease.key)
         if live is not None:
-            live.lease(lease.fence, lease.until_us, lease.worker)
+            live.lease(lease.fence, lease.until_us, lease.worker, leased_us)
+
+
+def _with_facts(lease: Lease, facts: str | None) -> Head:
+    """As much of a head as says what the session is due for."""
+    return msgspec.structs.replace(blank(lease.key, "", 0), facts=facts_from(facts))

@@ -20,7 +20,7 @@ async def enter(conn: Connection, sid: int, change: Ledger) -> None:
 
 
 def read(meta: Mapping[str, bytes]) -> Ledger | None:
-    """What is kept; None in a database from before there was a ledger. Raises ValueError."""
+    """What is kept; None if there is no ledger. Raises ValueError."""
     kept = Ledger()
     for name, value in meta.items():
         if name.startswith("ledger"):

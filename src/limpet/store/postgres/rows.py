@@ -6,6 +6,7 @@ a shared name wherever it comes from.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -13,25 +14,31 @@ import msgspec
 from limpet.errors import LimpetError
 from limpet.model.chain import SALT_BYTES
 from limpet.model.events import Event, decode_body
-from limpet.model.facts.timers import Timer
+from limpet.model.facts.view import Facts
 from limpet.model.fold import ScopeKey, ScopeValue, scope_next
 from limpet.model.head import Head, buried
 from limpet.model.keys import Key
-from limpet.model.reasons import Reasons, due_for
-from limpet.model.values import EMPTY, FrozenDict, freeze
+from limpet.model.values import EMPTY, freeze
 from limpet.store import bodies
-from limpet.store.codec import SEALED, Codec, Damaged
-from limpet.store.protocol import Place
+from limpet.store.codec import REMOVED, SEALED, Codec, Damaged
+from limpet.store.protocol import Ending, Place, Record
 
-_timers: Final = msgspec.json.Decoder(dict[str, Timer]).decode
+_LOW: Final = 0xFFFF_FFFF
+_STRIDE: Final = 1_000_003  # more than the events of any transaction
 
 
 def by_kind(found: list[Any]) -> dict[str, list[Any]]:
     """The rows of `load` or `states`, in their order, by what they are rows of."""
-    kinds: dict[str, list[Any]] = {"head": [], "snapshot": [], "event": [], "name": []}
+    kinds: dict[str, list[Any]] = {kind: [] for kind in _KINDS}
     for row in found:
         kinds[row["kind"]].append(row)
     return kinds
+
+
+_KINDS: Final = ("head", "snapshot", "base", "event", "name")
+
+
+# --- heads ---------------------------------------------------------------------------------------
 
 
 def key_from(row: Any) -> Key:
@@ -39,37 +46,50 @@ def key_from(row: Any) -> Key:
     return Key(row["app"], row["owner"], row["session_id"])
 
 
+def facts_from(text: str | None) -> Facts:
+    """The document of facts in a column."""
+    facts: Facts = EMPTY if text is None else freeze(msgspec.json.decode(text))
+    return facts
+
+
 def head_from(key: Key, row: Any) -> Head:
-    """The head in a row of kind `head`. A deleted one is what is left of it."""
-    labels, timers = msgspec.json.decode(row["labels"]), _timers(row["timers"])
-    head = Head(
+    """The head in a row of kind `head`."""
+    return Head(
         key,
         row["uid"],
         row["version"],
         row["link"],
         row["created_us"],
         row["updated_us"],
-        FrozenDict(labels) if labels else EMPTY,
-        row["pending"],
-        row["pending_us"],
-        FrozenDict(timers) if timers else EMPTY,
-        row["priority"],
-        row["schema_version"],
+        row["active_us"],
+        facts_from(row["facts"]),
+        row["floor"],
         row["fence"],
         row["lease_us"],
         row["worker"],
+        row["leased_us"],
     )
-    return head if row["deleted_us"] is None else buried(head, row["deleted_us"])
 
 
-def reasons_from(now_us: int, timers: str, pending: int, pending_us: int | None) -> Reasons:
-    """What made a session due, as a claim or a lock found it."""
-    return due_for(_timers(timers), pending, pending_us, now_us)
+def tombstone_from(key: Key, row: Any) -> Head:
+    """What a row of tombstones keeps of a head."""
+    return unburied(key, row, row["deleted_us"], row["ending"])
 
 
-def tombstone(key: Key, row: Any) -> Head:
-    """What a tombstone keeps of a head, for its checksum."""
-    return Head(key, row["uid"], row["version"], row["link"], row["created_us"], row["updated_us"])
+def unburied(key: Key, row: Any, deleted_us: int, ending: Ending) -> Head:
+    """What a tombstone is to keep of a head whose row was just removed."""
+    times = (row["created_us"], row["updated_us"], row["active_us"])
+    head = Head(key, row["uid"], row["version"], row["link"], *times, floor=row["floor"])
+    return buried(head, deleted_us, ending)
+
+
+# --- events --------------------------------------------------------------------------------------
+
+
+def placed(crc: int, row: Any) -> int:
+    """A checksum with, or again without, the event's position in the feed: swapped ones show."""
+    xid, pos = int(row["xid"]), int(row["pos"])
+    return crc ^ (((xid & _LOW) * _STRIDE + pos) & _LOW)
 
 
 def event_from(row: Any, uid: str, codec: Codec) -> Event:
@@ -79,7 +99,10 @@ def event_from(row: Any, uid: str, codec: Codec) -> Event:
 
 def sized_event(row: Any, uid: str, codec: Codec) -> tuple[Event, int]:
     """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
-    data, ops, damage, size = _content(row, uid, codec)
+    data, ops, damage, size = None, (), None, len(row["body"])
+    removed = bool(row["flags"] & REMOVED)
+    if not removed:
+        data, ops, damage, size = _content(row, uid, codec)
     event = Event(
         row["seq"],
         row["id"],
@@ -92,10 +115,11 @@ def sized_event(row: Any, uid: str, codec: Codec) -> tuple[Event, int]:
         row["invocation_id"],
         row["correlation_id"],
         row["wake_id"],
+        row["processed"],
         row["processed_us"],
         row["link"],
-        False,
-        damage,
+        damage=damage,
+        removed=removed,
     )
     return event, size
 
@@ -103,14 +127,43 @@ def sized_event(row: Any, uid: str, codec: Codec) -> tuple[Event, int]:
 def _content(row: Any, uid: str, codec: Codec) -> tuple[Any, Any, str | None, int]:
     """Data and ops of an event's body, or why they cannot be read; and the size of the body."""
     try:
-        place = Place("event", uid, row["id"], row["type"])
-        raw = codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
-        if row["flags"] & SEALED:
-            raw = raw[SALT_BYTES:]
+        raw = body_in(row, uid, codec)[1]
         content = decode_body(raw)
     except (Damaged, msgspec.MsgspecError) as error:
         return None, (), str(error), len(row["body"])
     return content.data, content.ops, None, len(raw)
+
+
+def body_in(row: Any, uid: str, codec: Codec) -> tuple[bytes | None, bytes]:
+    """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
+    place = Place("event", uid, row["id"], row["type"])
+    crc = placed(row["crc"], row)
+    raw = codec.unpack(row["flags"], row["body"], crc, lambda: place)
+    return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if row["flags"] & SEALED else (None, raw)
+
+
+def record_from(row: Any, uid: str, codec: Codec) -> tuple[Record, int]:
+    """The event in a row with what the chain needs of it, and its size."""
+    event, size = sized_event(row, uid, codec)
+    salt, raw = None, None
+    if event.damage is None and not event.removed:
+        salt, raw = body_in(row, uid, codec)
+    return Record(event, raw, row["salt"] if salt is None else salt, row["digest"]), size
+
+
+def inherited(event: Event, began: Iterable[tuple[int, int]]) -> Event:
+    """An event of a log that others began on, as they have it.
+
+    `began`: floor and time of the beginning of each log on the way, the nearest to it first. What
+    was pending there, the beginning of the log has ended.
+    """
+    for floor, at_us in began:
+        if event.processed is not None and not 0 < event.processed <= floor:
+            event = msgspec.structs.replace(event, processed=floor + 1, processed_us=at_us)
+    return event
+
+
+# --- shared names --------------------------------------------------------------------------------
 
 
 class Name:
@@ -120,11 +173,12 @@ class Name:
         self._key, self._codec = key, codec
         self.value: ScopeValue | None = None
         self.base, self.since_base = 0, 0
+        self.made_by = ("", 0)  # the event of its newest version: uid and seq
         self.size = 0  # of its rows, unpacked
 
     def add(self, row: Any) -> None:
         version, base, form = row["version"], row["base"], row["form"]
-        self.base = base
+        self.base, self.made_by = base, (row["uid"], row["seq"])
         try:
             place = bodies.scope_place(self._key, version, base, form, row["uid"], row["seq"])
             raw = self._codec.unpack(

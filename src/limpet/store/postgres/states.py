@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import limits
-from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any
-from limpet.model.head import Head, blank
+from limpet.model.fold import ScopeKey, ScopeValue
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict
 from limpet.store.postgres import heads, rows
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reader import Reader, replayed
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
@@ -35,12 +35,12 @@ async def page(
     if len(kept) < len(met):
         more = heads.cursor_after(kept[-1], query)
     names, since = _names(reader, kinds["name"]), _by_session(kinds["event"])
-    snapshots = {row["sid"]: row for row in kinds["snapshot"]}
+    starts = {row["sid"]: row for row in kinds["snapshot"] + kinds["base"]}
     listed = tuple([rows.head_from(rows.key_from(row), row) for row in kept])
     states: dict[Key, FrozenDict] = {}
     for head, row in zip(listed, kept, strict=True):
         sid = row["sid"]
-        fields = await _fields(reader, conn, head, snapshots.get(sid), since.get(sid, []))
+        fields = await _fields(reader, conn, head, starts.get(sid), since.get(sid, []))
         if fields is not None:
             states[head.key] = FrozenDict({**fields, **_shared(names, head.key)})
     damaged = tuple([head.key for head in listed if head.key not in states])
@@ -56,26 +56,19 @@ def _by_session(events: list[Any]) -> dict[int, list[Any]]:
 
 
 async def _fields(
-    reader: Reader, conn: Connection, head: Head, snapshot: Any, since: list[Any]
+    reader: Reader, conn: Connection, head: Head, start: Any, since: list[Any]
 ) -> FrozenDict | None:
     """The session's own fields at its head; None if an event of it cannot be read."""
-    fold = Fold(blank(head.key, head.uid, head.created_us))
-    if snapshot is not None:
-        _, kept, _ = reader.snapshot(head, snapshot)
-        if kept is None:
-            return await _reread(reader, conn, head.key)  # what it stood for
-        fold = kept
-    for each in since:
-        event = rows.event_from(each, head.uid, reader.codec)
-        dense = event.seq == fold.head.version + 1
-        fold, readable = replay_any(fold, event)
-        if not dense or not readable:
-            return None
-    return fold.fields if fold.head.version == head.version else None
+    events = [rows.event_from(each, head.uid, reader.codec) for each in since]
+    begun = reader.start(head, start, events[0] if events else None)
+    if begun is None:
+        return await _reread(reader, conn, head.key)  # what the snapshot stood for
+    fold = replayed(begun[0], events, head.version)
+    return None if fold.damaged else fold.fields
 
 
 async def _reread(reader: Reader, conn: Connection, key: Key) -> FrozenDict | None:
-    """The whole log of one session, because its snapshot cannot be read."""
+    """The whole log of one session, because its newest snapshot cannot be read."""
     try:
         found = await reader.load(conn, key)
     except (SessionNotFound, SessionDeleted, SessionErased):  # it ended since the page was read

@@ -1,7 +1,8 @@
 """The PostgreSQL store: many processes and machines on one database.
 
-Reads take a connection from a pool for one round trip; writes go to the committer. Everything that
-orders or dates events happens on the server: its clock, its locks, its hashes.
+Reads take a connection from a pool for one round trip; writes go to the committer. Events are
+planned here, by an estimate of the server's clock, and checked there, under its locks. Leases are
+judged there.
 """
 
 from __future__ import annotations
@@ -13,43 +14,55 @@ from typing import Any, Final
 
 import asyncpg
 
-from limpet.errors import PositionUnknown, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.commit import Commit
+from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
+from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
+from limpet.model.fold import Fold
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.model.values import described
 from limpet.store.codec import Codec
 from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import doctor, erasure, feed, heads, rows, verify
+from limpet.store.postgres import doctor, erasure, feed, heads, lineage, rows, verify
 from limpet.store.postgres import states as states_of
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
+from limpet.store.postgres.live import ServerChannel
 from limpet.store.postgres.notify import Notifier
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reader import Asked, Found, Reader
 from limpet.store.postgres.server.address import where
 from limpet.store.postgres.server.pool import Pools, open_pool
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import CONNECT_SECONDS_MAX
+from limpet.store.postgres.server.settings import CONNECT_SECONDS_MAX, Connection
 from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import (
     Check,
     Committed,
+    Ending,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Loaded,
     Page,
     Progress,
     Query,
+    Record,
     Report,
     Seal,
+    Touched,
 )
 from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
+LOAD_MAX: Final = 100  # sessions in one round trip
+_BEHIND: Final = "the server does not see the commit yet that the read asks for"
+_CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
 
 
 class PostgresStore:
@@ -60,6 +73,7 @@ class PostgresStore:
     ) -> None:
         self._pools, self._reader, self._url = pools, reader, url
         self._notifier = Notifier(pools.reading, connect_listener, where(url))
+        self._connect_live = connect_listener
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, self._notifier.notify)
@@ -98,16 +112,25 @@ class PostgresStore:
         self._pools.check()
         return await self._committer.commit(commits)
 
-    async def delete(self, key: Key) -> bool:
-        deleted: bool = await self._pools.in_transaction(lambda conn: erasure.delete(conn, key))
+    async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
+        deleted: bool = await self._pools.in_transaction(
+            lambda conn: erasure.delete(conn, key, ending)
+        )
         self._committer.cache.forget(key)
         return deleted
 
-    async def erase(self, key: Key) -> Erasure | None:
+    async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         proof: Erasure | None = await self._pools.in_transaction(
-            lambda conn: erasure.erase(conn, self._reader, key)
+            lambda conn: erasure.erase(conn, self._reader, key, forks)
         )
         self._committer.cache.forget(key)
+        return proof
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        proof: Erasures = await self._pools.in_transaction(
+            lambda conn: erasure.erase_user(conn, self._reader, app, user)
+        )
+        self._committer.cache.clear()
         return proof
 
     # --- leases --------------------------------------------------------------------------------
@@ -117,8 +140,10 @@ class PostgresStore:
     ) -> tuple[Lease, ...]:
         return await self._leases.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
-    async def renew(self, lease: Lease, lease_seconds: float) -> Lease:
-        return await self._leases.renew(lease, lease_seconds)
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        return await self._leases.renew(leases, lease_seconds)
 
     async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
         return await self._leases.release(lease, retry_seconds)
@@ -129,41 +154,115 @@ class PostgresStore:
     # --- reading -------------------------------------------------------------------------------
 
     async def load(
-        self, key: Key, *, tail: int, since_us: int | None = None, scopes: bool = True
+        self,
+        key: Key,
+        *,
+        tail: int,
+        since_us: int | None = None,
+        scopes: bool = True,
+        at_least: str = "",
     ) -> Loaded:
-        found = await self._pools.run(
-            lambda conn: self._reader.load(conn, key, tail=tail, scopes=scopes, since_us=since_us)
+        asked = Asked(tail, scopes, since_us)
+        token = read_token(at_least)
+
+        async def run(conn: Connection) -> Loaded:
+            if token is not None and not await conn.fetchval(SQL["seen"], token):
+                raise StoreBusy(where(self._url), _BEHIND, _CATCH_UP)
+            found = await self._reader.load(conn, key, asked)
+            return await self._loaded(conn, found, asked)
+
+        loaded: Loaded = await self._pools.run(run)
+        return loaded
+
+    async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
+        asked = Asked(tail, True)
+
+        async def run(conn: Connection) -> list[Loaded | None]:
+            done: list[Loaded | None] = []
+            for start in range(0, len(keys), LOAD_MAX):
+                part = keys[start : start + LOAD_MAX]
+                for found in await self._reader.load_many(conn, part, asked):
+                    loaded = None if found is None else await self._loaded(conn, found, asked)
+                    done.append(loaded)
+            return done
+
+        return tuple(await self._pools.run(run))
+
+    async def _loaded(self, conn: Connection, found: Found, asked: Asked) -> Loaded:
+        """What was found, with events of the logs that it began on where more are asked for."""
+        fold, tail = found.live.fold, asked.tail
+        head, sized = fold.head, newest(found.events, tail)
+        own = min(tail, head.version - head.floor)
+        if head.floor and len(sized) == own < tail:
+            sized = await self._with_parents(conn, head, tail)
+        events = newest_since(bare(sized), asked.since_us)
+        damaged = {*fold.damaged, *[event.seq for event in events if event.damage]}
+        state = (head, fold.fields, fold.versions, found.scopes)
+        return Loaded(*state, events, tuple(sorted(damaged)))
+
+    async def _with_parents(
+        self, conn: Connection, head: Head, tail: int
+    ) -> list[tuple[Event, int]]:
+        past = head.version + 1
+        page = lineage.events(self._reader, conn, head.key, past, tail, None, reverse=True)
+        return (await page)[::-1]
+
+    async def fold_at(self, key: Key, seq: int) -> Fold:
+        fold: Fold = await self._pools.run(
+            lambda conn: lineage.fold_at(self._reader, conn, key, seq)
         )
-        events = newest_since(bare(newest(found.events, tail)), since_us)
-        fold = found.live.fold
-        return Loaded(fold.head, fold.fields, fold.versions, found.scopes, events, fold.damaged)
+        return fold
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        exact = patterns = None
-        if types is not None:
-            exact = [t for t in types if not t.endswith(".*")]
-            patterns = [_like(t[:-1]) for t in types if t.endswith(".*")]
-        end = (after or 2**62) if reverse else after
-        sql = SQL["read_reverse" if reverse else "read"]
-        return await self._events(key, sql, end, limit, READ_PAGE_BYTES_MAX, exact, patterns)
+        asked = (key, after, limit, types)
+        return bare(
+            await self._pools.run(
+                lambda conn: lineage.events(self._reader, conn, *asked, reverse=reverse)
+            )
+        )
+
+    async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
+        found = await self._events(key, SQL["read_ids"], list(ids))
+        by_id = {event.id: event for event in found}
+        return tuple([by_id[id] for id in ids if id in by_id])
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        return await self._events(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX)
+        return page(await self._sized(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX))
 
     async def _events(self, key: Key, sql: str, *args: Any) -> tuple[Event, ...]:
+        return bare(await self._sized(key, sql, *args))
+
+    async def _sized(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         """Events of a session by a statement that begins at its head; raises if it has none."""
-        found = await self._pools.run(
-            lambda conn: conn.fetch(sql, key.app, key.user, key.id, *args)
+
+        async def run(conn: Connection) -> list[Any]:
+            found: list[Any] = await conn.fetch(sql, key.app, key.user, key.id, *args)
+            if not found:
+                raise await self._reader.gone(conn, key)
+            return found
+
+        found = await self._pools.run(run)
+        codec = self._reader.codec
+        return [rows.sized_event(r, r["uid"], codec) for r in found if r["seq"] is not None]
+
+    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
+        return page(
+            await self._pools.run(
+                lambda conn: lineage.records(self._reader, conn, key, after, limit)
+            )
         )
-        if not found:
-            erased = await self._pools.run(lambda conn: self._reader.erasure(conn, key))
-            raise SessionNotFound(key) if erased is None else SessionErased(key)
-        if found[0]["deleted_us"] is not None:
-            raise SessionDeleted(key)
-        uid, codec = found[0]["uid"], self._reader.codec
-        return page(rows.sized_event(r, uid, codec) for r in found if r["seq"] is not None)
+
+    async def base(self, key: Key) -> Base | None:
+        found: Base | None = await self._pools.run(
+            lambda conn: lineage.base(self._reader, conn, key)
+        )
+        return found
+
+    async def forks(self, key: Key) -> tuple[Key, ...]:
+        found: tuple[Key, ...] = await self._pools.run(lambda conn: erasure.forks(conn, key))
+        return found
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
@@ -181,21 +280,28 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        each = self._pools.size + LANES + 1  # the listener
+        each = self._pools.size + LANES + 2  # the listener, and the live channel
         checks: tuple[Check, ...] = await self._pools.run(lambda conn: doctor.examine(conn, each))
         return checks
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
-        found: tuple[tuple[FeedEntry, ...], str]
-        ask = partial(feed.changes, self._reader.codec, after, app, key, limit)
+        found: tuple[tuple[FeedEntry, ...], str] = await self._ask_feed(
+            partial(feed.changes, self._reader.codec, after, app, key, limit)
+        )
+        return found
+
+    async def touched(self, after: str) -> Touched:
+        found: Touched = await self._ask_feed(partial(feed.touched, after))
+        return found
+
+    async def _ask_feed(self, ask: Callable[..., Any]) -> Any:
         try:
-            found = await self._pools.run(ask)
+            return await self._pools.run(ask)
         except PositionUnknown:  # until the epoch is raised, if the server was put back in time
             await self._pools.run(lambda conn: follow_timeline(conn, self._url))
-            found = await self._pools.run(ask)
-        return found
+            return await self._pools.run(ask)
 
     async def position(self) -> str:
         end: str = await self._pools.run(feed.position)
@@ -204,6 +310,9 @@ class PostgresStore:
     async def listen(self, heard: Callable[[], None]) -> None:
         self._pools.check()
         self._notifier.listen(heard)
+
+    def channel(self) -> ServerChannel:
+        return ServerChannel(self._connect_live, where(self._url), self._reader.codec)
 
     def pulse(self) -> int:
         """Notifications, and the time in coarse steps: a lost one costs no more than a step."""
@@ -219,5 +328,12 @@ class PostgresStore:
             await self._pools.close()
 
 
-def _like(prefix: str) -> str:
-    return prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+def read_token(token: str) -> int | None:
+    """The number in the token of a commit; None if there is none. Raises InvalidInput."""
+    if not token:
+        return None
+    if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 19):
+        raise InvalidInput(
+            f"{described(token)} is not a token. Pass the token of a commit as it is."
+        )
+    return int(token)

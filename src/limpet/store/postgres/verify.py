@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from limpet.model.chain import SALT_BYTES
-from limpet.model.due import deadline_us, first_us, runnable_us
-from limpet.model.head import Head
+import msgspec
+
+from limpet.model.commit import Base
+from limpet.model.due import deadline_us, due_us
+from limpet.model.fold import Fold
+from limpet.model.head import Head, blank
 from limpet.model.keys import Key
-from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.model.limits import READ_PAGE_BYTES_MAX, UPDATE_SLOT_BITS
 from limpet.model.ops import scope_of
 from limpet.store import bodies
-from limpet.store.codec import SEALED
+from limpet.store.codec import Damaged
 from limpet.store.ledger import compare
-from limpet.store.postgres import ledger, rows
+from limpet.store.postgres import ledger, lineage, rows
 from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reader import LAST, Reader
 from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Erasure, Finding, Place, Progress, Report
-from limpet.store.verify import Log, Names, ScopeRow, Stored
+from limpet.store.protocol import Erasure, Finding, Progress, Report
+from limpet.store.verify import Log, Names, ScopeRow, Stored, event_problems
 
 _PAGE: Final = 500
 _BOUNDS: Final = (_PAGE, READ_PAGE_BYTES_MAX)  # rows, and the bytes of their bodies
@@ -62,6 +65,7 @@ class Verification:
                     progress(self.sessions, total)
         await self._scopes()
         await self._tombs()
+        await self._kept()
         await self._erased()
         orphans = await self._conn.fetch(SQL["verify_orphans"], timeout=TABLES_SECONDS_MAX)
         for what, count in orphans:
@@ -84,39 +88,79 @@ class Verification:
         """One session. Raises SessionNotFound, SessionDeleted, SessionErased."""
         found = await self._reader.load(self._conn, key)
         head, sid = found.live.fold.head, found.live.sid
-        log = Log(found.live.fold, found.snapshot)
+        row = await self._conn.fetchrow(SQL["verify_columns"], sid)
+        base = await self._base(sid, head) if head.floor else None
+        snapshots: dict[int, Fold | None] = {}
+        log = Log(found.live.fold, snapshots, base)
+        place = await self._log(log, sid, head, snapshots, row["adopted"])
+        self.findings += log.end()
+        await self._columns(sid, head, row, place[0])
+        self.sessions += 1
+
+    async def _log(
+        self, log: Log, sid: int, head: Head, snapshots: dict[int, Fold | None], adopted: int
+    ) -> tuple[int, int]:
+        """Every event with the snapshots on it, a page at a time; the place of the last."""
         after, place = 0, (0, 0)
         while page := await self._conn.fetch(SQL["verify_events"], sid, after, *_BOUNDS):
+            await self._rungs(sid, head, snapshots, after, page[-1]["seq"])
             after = page[-1]["seq"]
             self.events += len(page)
             for row in page:
-                self.findings += log.add(self._one(row, head.uid))
+                self.findings += log.add(self._one(row, head.uid, adopted))
                 before, place = place, (row["xid"], row["pos"])
                 if place <= before:
                     what = "stands in the feed before the event it follows"
-                    self.findings.append(Finding("event", what, key, row["seq"]))
-        self.findings += log.end()
-        await self._columns(sid, head, place[0])
-        self.sessions += 1
+                    self.findings.append(Finding("event", what, head.key, row["seq"]))
+        await self._rungs(sid, head, snapshots, after, LAST)
+        return place
 
-    def _one(self, row: Any, uid: str) -> Stored:
-        event = rows.event_from(row, uid, self._reader.codec)
-        self._scoped += sum([scope_of(str(op.path[0])) in ("app", "user") for op in event.ops])
-        self._unread += event.damage is not None
-        raw, salt = None, row["salt"]
-        if event.damage is None:
-            place = Place("event", uid, event.id, event.type)
-            raw = self._reader.codec.unpack(row["flags"], row["body"], row["crc"], lambda: place)
-            if row["flags"] & SEALED:
-                salt, raw = raw[:SALT_BYTES], raw[SALT_BYTES:]
-        return event, raw, salt, row["digest"]
+    async def _rungs(
+        self, sid: int, head: Head, snapshots: dict[int, Fold | None], after: int, last: int
+    ) -> None:
+        """The snapshots on the events of a page; of those before, only where they stand is kept."""
+        snapshots.update(dict.fromkeys(snapshots))
+        for row in await self._conn.fetch(SQL["verify_snapshots"], sid, after, last):
+            found = self._reader.snapshot(head, row)
+            snapshots[row["seq"]] = None if found is None else found[0]
 
-    async def _columns(self, sid: int, head: Head, last_xid: int) -> None:
-        row = await self._conn.fetchrow(SQL["verify_columns"], sid)
-        due = (row["runnable_us"], row["deadline_us"], row["wake_us"])
-        if due != (runnable_us(head), deadline_us(head), first_us(head, "wake")):
+    async def _base(self, sid: int, head: Head) -> Base | None:
+        """What the log begins on, and whether the parent has the event that it goes on from."""
+        row = await self._conn.fetchrow(SQL["origin"], sid)
+        try:
+            base = await lineage.base_of(self._reader, self._conn, row)
+        except Damaged as error:
+            self._find("base", str(error), head)
+            return None
+        if row["parent"] is not None:
+            link = await self._conn.fetchval(SQL["link_at"], sid, head.floor)
+            if link != base.link:
+                self._find("base", "stands on an event that its parent does not have", head)
+        return base
+
+    def _one(self, row: Any, uid: str, adopted: int) -> Stored:
+        record, _ = rows.record_from(row, uid, self._reader.codec)
+        event = record.event
+        if event.seq > adopted:  # what another store recorded wrote to no names here
+            scoped = [scope_of(str(op.path[0])) in ("app", "user") for op in event.ops]
+            self._scoped += sum(scoped)
+        self._unread += event.data is None
+        return event, record.raw, record.salt, record.digest
+
+    async def _columns(self, sid: int, head: Head, row: Any, last_xid: int) -> None:
+        facts = head.facts
+        derived = (
+            due_us(facts),
+            deadline_us(head),
+            head.priority,
+            head.updated_us >> UPDATE_SLOT_BITS,
+        )
+        found = (row["due_us"], row["deadline_us"], row["priority"], row["slot"])
+        if found != derived or row["standing"] != facts.get("standing"):
             self._find("head", "has other due times than its log says", head)
-        if row["xid"] not in (0, last_xid):  # 0: from before it was kept
+        if (row["parent"] is not None and not head.floor) or row["bases"] != (head.floor > 0):
+            self._find("base", "is there for a log that begins on nothing, or is missing", head)
+        if row["xid"] != last_xid:
             self._find("event", "is not of the transaction that last wrote to its session", head)
         listed = [tuple(label) for label in await self._conn.fetch(SQL["verify_labels"], sid)]
         key = (head.key.app, head.key.user, head.created_us)
@@ -138,6 +182,9 @@ class Verification:
         if not self._unread and count != self._scoped:
             what = "rows are missing or too many: the logs speak of another number"
             self.findings.append(Finding("scope", what))
+        for app, owner in await self._conn.fetch(SQL["verify_owners"]):
+            what = f"names of {app}/{owner} are not as many as the store counted"
+            self.findings.append(Finding("scope", what))
 
     async def _tombs(self) -> None:
         """What deleted sessions left."""
@@ -145,11 +192,40 @@ class Verification:
         while page := await self._conn.fetch(SQL["verify_tombs"], sid, _PAGE):
             sid = page[-1]["sid"]
             for row in page:
-                key = Key(row["app"], row["owner"], row["id"])
-                crc = bodies.tomb_crc(rows.tombstone(key, row), row["deleted_us"])
-                if row["stirs"] or row["tomb_crc"] not in (None, crc):
+                key = rows.key_from(row)
+                if bodies.tomb_crc(rows.tombstone_from(key, row)) != row["crc"]:
                     what = "does not match its checksum"
                     self.findings.append(Finding("tombstone", what, key))
+
+    async def _kept(self) -> None:
+        """The logs of deleted sessions, as far as others still read them."""
+        sid = 0
+        while page := await self._conn.fetch(SQL["verify_kept"], sid, _PAGE):
+            sid = page[-1]["sid"]
+            for row in page:
+                if row["most"] > row["floor"]:
+                    await self._kept_log(row)
+
+    async def _kept_log(self, row: Any) -> None:
+        key, seq, sid = rows.key_from(row), row["floor"], row["sid"]
+        before = blank(key, row["uid"], 0)
+        if seq:
+            try:
+                base = await lineage.base_of(self._reader, self._conn, row)
+                before = msgspec.structs.replace(before, link=base.link)
+            except Damaged as error:
+                self.findings.append(Finding("base", str(error), key))
+        while page := await self._conn.fetch(SQL["verify_events"], sid, seq, *_BOUNDS):
+            for each in page:
+                record, _ = rows.record_from(each, row["uid"], self._reader.codec)
+                stored = (record.event, record.raw, record.salt, record.digest)
+                for what in event_problems(before, *stored, seq + 1):
+                    self.findings.append(Finding("event", what, key, each["seq"]))
+                seq, at_us, link = each["seq"], each["at_us"], each["link"]
+                before = msgspec.structs.replace(before, updated_us=at_us, link=link)
+        if seq != row["most"]:
+            what = f"ends at {seq}, and others read it up to {row['most']}"
+            self.findings.append(Finding("event", what, key))
 
     async def _ledger(self, meta: dict[str, bytes]) -> None:
         try:
@@ -158,7 +234,9 @@ class Verification:
             what = "has a ledger of ended sessions that cannot be read"
             self.findings.append(Finding("meta", what))
             return
-        if kept is not None:  # none: a database from before, opened by nobody since
+        if kept is None:
+            self.findings.append(Finding("meta", "has no ledger of ended sessions"))
+        else:
             self.findings += compare(kept, await ledger.counted(self._conn))
 
     async def _erased(self) -> None:
@@ -167,7 +245,7 @@ class Verification:
         while page := await self._conn.fetch(SQL["verify_erased"], at, _PAGE):
             at = page[-1]["key_hash"]
             for *values, crc in page:
-                if crc not in (None, bodies.erasure_crc(Erasure(*values))):
+                if crc != bodies.erasure_crc(Erasure(*values)):
                     self.findings.append(Finding("erasure", "does not match its checksum"))
         meta = await self._conn.fetch(SQL["verify_meta"])
         kept = {name: bytes(value) for name, value in meta}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.commit import Commit
+from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, ScopeKey, ScopeValue
@@ -30,6 +30,7 @@ class View:
     __slots__ = (
         "_cache",
         "_gone",
+        "_links",
         "_pending",
         "_reader",
         "_recorded",
@@ -48,6 +49,7 @@ class View:
         self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
         self._sizes: dict[Owner, dict[str, int]] = {}
         self._gone: dict[Key, LimpetError | None] = {}
+        self._links: dict[tuple[Key, int], bytes] = {}  # of events that new logs go on from
         self._recorded: dict[tuple[Key, str], Event] = {}
         self._pending: set[tuple[Key, int]] = set()
         self._seen: dict[tuple[str, str], Scopes] = {}
@@ -73,12 +75,9 @@ class View:
 
     async def _fetch_session(self, conn: Connection, commit: Commit) -> None:
         key = commit.key
-        if key not in self.lives and key not in self._gone:
-            live = self._cache.session(key)
-            if live is None:
-                live = await self._load(conn, key)
-            if live is not None:
-                self.lives[key] = live
+        await self._fetch_live(conn, key)
+        if commit.base is not None:
+            await self._fetch_parent(conn, commit.base)
         if key in self.lives:
             for draft in commit.drafts:
                 if draft.type == PROCESSED:
@@ -88,6 +87,21 @@ class View:
                     self._pending |= {(key, seqs[row["i"] - 1]) for row in rows}
         elif (key.app, key.user) not in self._seen:
             self._seen[key.app, key.user] = await self._reader.scopes(conn, key.app, key.user)
+
+    async def _fetch_live(self, conn: Connection, key: Key) -> None:
+        if key not in self.lives and key not in self._gone:
+            live = self._cache.session(key)
+            if live is None:
+                live = await self._load(conn, key)
+            if live is not None:
+                self.lives[key] = live
+
+    async def _fetch_parent(self, conn: Connection, base: Base) -> None:
+        await self._fetch_live(conn, base.parent)
+        if base.parent in self.lives:
+            link = await conn.fetchval(SQL["link_at"], self.lives[base.parent].sid, base.floor)
+            if link is not None:
+                self._links[base.parent, base.floor] = link
 
     async def _load(self, conn: Connection, key: Key) -> Live | None:
         try:
@@ -109,17 +123,21 @@ class View:
             for key, name in (await self._reader.names(conn, unknown)).items():
                 if name.value is not None:
                     made = (name.value, name.base, name.since_base, self._cache.era)
-                    live = LiveScope(*made, name.size)
+                    live = LiveScope(*made, name.size, name.made_by)
                     self._cache.keep_scope(key, live)
                     self.known[key] = live
 
     async def _fetch_sizes(self, conn: Connection, jobs: Sequence[Job]) -> None:
-        """All names of those to whom a name is added, or of whom one may become large."""
+        """All names of those of whom one may become large, or of whom there may be too many.
+
+        The server knows how many an owner has. Only if it said that there is no room for one more
+        is it asked for all of them, to say how many there are.
+        """
         for job in jobs:
             size = job.size()
             for name in job.written:
                 live, owner = self.known.get(name), name[:2]
-                new = live is None or live.value.deleted
+                new = job.fresh and (live is None or live.value.deleted)
                 large = size + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
                 if (new or large) and owner not in self._sizes:
                     self._sizes[owner] = await self._reader.sizes(conn, *owner)
@@ -137,14 +155,17 @@ class View:
 
     # --- the planner asks ----------------------------------------------------------------------
 
-    def fold(self, key: Key) -> Fold | None:
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
         live = self.lives.get(key)
         if live is not None:
             return live.fold
         error = self._gone[key]
-        if error is not None:
-            raise error
-        return None
+        if error is None or (reuse and isinstance(error, SessionDeleted)):
+            return None
+        raise error
+
+    def link_at(self, key: Key, seq: int) -> bytes | None:
+        return self._links.get((key, seq))
 
     def recorded(self, key: Key, id: str) -> Event | None:
         return self._recorded.get((key, id))

@@ -14,6 +14,7 @@ import apsw
 
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
+from limpet.store.sqlite import live
 from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
 from limpet.store.sqlite.file.header import APPLICATION_ID
 from limpet.store.sqlite.file.locks import first_bytes
@@ -53,6 +54,7 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
         ("disk space", lambda: space(room(path.parent))),
         ("page size", lambda: page_size(conn.pragma("page_size"))),
         ("write-ahead log", lambda: _wal(conn, path)),
+        ("live channel", lambda: _live(path)),
         ("free pages", lambda: free(conn.pragma("freelist_count"), conn.pragma("page_count"))),
         ("removals", lambda: _removals(conn)),
         ("clock", lambda: clock(_newest_us(conn), now_us)),
@@ -193,6 +195,19 @@ def wal(length: int, pages: int, copied: int) -> Check:
         "that transaction (lsof FILE names the processes), then write once."
     )
     return Check("write-ahead log", found, "warning", advice)
+
+
+def _live(path: Path) -> Check:
+    """The file that carries partial events between processes."""
+    beside = live.live_path(path)
+    if not beside.exists():
+        return Check("live channel", "no file: nobody has followed partial events yet")
+    found = f"{size(beside.stat().st_size)} in {beside.name}"
+    problem = live.unreadable(beside)
+    if problem is None:
+        return Check("live channel", found)
+    advice = f"Delete {beside.name}: it holds no recorded event, and is made again when needed."
+    return Check("live channel", f"{found}, which cannot be read ({problem})", "warning", advice)
 
 
 def free(unused: int, pages: int) -> Check:

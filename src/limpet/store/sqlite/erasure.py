@@ -89,13 +89,19 @@ def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Eras
     mark = writes.reader.key_hash(key)
     if not ends:
         return writes.reader.erasure(mark)
-    children = _forks(writes, ends)
+    children = [fork for fork in _forks(writes, ends) if fork != key]
     if children and forks == "refuse":
         raise SessionHasForks(key, tuple(children))
     if forks == "erase":
-        for child in children:
-            _erase(writes, child, now_us, forks)
+        for each in _descent(writes, key)[1:]:
+            _forget(writes, each, now_us, 0)
         children = []
+    return _forget(writes, key, now_us, len(children))
+
+
+def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> Erasure:
+    """End every session that has this key, and put down its certificate."""
+    ends, mark = _ends(writes, key), writes.reader.key_hash(key)
     for end in ends:
         writes.conn.execute(SQL["orphan_forks"], (end.sid,))
         writes.conn.execute(SQL["orphan_tombstones"], (end.sid,))
@@ -104,7 +110,7 @@ def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Eras
             writes.conn.execute(SQL["drop_tombstone"], (end.sid,))
             ledger.enter(writes.conn, unburied(end.tomb_crc))
     last = ends[-1].head
-    erasure = Erasure(mark, last.version, last.link, now_us, len(children))
+    erasure = Erasure(mark, last.version, last.link, now_us, forks_kept)
     _certify(writes, erasure)
     writes.conn.execute(SQL["set_overwrite"])
     return erasure
@@ -120,12 +126,23 @@ def _ends(writes: WriteConnection, key: Key) -> list[_Ended]:
 
 
 def _forks(writes: WriteConnection, ends: Sequence[_Ended]) -> list[Key]:
-    """The living sessions that begin on a state of these."""
+    """The living sessions that begin on a state of these, also through one that was deleted."""
     found: list[Key] = []
     for end in ends:
         rows_: Any = writes.conn.execute(SQL["forks_of"], (end.sid,)).fetchall()
         found += [Key(*row) for row in rows_]
     return found
+
+
+def _descent(writes: WriteConnection, key: Key) -> list[Key]:
+    """The key, and those of all forks of what has it, of their forks, and so on."""
+    found = {key: None}
+    walk = [key]
+    for each in walk:  # grows as it is walked
+        new = [fork for fork in _forks(writes, _ends(writes, each)) if fork not in found]
+        found |= dict.fromkeys(new)
+        walk += new
+    return list(found)
 
 
 def _end(writes: WriteConnection, sid: int, head: Head) -> None:

@@ -16,7 +16,7 @@ from limpet.errors import PositionUnknown
 from limpet.model.keys import Key
 from limpet.store.cursor import read_position, write_position
 from limpet.store.pages import Room, bare, within
-from limpet.store.protocol import FeedEntry
+from limpet.store.protocol import FeedEntry, Touched
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
@@ -67,6 +67,24 @@ def changes(
     if len(entries) == limit or room.full:
         return entries, int(entries[-1].position)
     return entries, stretch
+
+
+def touched(reader: Reader, after: str) -> Touched:
+    """The sessions with events in one stretch beyond a position, and where that stretch ends."""
+    (position,) = read_position(after, 1)
+    with reader.instant():
+        conn = reader.conn
+        ended = str(conn.execute(SQL["feed_ended"]).get)
+        start, end = conn.execute(SQL["feed_next"], (position,)).fetchone() or (None, None)
+        if start is None:
+            if position > last_position(conn):
+                raise PositionUnknown(after)
+            return Touched({}, after, more=False, whole=True, ended=ended)
+        stretch = min(end, start + STRETCH - 1)
+        found: list[Any] = conn.execute(SQL["feed_touched"], (position, stretch)).fetchall()
+    sessions = {Key(*row[:3]): row[3] for row in found}
+    more = stretch < end
+    return Touched(sessions, write_position(stretch), more=more, whole=True, ended=ended)
 
 
 def position(conn: apsw.Connection) -> str:

@@ -72,7 +72,7 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
     if codec.seals:  # the salt goes inside: beside a sealed body it would let the body be guessed
         salt, raw, place = b"", salt + raw, Place("event", uid, e.id, e.type)
     flags, body, crc = codec.pack(raw, place)
-    if rec.draft.scoped and rec.draft.origin is not None:
+    if rec.draft.origin is not None:
         flags |= ADOPTED
     return (
         pos,
@@ -88,7 +88,7 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
         e.wake_id and pack_id(e.wake_id),
         flags,
         body,
-        crc ^ (pos & _LOW),
+        crc ^ _mixed(pos, flags),
         salt,
         rec.digest,
         e.link,
@@ -155,9 +155,19 @@ def body_in(
 ) -> tuple[bytes | None, bytes]:
     """The salt, if it is sealed with the body, and the encoded body. Raises Damaged."""
     flags, body, crc = stored
-    flags &= ~ADOPTED
-    raw = codec.unpack(flags, body, crc ^ (pos & _LOW), lambda: Place("event", uid, *names))
+    crc, flags = crc ^ _mixed(pos, flags), flags & ~ADOPTED
+    raw = codec.unpack(flags, body, crc, lambda: Place("event", uid, *names))
     return (raw[:SALT_BYTES], raw[SALT_BYTES:]) if flags & SEALED else (None, raw)
+
+
+def _mixed(pos: int, flags: int) -> int:
+    """What is mixed into the checksum of a body: its position, and whether it was adopted."""
+    return (pos ^ (flags & ADOPTED)) & _LOW
+
+
+def is_adopted(flags: object) -> bool:
+    """Whether another store recorded the event."""
+    return isinstance(flags, int) and bool(flags & ADOPTED)
 
 
 def processed_rows(sid: int, rec: Recorded) -> list[tuple[int, int, int]]:

@@ -53,8 +53,9 @@ from limpet.store.protocol import (
     Record,
     Report,
     Seal,
+    Touched,
 )
-from limpet.store.sqlite import doctor, erasure, feed
+from limpet.store.sqlite import doctor, erasure, feed, live
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
@@ -122,20 +123,30 @@ class SQLiteStore:
         return self._write().submit(Job(commits))
 
     async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
-        return await self._run(lambda writes: erasure.delete(writes, key, self._clock(), ending))
+        now_us = self._clock()
+        deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
+        await self._forget_partials(key)
+        return deleted
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         done = await self._run(lambda writes: erasure.erase_user(writes, app, user, self._clock()))
+        await self._forget_partials(None)
         if await self._run(erasure.is_unfinished):
             await self._overwrite()
         return done
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         found = await self._run(lambda writes: erasure.erase(writes, key, self._clock(), forks))
+        await self._forget_partials(key if forks != "erase" else None)
         # Also when it was erased before: that process may have died before it was finished.
         if found is not None and await self._run(erasure.is_unfinished):
             await self._overwrite()
         return found
+
+    async def _forget_partials(self, key: Key | None) -> None:
+        """Of one session, or all: partials may be lost at any time."""
+        if live.live_path(self._database.path).exists():
+            await in_thread(lambda: live.forget(self._database.path, key))
 
     async def _overwrite(self) -> None:
         """Let nothing of what was erased be left in the files. Others write between the steps."""
@@ -242,11 +253,17 @@ class SQLiteStore:
                 return reading.result()
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
+    async def touched(self, after: str) -> Touched:
+        return self._read(lambda: feed.touched(self._reader, after))
+
     async def position(self) -> str:
         return self._read(lambda: feed.position(self._reader.conn))
 
     def pulse(self) -> int:
         return self._read(lambda: int(self._reader.conn.execute("PRAGMA data_version").get))
+
+    def channel(self) -> live.FileChannel:
+        return live.FileChannel(self._database.path, self._codec, looking=self._database.looking)
 
     # --- the whole file ------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.ops import scope_of
 from limpet.store import bodies
-from limpet.store.codec import ADOPTED, Codec, Damaged
+from limpet.store.codec import Codec, Damaged
 from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Report
@@ -149,7 +149,7 @@ class Verification:
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         record = records.sized(self._reader, row, uid)[0]
         event = record.event
-        if not (isinstance(row[10], int) and row[10] & ADOPTED):
+        if not rows.is_adopted(row[10]):  # an adopted event wrote no shared names
             self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
         self._unread += event.data is None
         return event, record.raw, record.salt, record.digest

@@ -6,7 +6,8 @@ from typing import Protocol
 
 import pytest
 
-from limpet.errors import StoreClosed
+from limpet.errors import PositionUnknown, StoreClosed
+from limpet.model.keys import Key
 from limpet.store.protocol import Feed, FeedEntry, Store
 from limpet.testing.commits import ALL, add, create, draft, key
 from limpet.testing.laws.pages import check_page, fill
@@ -24,6 +25,18 @@ async def met(store: FeedStore, count: int, after: str | None = None) -> list[Fe
     while len(found) < count:
         entries, after = await store.changes(after, app=None, key=None, limit=ALL)
         found += entries
+    return found
+
+
+async def touched(store: FeedStore, after: str) -> dict[Key, int]:
+    """Every session with events beyond a position, over all pages."""
+    found: dict[Key, int] = {}
+    more = True
+    while more:
+        page = await store.touched(after)
+        assert page.whole
+        found |= page.sessions
+        after, more = page.position, page.more
     return found
 
 
@@ -80,6 +93,46 @@ class FeedLaws:
             assert [seq for id, seq in named(met) if id == "a"] == list(range(1, last + 1))
             assert 1 < pages < count
 
+    async def test_touched_sessions_are_named_without_their_events(self, store: FeedStore) -> None:
+        """Each session with events beyond a position, with its last seq, and no other."""
+        start = await store.position()
+        await create(store, A)
+        await create(store, B)
+        await add(store, A, draft(), draft())
+        assert await touched(store, start) == {A: 3, B: 1}
+        await met(store, 4)  # until everything is handed out
+        end = (await store.touched(start)).position
+        assert await touched(store, end) == {}
+        await add(store, B)
+        assert await touched(store, end) == {B: 2}
+        await store.delete(B)
+        assert await touched(store, start) == {A: 3}
+
+    async def test_whoever_looks_for_touched_sessions_hears_of_endings(
+        self, store: FeedStore
+    ) -> None:
+        """Deleting and erasing change the mark; nothing else does."""
+        await create(store, A)
+        await create(store, B)
+        start = await store.position()
+        marks = [(await store.touched(start)).ended]
+        await add(store, A)
+        assert (await store.touched(start)).ended == marks[0]
+        for end in (store.delete(A), store.erase(A), store.erase(B)):
+            await end
+            marks.append((await store.touched(start)).ended)
+        assert len(set(marks)) == 4
+
+    async def test_touched_sessions_are_named_from_our_positions_only(
+        self, store: FeedStore
+    ) -> None:
+        """A position that this store never issued raises PositionUnknown."""
+        await create(store, A)
+        (entry,) = await met(store, 1)
+        beyond = ".".join(["9" * 18] * (entry.position.count(".") + 1))
+        with pytest.raises(PositionUnknown):
+            await store.touched(beyond)
+
     async def test_an_empty_feed_has_an_end(self, store: FeedStore) -> None:
         """The end of an empty feed is before the first event."""
         end = await store.position()
@@ -88,8 +141,11 @@ class FeedLaws:
 
     async def test_a_closed_store_has_no_feed(self, store: FeedStore) -> None:
         """Every call after close raises StoreClosed."""
+        end = await store.position()
         await store.close()
         with pytest.raises(StoreClosed):
             await store.position()
+        with pytest.raises(StoreClosed):
+            await store.touched(end)
         with pytest.raises(StoreClosed):
             await store.changes(None, app=None, key=None, limit=1)

@@ -52,6 +52,18 @@ def run(path: Path, sql: str) -> None:
     conn.close()
 
 
+async def test_the_live_channel_is_named_and_may_be_damaged(path: Path) -> None:
+    """Its file is shown with its size; one that cannot be read is no loss."""
+    assert of(await diagnose(path), "live channel").found.startswith("no file")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert (await anext(lp.session(KEY).follow())).seq == 1
+        assert of(await lp.doctor(), "live channel").found == "16 KiB in a.db-live"
+    path.with_name("a.db-live").write_bytes(b"x" * 5_000)
+    diagnosis = await diagnose(path)
+    assert unwell(diagnosis) == {"live channel": "warning"}
+    assert "Delete a.db-live" in of(diagnosis, "live channel").advice
+
+
 async def test_a_sound_file_is_well(path: Path) -> None:
     """Every check is ok, none gives advice, and the report is there."""
     diagnosis = await diagnose(path)

@@ -74,7 +74,7 @@ async def test_no_checksum_of_a_state_lies_beside_a_sealed_snapshot(path: Path) 
     assert columns == {"sid", "seq", "flags", "body", "crc", "pin"}
 
 
-@pytest.mark.parametrize("bit", [1, 2, 4])
+@pytest.mark.parametrize("bit", [1, 2, 4, 8])
 @pytest.mark.parametrize("table", ["events", "snapshots", "scopes"])
 async def test_flags_of_a_sealed_row_cannot_change_unseen(path: Path, table: str, bit: int) -> None:
     """Neither "not sealed" nor another compression than it was sealed with."""

@@ -22,7 +22,7 @@ from limpet.store.postgres.server.address import where
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL, script
 
-SCHEMA: Final = 4
+SCHEMA: Final = 1
 FUNCTIONS: Final = 1  # raised with every release that changes functions.sql
 TIMELINE: Final = {"timeline"}  # the least that can be out of date
 

@@ -1,47 +1,92 @@
--- Schema 1. Times are microseconds since 1970 in UTC, by the server's clock. Names compare by
--- code point (COLLATE "C"), as in every other store.
+-- Schema 1. Times are microseconds since 1970 in UTC. Names compare by code point (COLLATE "C"), as
+-- in every other store.
 
 CREATE TABLE limpet.meta (
     name  text PRIMARY KEY,
     value bytea NOT NULL
 );
 
--- The heads. Everything but fence, lease and deletion is folded from the session's events.
--- `owner` is the key's user. For readers of F186: state_version is version, state_blob and
--- checksum are in snapshots, metadata is labels, last_active_at is updated_us, expires_at is
--- deadline_us.
+-- How far the numbers of transactions are offset in the feed. Replaced when they begin again at lower
+-- ones: on another server, after the server was put back in time, or when a standby took its place.
+CREATE FUNCTION limpet.epoch() RETURNS bigint LANGUAGE sql IMMUTABLE AS $$ SELECT 0::bigint $$;
+
+-- A transaction's place in the feed: its number and the offset.
+CREATE FUNCTION limpet.stamp(of xid8) RETURNS xid8
+LANGUAGE sql STABLE AS $$ SELECT (limpet.epoch() + of::text::bigint)::text::xid8 $$;
+
+-- The heads of living sessions. All but fence and lease is folded from the session's events, by the
+-- model: `facts` is its document (NULL: empty), and due_us, deadline_us and priority are what follows
+-- from it. `owner` is the key's user.
+--
+-- An update that changes no indexed column touches no index, if its page has room. So the order of
+-- updates is indexed by a coarse slot, a fifteenth of a second, within which rows are sorted as they are read.
 CREATE TABLE limpet.sessions (
-    sid            bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    app            text COLLATE "C" NOT NULL,
-    owner          text COLLATE "C" NOT NULL,
-    id             text COLLATE "C" NOT NULL,
-    uid            text COLLATE "C" NOT NULL,
-    version        bigint NOT NULL,
-    link           bytea NOT NULL,
-    created_us     bigint NOT NULL,
-    updated_us     bigint NOT NULL,
-    labels         jsonb NOT NULL DEFAULT '{}',
-    pending        integer NOT NULL DEFAULT 0,
-    pending_us     bigint,
-    timers         jsonb NOT NULL DEFAULT '{}',
-    wake_us        bigint,
-    deadline_us    bigint,
-    runnable_us    bigint,
-    fence          bigint NOT NULL DEFAULT 0,
-    deleted_us     bigint,
+    sid         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    app         text COLLATE "C" NOT NULL,
+    owner       text COLLATE "C" NOT NULL,
+    id          text COLLATE "C" NOT NULL,
+    uid         text COLLATE "C" NOT NULL,
+    version     bigint NOT NULL,
+    link        bytea NOT NULL,
+    created_us  bigint NOT NULL,
+    updated_us  bigint NOT NULL,
+    slot        bigint GENERATED ALWAYS AS (updated_us >> 16) STORED,
+    active_us   bigint NOT NULL,
+    facts       jsonb,
+    due_us      bigint,
+    deadline_us bigint,
+    priority    integer NOT NULL DEFAULT 0,
+    standing    text COLLATE "C" GENERATED ALWAYS AS (facts ->> 'standing') STORED,
+    fence       bigint NOT NULL DEFAULT 0,
+    lease_us    bigint,
+    leased_us   bigint, -- when the lease was granted or renewed, or the session was held back
+    worker      text COLLATE "C",
+    floor       bigint NOT NULL DEFAULT 0, -- the log begins after it, on a state of the parent
+    parent      bigint, -- its sid; NULL: there is none, or it was erased
+    adopted     bigint NOT NULL DEFAULT 0, -- up to here, events that another store recorded
+    -- The transaction that last wrote events. The feed orders by transaction, so the next one to write
+    -- must be younger.
+    xid         xid8 NOT NULL DEFAULT '0',
     UNIQUE (app, owner, id)
+) WITH (fillfactor = 70);
+
+CREATE INDEX sessions_by_created ON limpet.sessions (created_us, sid);
+CREATE INDEX sessions_by_app_created ON limpet.sessions (app, created_us, sid);
+CREATE INDEX sessions_by_owner_created ON limpet.sessions (app, owner, created_us, sid);
+CREATE INDEX sessions_by_app_slot ON limpet.sessions (app, slot, sid);
+CREATE INDEX sessions_by_owner_slot ON limpet.sessions (app, owner, slot, sid);
+-- A claim skips from priority to priority, of which there are few, and in each takes the first.
+CREATE INDEX sessions_by_due ON limpet.sessions (priority, coalesce(lease_us, due_us), sid)
+    WHERE coalesce(lease_us, due_us) IS NOT NULL;
+CREATE INDEX sessions_by_app_due ON limpet.sessions (app, priority, coalesce(lease_us, due_us), sid)
+    WHERE coalesce(lease_us, due_us) IS NOT NULL;
+CREATE INDEX sessions_by_deadline ON limpet.sessions (deadline_us) WHERE deadline_us IS NOT NULL;
+CREATE INDEX sessions_by_leased ON limpet.sessions (leased_us) WHERE lease_us IS NOT NULL;
+CREATE INDEX sessions_by_standing ON limpet.sessions (app, standing, sid) WHERE standing IS NOT NULL;
+CREATE INDEX sessions_by_parent ON limpet.sessions (parent, floor) WHERE parent IS NOT NULL;
+
+-- What is left of deleted sessions: several under one key, if it was used again.
+CREATE TABLE limpet.tombstones (
+    sid        bigint PRIMARY KEY, -- as it was
+    app        text COLLATE "C" NOT NULL,
+    owner      text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    uid        text COLLATE "C" NOT NULL,
+    version    bigint NOT NULL,
+    link       bytea NOT NULL,
+    created_us bigint NOT NULL,
+    updated_us bigint NOT NULL,
+    active_us  bigint NOT NULL,
+    floor      bigint NOT NULL,
+    parent     bigint,
+    deleted_us bigint NOT NULL,
+    ending     text COLLATE "C" NOT NULL,
+    crc        bigint NOT NULL
 );
+CREATE INDEX tombstones_by_key ON limpet.tombstones (app, owner, id, sid);
+CREATE INDEX tombstones_by_parent ON limpet.tombstones (parent, floor) WHERE parent IS NOT NULL;
 
-CREATE INDEX sessions_by_created ON limpet.sessions (created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_app_created ON limpet.sessions (app, created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_owner_created ON limpet.sessions (app, owner, created_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_app_updated ON limpet.sessions (app, updated_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_by_owner_updated ON limpet.sessions (app, owner, updated_us, sid) WHERE deleted_us IS NULL;
-CREATE INDEX sessions_runnable ON limpet.sessions (runnable_us) WHERE runnable_us IS NOT NULL;
-CREATE INDEX sessions_deadline ON limpet.sessions (deadline_us) WHERE deadline_us IS NOT NULL;
-CREATE INDEX sessions_labels ON limpet.sessions USING gin (labels jsonb_path_ops) WHERE deleted_us IS NULL;
-
--- One row for each label of a living session: a page by label, in order, is an index range.
+-- One row for each label of a session: a page by label, in order, is an index range.
 CREATE TABLE limpet.labels (
     app        text COLLATE "C" NOT NULL,
     name       text COLLATE "C" NOT NULL,
@@ -54,10 +99,13 @@ CREATE TABLE limpet.labels (
 CREATE INDEX labels_by_owner ON limpet.labels (app, owner, name, value, created_us, sid);
 CREATE INDEX labels_by_session ON limpet.labels (sid);
 
--- The log. (xid, pos) is the feed's order: what lies below the snapshot horizon is complete.
+-- The log. (xid, pos) is the feed's order: what lies below the snapshot horizon is complete. pos counts
+-- within the transaction. Both are in the checksum (limpet.checked), so that rows whose positions were
+-- swapped show. A row never changes but for `processed`: NULL, not an input; 0, pending; else the seq of
+-- the event that processed it.
 CREATE TABLE limpet.events (
-    pos            bigint GENERATED ALWAYS AS IDENTITY,
-    xid            xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    xid            xid8 NOT NULL,
+    pos            bigint NOT NULL,
     sid            bigint NOT NULL,
     seq            bigint NOT NULL,
     id             text COLLATE "C" NOT NULL,
@@ -74,18 +122,30 @@ CREATE TABLE limpet.events (
     salt           bytea NOT NULL,
     digest         bytea NOT NULL,
     link           bytea NOT NULL,
-    processed_us   bigint
+    processed      bigint
 );
 CREATE UNIQUE INDEX events_by_seq ON limpet.events (sid, seq) INCLUDE (type);
 CREATE UNIQUE INDEX events_by_id ON limpet.events (id, sid);
-CREATE INDEX events_feed ON limpet.events (xid, pos);
+CREATE UNIQUE INDEX events_feed ON limpet.events (xid, pos);
+CREATE INDEX events_pending ON limpet.events (sid, seq) WHERE processed = 0;
 
+-- A ladder: all that were ever written. `pin` is the number of the checkpoint that owns it.
 CREATE TABLE limpet.snapshots (
-    sid      bigint PRIMARY KEY,
-    seq      bigint NOT NULL,
-    flags    integer NOT NULL,
-    body     bytea NOT NULL,
-    crc      bigint NOT NULL
+    sid   bigint NOT NULL,
+    seq   bigint NOT NULL,
+    flags integer NOT NULL,
+    body  bytea NOT NULL,
+    crc   bigint NOT NULL,
+    pin   bigint,
+    PRIMARY KEY (sid, seq)
+);
+
+-- The states that logs with a floor begin on.
+CREATE TABLE limpet.bases (
+    sid   bigint PRIMARY KEY,
+    flags integer NOT NULL,
+    body  bytea NOT NULL,
+    crc   bigint NOT NULL
 );
 
 CREATE TABLE limpet.scopes (
@@ -103,9 +163,20 @@ CREATE TABLE limpet.scopes (
     PRIMARY KEY (app, owner, name, version)
 );
 
+-- How many names each owner has, and ever had: who adds one counts nothing else.
+CREATE TABLE limpet.scope_owners (
+    app   text COLLATE "C" NOT NULL,
+    owner text COLLATE "C" NOT NULL,
+    names bigint NOT NULL,
+    ever  bigint NOT NULL,
+    PRIMARY KEY (app, owner)
+);
+
 CREATE TABLE limpet.erased (
-    key_hash  bytea PRIMARY KEY,
-    version   bigint NOT NULL,
-    link      bytea NOT NULL,
-    erased_us bigint NOT NULL
+    key_hash   bytea PRIMARY KEY,
+    version    bigint NOT NULL,
+    link       bytea NOT NULL,
+    erased_us  bigint NOT NULL,
+    forks_kept bigint NOT NULL,
+    crc        bigint NOT NULL
 );

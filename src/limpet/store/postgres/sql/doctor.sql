@@ -33,17 +33,19 @@ SELECT c.relname::text AS name FROM pg_index i JOIN pg_class c ON c.oid = i.inde
 -- name: label_differences
 -- Each label of a living session is a row of `labels`, and each row is such a label.
 WITH heads AS (
-    SELECT s.sid, l.key AS name, l.value FROM limpet.sessions s, jsonb_each_text(s.labels) l
-     WHERE s.deleted_us IS NULL),
+    SELECT s.sid, l.key AS name, l.value FROM limpet.sessions s, jsonb_each_text(s.facts -> 'labels') l),
 listed AS (SELECT sid, name, value FROM limpet.labels)
 SELECT count(*)::int FROM (
     (TABLE heads EXCEPT TABLE listed) UNION ALL (TABLE listed EXCEPT TABLE heads)) AS differing
 
 -- name: orphan_rows
+-- Events of a deleted session stay for those that began on it.
 SELECT ((SELECT count(*) FROM limpet.events e WHERE NOT EXISTS (
-            SELECT FROM limpet.sessions s WHERE s.sid = e.sid AND s.deleted_us IS NULL))
+            SELECT FROM limpet.sessions s WHERE s.sid = e.sid) AND NOT EXISTS (
+            SELECT FROM limpet.tombstones t WHERE t.sid = e.sid AND e.seq <= limpet.needed(t.sid)))
       + (SELECT count(*) FROM limpet.snapshots n WHERE NOT EXISTS (
-            SELECT FROM limpet.sessions s WHERE s.sid = n.sid AND s.deleted_us IS NULL)))::int
+            SELECT FROM limpet.sessions s WHERE s.sid = n.sid) AND NOT EXISTS (
+            SELECT FROM limpet.tombstones t WHERE t.sid = n.sid AND n.seq <= limpet.needed(t.sid))))::int
 
 -- name: open_transactions
 -- A transaction that has a number and has not ended hides everything after it from the feed.
@@ -57,7 +59,7 @@ SELECT 'prepared transaction ' || gid,
 
 -- name: sessions_ahead
 SELECT count(*) FROM limpet.sessions
- WHERE deleted_us IS NULL AND updated_us > limpet.now_us() + $1::bigint
+ WHERE updated_us > limpet.now_us() + $1::bigint
 
 -- name: schema_number
 SELECT value FROM limpet.meta WHERE name = 'schema'

@@ -1,32 +1,92 @@
--- name: bury
-UPDATE limpet.sessions SET deleted_us = limpet.now_us(), labels = '{}', timers = '{}', pending = 0,
-    pending_us = NULL, wake_us = NULL, runnable_us = NULL, deadline_us = NULL, lease_us = NULL, worker = NULL
-WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL
-RETURNING sid, uid, version, link, created_us, updated_us, deleted_us
+-- name: sids_of
+-- Of all that have these keys, living or deleted.
+SELECT s.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id) CROSS JOIN LATERAL (
+    SELECT s.sid FROM limpet.sessions s WHERE s.app = k.app AND s.owner = k.owner AND s.id = k.id
+    UNION ALL SELECT t.sid FROM limpet.tombstones t WHERE t.app = k.app AND t.owner = k.owner AND t.id = k.id) s
 
--- name: put_tomb
-UPDATE limpet.sessions SET tomb_crc = $2 WHERE sid = $1
+-- name: begun_on
+-- The keys of living sessions that these began on: locked before one of them ends.
+WITH RECURSIVE up (sid, parent) AS (
+    SELECT sid, parent FROM limpet.sessions WHERE sid = ANY ($1::bigint[]) AND parent IS NOT NULL
+    UNION ALL SELECT sid, parent FROM limpet.tombstones WHERE sid = ANY ($1::bigint[]) AND parent IS NOT NULL
+    UNION ALL SELECT p.sid, p.parent FROM up CROSS JOIN LATERAL (
+        SELECT s.sid, s.parent FROM limpet.sessions s WHERE s.sid = up.parent
+        UNION ALL SELECT t.sid, t.parent FROM limpet.tombstones t WHERE t.sid = up.parent) p
+    WHERE p.parent IS NOT NULL
+)
+SELECT DISTINCT s.app, s.owner, s.id FROM up JOIN limpet.sessions s ON s.sid = up.parent
 
 -- name: unmake
 DELETE FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3
-RETURNING sid, version, link, limpet.now_us() AS at_us, deleted_us, tomb_crc
+RETURNING sid, uid, version, link, created_us, updated_us, active_us, floor, parent, limpet.now_us() AS now_us
+
+-- name: put_tomb
+INSERT INTO limpet.tombstones (sid, app, owner, id, uid, version, link, created_us, updated_us, active_us, floor, parent,
+                               deleted_us, ending, crc)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+
+-- name: remove_labels
+DELETE FROM limpet.labels WHERE sid = $1
+
+-- name: purge
+SELECT limpet.purge($1)
+
+-- name: lock_tombs
+SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 ORDER BY sid FOR UPDATE
+
+-- name: remove_tombs
+DELETE FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3
+RETURNING sid, version, link, parent, crc, limpet.now_us() AS now_us
+
+-- name: remove_rows
+-- Everything of erased sessions but their heads.
+WITH events AS (DELETE FROM limpet.events WHERE sid = ANY ($1::bigint[])),
+     snapshots AS (DELETE FROM limpet.snapshots WHERE sid = ANY ($1::bigint[])),
+     bases AS (DELETE FROM limpet.bases WHERE sid = ANY ($1::bigint[])),
+     forks AS (UPDATE limpet.sessions SET parent = NULL WHERE parent = ANY ($1::bigint[])),
+     deleted AS (UPDATE limpet.tombstones SET parent = NULL WHERE parent = ANY ($1::bigint[]))
+DELETE FROM limpet.labels WHERE sid = ANY ($1::bigint[])
+
+-- name: sids
+-- The living one, or those that were deleted if there is none: whose forks are meant.
+WITH s AS (SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3)
+SELECT sid FROM s UNION ALL
+SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 AND NOT EXISTS (SELECT FROM s)
+
+-- name: forks
+-- The living ones; where one was deleted, its own in its place: they still read these.
+WITH RECURSIVE above (sid) AS (
+    SELECT unnest($1::bigint[])
+    UNION SELECT t.sid FROM above a JOIN limpet.tombstones t ON t.parent = a.sid
+)
+SELECT app, owner, id FROM limpet.sessions WHERE parent IN (SELECT sid FROM above) ORDER BY created_us, sid
+
+-- name: keys_of_user
+-- All that a user has, or had: own sessions, and the documents that reserved apps keep for it ($3).
+SELECT app, owner, id FROM limpet.sessions WHERE app = $1 AND owner = $2
+UNION SELECT app, owner, id FROM limpet.tombstones WHERE app = $1 AND owner = $2
+UNION SELECT app, owner, id FROM limpet.sessions WHERE app >= '$' AND app < '%' AND owner = $3
+UNION SELECT app, owner, id FROM limpet.tombstones WHERE app >= '$' AND app < '%' AND owner = $3
+ORDER BY app, owner, id
+
+-- name: names_of_user
+SELECT name FROM limpet.names_of($1, $2)
+
+-- name: remove_names
+WITH owners AS (DELETE FROM limpet.scope_owners WHERE app = $1 AND owner = $2)
+DELETE FROM limpet.scopes WHERE app = $1 AND owner = $2
 
 -- name: erased
-SELECT key_hash, version, link, erased_us FROM limpet.erased WHERE key_hash = $1
+SELECT key_hash, version, link, erased_us, forks_kept FROM limpet.erased WHERE key_hash = $1
 
 -- name: erased_crc
 SELECT crc FROM limpet.erased WHERE key_hash = $1 FOR UPDATE
 
 -- name: put_erased
-INSERT INTO limpet.erased (key_hash, version, link, erased_us, crc) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO limpet.erased (key_hash, version, link, erased_us, forks_kept, crc) VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (key_hash) DO UPDATE
-SET version = excluded.version, link = excluded.link, erased_us = excluded.erased_us, crc = excluded.crc
-
--- name: remove_rows
--- Everything of a session but its head.
-WITH events AS (DELETE FROM limpet.events WHERE sid = $1),
-     snapshots AS (DELETE FROM limpet.snapshots WHERE sid = $1)
-DELETE FROM limpet.labels WHERE sid = $1
+SET version = excluded.version, link = excluded.link, erased_us = excluded.erased_us,
+    forks_kept = excluded.forks_kept, crc = excluded.crc
 
 -- name: begin_ledger
 SELECT limpet.begin_ledger()

@@ -24,76 +24,80 @@ BEGIN
     END LOOP;
 END $$;
 
+-- Whether a transaction, by its place in the feed, is visible to this statement. One from before the
+-- numbers began again is not waited for: it was restored, or it is lost.
+CREATE OR REPLACE FUNCTION limpet.seen(token bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN token - limpet.epoch() < 3 THEN true
+           ELSE pg_visible_in_snapshot((token - limpet.epoch())::text::xid8, pg_current_snapshot()) END
+$$;
+
 -- Record a batch: the commits of many callers ("jobs"), each all or nothing, planned by the
 -- caller on the versions it knows. First the locks (heads in key order, then scope names), then
 -- the look for repeats and for versions that moved, then the writing of what still holds. A job
 -- that does not hold is answered with a reason and harms no other; what was planned on top of it
 -- does not hold either.
 --
---   h_*  the sessions of the batch, each once, in key order; sid NULL: to be created
---   n_*  the scope names of the batch, each once; a name '' stands for all of an owner's: n_base is how
---        many there may be before the batch adds its own
---   v_*  a job leaves a session at this head (the last job that holds wins); NULL: as it was
+--   h_*  the sessions of the batch, each once, in key order; sid NULL: to be created, after `floor` and with
+--        the parent at place h_parent; version NULL: it only has to live
+--   b_*  the states that created sessions begin on
+--   n_*  the scope names of the batch, each once, with the event that made the version it was planned on; a
+--        name '' stands for all of an owner's: n_base and n_seq are how many there may be, and may ever
+--        have been, before the batch adds its own
+--   v_*  a job leaves a session at this head (the last job that holds wins); facts NULL: as they were;
+--        version NULL: the job only needs the session
 --   w_*  a job needs a scope name
---   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names
+--   e_*  the events, in order     p_*  inputs processed     s_*  new versions of scope names     k_*  pins
 --
 -- A column that is NULL throughout may come as an empty array: subscripts past its end are NULL.
 -- Rows are taken by subscript and not by unnest, which would fill one temporary store a column.
 --
--- v_since: the event (by its place) since which inputs are pending; 0 as before, -1 none. They wait from
--- the clock's time on: an event's own time may be later, where the clock was set back.
+-- The caller dates events and links them into their chains. Here is checked that the head has the
+-- version and the link that it planned on, that times do not run backwards, and that they are no more
+-- than a second ahead of this clock, unless the session is already or another store recorded the event. The
+-- caller planned by planned_us; if that is more than late_us ago, its clock is to be corrected too.
+-- Leases are judged by the clock here.
+--
 -- The feed orders events by transaction, so a session's events must not be written by an older
 -- transaction than those before them: a head that a younger one has moved is stale to this one,
 -- even at the version that was planned on. The next attempt is younger.
---
--- A form from before the first release, whose arguments had other names, is dropped: names cannot be
--- replaced.
-DO $$
-DECLARE
-    form regprocedure;
-BEGIN
-    FOR form IN SELECT oid FROM pg_proc
-                WHERE pronamespace = 'limpet'::regnamespace AND proname = 'commit' AND 'heard' = ANY (proargnames)
-    LOOP
-        EXECUTE format('DROP FUNCTION %s', form);
-    END LOOP;
-END $$;
 CREATE OR REPLACE FUNCTION limpet.commit(
-    h_sid bigint[], h_app text[], h_owner text[], h_id text[], h_uid text[], h_base bigint[], h_link bytea[],
-    h_hash bytea[],
-    n_app text[], n_owner text[], n_name text[], n_base bigint[],
-    jobs integer,
-    v_job integer[], v_head integer[], v_fence bigint[], v_labels text[], v_pending integer[], v_since integer[],
-    v_timers text[], v_wake bigint[], v_deadline bigint[], v_priority integer[], v_schema text[],
+    planned_us bigint, late_us bigint, jobs integer,
+    h_sid bigint[], h_uid text[], h_base bigint[], h_link bytea[], h_app text[], h_owner text[], h_id text[],
+    h_hash bytea[], h_created bigint[], h_floor bigint[], h_parent integer[], h_reuse boolean[],
+    b_head integer[], b_flags integer[], b_body bytea[], b_crc bigint[],
+    n_app text[], n_owner text[], n_name text[], n_base bigint[], n_uid text[], n_seq bigint[],
+    v_job integer[], v_head integer[], v_fence bigint[], v_version bigint[], v_link bytea[], v_updated bigint[],
+    v_active bigint[], v_facts text[], v_due bigint[], v_priority integer[], v_relabel boolean[], v_deadline bigint[],
+    v_release bigint[], v_adopted bigint[],
     w_job integer[], w_name integer[],
-    e_job integer[], e_head integer[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
-    e_cause text[], e_invocation text[], e_correlation text[], e_wake text[], e_flags integer[], e_body bytea[],
-    e_crc bigint[], e_salt bytea[], e_digest bytea[], e_header bytea[],
-    p_job integer[], p_head integer[], p_seq bigint[], p_event integer[],
+    e_job integer[], e_head integer[], e_seq bigint[], e_id text[], e_given boolean[], e_type text[], e_actor text[],
+    e_at bigint[], e_flags integer[], e_body bytea[], e_crc bigint[], e_salt bytea[], e_digest bytea[], e_link bytea[],
+    e_cause text[], e_invocation text[], e_correlation text[], e_wake text[], e_processed bigint[], e_adopted boolean[],
+    p_job integer[], p_head integer[], p_seq bigint[], p_by bigint[],
     s_job integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
-    s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[],
-    OUT now_us bigint, OUT listeners boolean, OUT refused text[], OUT sids bigint[], OUT made boolean[],
-    OUT fences bigint[], OUT leases bigint[], OUT workers text[], OUT ats bigint[], OUT links bytea[]
+    s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[], s_more integer[], s_first integer[],
+    k_job integer[], k_head integer[], k_seq bigint[], k_flags integer[], k_body bytea[], k_crc bigint[], k_pin bigint[],
+    OUT now_us bigint, OUT token text, OUT listeners boolean, OUT refused text[], OUT sids bigint[],
+    OUT fences bigint[], OUT leases bigint[], OUT workers text[], OUT leaseds bigint[]
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     heads    integer := cardinality(h_sid);
     stale    boolean[] := array_fill(true, ARRAY[heads]);
-    at_seq   bigint[] := h_base;
-    at_link  bytea[] := array_fill(NULL::bytea, ARRAY[heads]);
     at_time  bigint[] := array_fill(0::bigint, ARRAY[heads]);
     last     integer[] := array_fill(0, ARRAY[heads]);
+    spans    bigint[];
+    made     boolean[];
     moved    boolean[];
-    seqs     bigint[] := array_fill(0::bigint, ARRAY[cardinality(e_job)]);
     doubt    boolean := false;
     mine     xid8 := limpet.stamp(pg_current_xact_id());
+    place    bigint := (mine::text::bigint & 4294967295) * 1000003;
     r        record;
     h        integer;
     new_sid  bigint;
 BEGIN
     sids := h_sid;
-    ats := array_fill(0::bigint, ARRAY[cardinality(e_job)]);
-    links := array_fill(NULL::bytea, ARRAY[cardinality(e_job)]);
+    token := mine::text;
     refused := array_fill(NULL::text, ARRAY[jobs]);
 
     -- New sessions first: an insert waits for a rival's insert of the same key, and then sees it.
@@ -101,55 +105,67 @@ BEGIN
         made := array_fill(false, ARRAY[heads]);
         FOR i IN 1 .. heads LOOP
             CONTINUE WHEN h_sid[i] IS NOT NULL;
-            INSERT INTO limpet.sessions (app, owner, id, uid, version, link, created_us, updated_us)
-            VALUES (h_app[i], h_owner[i], h_id[i], h_uid[i], 0, h_link[i], 0, 0)
+            INSERT INTO limpet.sessions (app, owner, id, uid, version, link, created_us, updated_us, active_us, floor)
+            VALUES (h_app[i], h_owner[i], h_id[i], h_uid[i], h_base[i], h_link[i], h_created[i], h_created[i],
+                    h_created[i], h_floor[i])
             ON CONFLICT (app, owner, id) DO NOTHING RETURNING sid INTO new_sid;
             IF FOUND THEN
                 sids[i] := new_sid;
                 made[i] := true;
-                -- Erased while this was on its way: not made again; the next look says so.
-                stale[i] := EXISTS (SELECT FROM limpet.erased WHERE key_hash = h_hash[i]);
-                at_link[i] := h_link[i];
+                -- Deleted or erased while this was on its way: not made again; the next look says so. Whoever
+                -- erases what was deleted removes its tombstones first: this waits for it, and then sees it.
+                PERFORM FROM limpet.tombstones t
+                WHERE t.app = h_app[i] AND t.owner = h_owner[i] AND t.id = h_id[i] FOR SHARE;
+                stale[i] := (FOUND AND h_reuse[i] IS NOT TRUE)
+                    OR EXISTS (SELECT FROM limpet.erased WHERE key_hash = h_hash[i]);
             END IF;
         END LOOP;
     END IF;
 
-    FOR r IN SELECT h.i, s.version, s.link, s.updated_us, s.fence, s.lease_us, s.worker, s.deleted_us, s.xid
+    FOR r IN SELECT h.i, s.version, s.link, s.updated_us, s.fence, s.lease_us, s.worker, s.leased_us, s.xid
              FROM generate_subscripts(h_sid, 1) AS h (i) JOIN limpet.sessions s ON s.sid = h_sid[h.i]
              ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
     LOOP
-        stale[r.i] := r.version <> h_base[r.i] OR r.deleted_us IS NOT NULL OR r.xid > mine;
-        at_link[r.i] := r.link;
+        stale[r.i] := r.version <> h_base[r.i] OR r.link <> h_link[r.i] OR r.xid > mine;
+        IF h_base[r.i] IS NULL THEN stale[r.i] := false; END IF;
         at_time[r.i] := r.updated_us;
         IF r.fence > 0 THEN
             IF fences IS NULL THEN
                 fences := array_fill(0::bigint, ARRAY[heads]);
                 leases := array_fill(NULL::bigint, ARRAY[heads]);
                 workers := array_fill(NULL::text, ARRAY[heads]);
+                leaseds := array_fill(NULL::bigint, ARRAY[heads]);
             END IF;
             fences[r.i] := r.fence;
             leases[r.i] := r.lease_us;
             workers[r.i] := r.worker;
+            leaseds[r.i] := r.leased_us;
         END IF;
     END LOOP;
     doubt := true = ANY (stale);
 
     IF cardinality(n_name) > 0 THEN
         PERFORM limpet.lock_names(n_app, n_owner, n_name);
-        FOR r IN SELECT n.i, coalesce((
-                     SELECT s.version FROM limpet.scopes s
+        -- The same number may be another version, if all of them were removed meanwhile.
+        FOR r IN SELECT n.i, v.version, v.uid, v.seq
+                 FROM generate_subscripts(n_name, 1) AS n (i)
+                 LEFT JOIN LATERAL (
+                     SELECT s.version, s.uid, s.seq FROM limpet.scopes s
                      WHERE s.app = n_app[n.i] AND s.owner = n_owner[n.i] AND s.name = n_name[n.i]
-                     ORDER BY s.version DESC LIMIT 1), 0) AS newest
-                 FROM generate_subscripts(n_name, 1) AS n (i) WHERE n_name[n.i] <> ''
+                     ORDER BY s.version DESC LIMIT 1) v ON true
+                 WHERE n_name[n.i] <> ''
         LOOP
-            moved[r.i] := r.newest <> n_base[r.i];
+            moved[r.i] := coalesce(r.version, 0) <> n_base[r.i]
+                OR (n_uid[r.i] IS NOT NULL AND (r.uid, r.seq) IS DISTINCT FROM (n_uid[r.i], n_seq[r.i]));
             doubt := doubt OR moved[r.i];
         END LOOP;
-        -- Who adds names holds the lock on their owner's '': all that are there are counted.
-        FOR r IN SELECT n.i, (SELECT count(*) FROM limpet.names_of(n_app[n.i], n_owner[n.i]) c WHERE c.form <> 2) AS held
-                 FROM generate_subscripts(n_name, 1) AS n (i) WHERE n_name[n.i] = ''
+        -- Who adds names holds the lock on their owner's '': nobody else adds to its number.
+        FOR r IN SELECT n.i, coalesce(o.names, 0) AS names, coalesce(o.ever, 0) AS ever
+                 FROM generate_subscripts(n_name, 1) AS n (i)
+                 LEFT JOIN limpet.scope_owners o ON o.app = n_app[n.i] AND o.owner = n_owner[n.i]
+                 WHERE n_name[n.i] = ''
         LOOP
-            moved[r.i] := r.held > n_base[r.i];
+            moved[r.i] := r.names > n_base[r.i] OR r.ever > n_seq[r.i];
             doubt := doubt OR moved[r.i];
         END LOOP;
     END IF;
@@ -178,6 +194,17 @@ BEGIN
         END IF;
     END LOOP;
 
+    FOR i IN 1 .. cardinality(e_job) LOOP
+        h := e_head[i];
+        IF e_at[i] < at_time[h] OR (e_adopted[i] IS NULL
+            AND (e_at[i] > greatest(now_us + 1000000, at_time[h]) OR planned_us < now_us - late_us))
+        THEN
+            refused[e_job[i]] := coalesce(refused[e_job[i]], 'clock');
+            doubt := true;
+        END IF;
+        at_time[h] := e_at[i];
+    END LOOP;
+
     -- Which jobs hold. One that does not takes with it what was planned on top of it: visits and
     -- needs come in the order of their jobs, so one pass each way over both is enough.
     IF doubt THEN
@@ -190,7 +217,7 @@ BEGIN
             END IF;
             CONTINUE WHEN refused[u] IS NULL;
             FOR j IN 1 .. cardinality(v_job) LOOP
-                IF v_job[j] = u THEN stale[v_head[j]] := true; END IF;
+                IF v_job[j] = u AND v_version[j] IS NOT NULL THEN stale[v_head[j]] := true; END IF;
             END LOOP;
             FOR j IN 1 .. cardinality(w_job) LOOP
                 IF w_job[j] = u THEN moved[w_name[j]] := true; END IF;
@@ -198,25 +225,15 @@ BEGIN
         END LOOP;
     END IF;
 
-    FOR i IN 1 .. cardinality(e_job) LOOP
-        CONTINUE WHEN refused[e_job[i]] IS NOT NULL;
-        h := e_head[i];
-        at_seq[h] := at_seq[h] + 1;
-        at_time[h] := greatest(now_us, at_time[h]);  -- never backwards within a session
-        at_link[h] := sha256(at_link[h] || int8send(at_seq[h]) || int8send(at_time[h]) || e_header[i] || e_digest[i]);
-        seqs[i] := at_seq[h];
-        ats[i] := at_time[h];
-        links[i] := at_link[h];
-    END LOOP;
-
-    INSERT INTO limpet.events (sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id, wake_id,
-                                 flags, body, crc, salt, digest, link, xid)
-    SELECT sids[e_head[i]], seqs[i], e_id[i], e_type[i], e_actor[i], ats[i], e_cause[i], e_invocation[i],
-           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i], e_salt[i], e_digest[i], links[i], mine
-    FROM generate_subscripts(e_job, 1) i WHERE links[i] IS NOT NULL;
+    INSERT INTO limpet.events (xid, pos, sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id,
+                               wake_id, flags, body, crc, salt, digest, link, processed)
+    SELECT mine, i, sids[e_head[i]], e_seq[i], e_id[i], e_type[i], e_actor[i], e_at[i], e_cause[i], e_invocation[i],
+           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i] # ((place + i) & 4294967295), e_salt[i],
+           e_digest[i], e_link[i], e_processed[i]
+    FROM generate_subscripts(e_job, 1) i WHERE refused[e_job[i]] IS NULL;
 
     IF cardinality(p_job) > 0 THEN
-        UPDATE limpet.events x SET processed_us = ats[p_event[i]]
+        UPDATE limpet.events x SET processed = p_by[i]
         FROM generate_subscripts(p_job, 1) i
         WHERE refused[p_job[i]] IS NULL AND x.sid = sids[p_head[i]] AND x.seq = p_seq[i];
     END IF;
@@ -226,46 +243,67 @@ BEGIN
         SELECT n_app[s_name[i]], n_owner[s_name[i]], n_name[s_name[i]], s_version[i], s_base[i], s_form[i],
                s_flags[i], s_body[i], s_crc[i], h_uid[s_head[i]], s_seq[i]
         FROM generate_subscripts(s_job, 1) i WHERE refused[s_job[i]] IS NULL;
+        -- Last among the locks, in one order for everybody.
+        IF cardinality(s_more) > 0 THEN
+            INSERT INTO limpet.scope_owners AS o (app, owner, names, ever)
+            SELECT n_app[s_name[i]], n_owner[s_name[i]], sum(s_more[i]), sum(s_first[i])
+            FROM generate_subscripts(s_job, 1) i WHERE refused[s_job[i]] IS NULL AND s_more[i] IS NOT NULL
+            GROUP BY 1, 2 ORDER BY 1, 2
+            ON CONFLICT (app, owner) DO UPDATE SET names = o.names + excluded.names, ever = o.ever + excluded.ever;
+        END IF;
     END IF;
 
     FOR j IN 1 .. cardinality(v_job) LOOP
-        IF refused[v_job[j]] IS NULL THEN last[v_head[j]] := j; END IF;
+        CONTINUE WHEN refused[v_job[j]] IS NOT NULL OR v_version[j] IS NULL;
+        h := v_head[j];
+        last[h] := j;
+        IF v_release[j] IS NOT NULL THEN
+            spans[h] := v_release[j];
+            leases[h] := CASE WHEN v_release[j] > 0 THEN now_us + v_release[j] END;
+            workers[h] := NULL;
+            leaseds[h] := CASE WHEN v_release[j] > 0 THEN now_us END;
+        END IF;
     END LOOP;
     UPDATE limpet.sessions s SET
-        version = at_seq[v.h], link = at_link[v.h], updated_us = at_time[v.h], xid = mine,
-        created_us = CASE WHEN made[v.h] THEN at_time[v.h] ELSE s.created_us END,
-        labels = coalesce(v_labels[v.j]::jsonb, s.labels),
-        priority = coalesce(v_priority[v.j], s.priority),
-        schema_version = coalesce(v_schema[v.j], s.schema_version),
-        pending = coalesce(v_pending[v.j], s.pending),
-        pending_us = CASE WHEN v.since > 0 OR (v.since = 0 AND s.pending_us > now_us) THEN now_us
-                     WHEN v.since = 0 THEN s.pending_us END,
-        timers = coalesce(v_timers[v.j]::jsonb, s.timers),
-        wake_us = CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END,
-        deadline_us = CASE WHEN v.retimed THEN v_deadline[v.j] ELSE s.deadline_us END,
-        runnable_us = coalesce(s.lease_us, least(
-            CASE WHEN v.since > 0 OR (v.since = 0 AND s.pending_us > now_us) THEN now_us
-                     WHEN v.since = 0 THEN s.pending_us END,
-            CASE WHEN v.retimed THEN v_wake[v.j] ELSE s.wake_us END))
-    FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, coalesce(v_since[last[l.h]], 0) AS since,
-                 v_timers[last[l.h]] IS NOT NULL AS retimed
+        version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j], active_us = v_active[v.j],
+        facts = CASE WHEN v.changed THEN nullif(v_facts[v.j], '{}')::jsonb ELSE s.facts END,
+        due_us = CASE WHEN v.changed THEN v_due[v.j] ELSE s.due_us END,
+        priority = CASE WHEN v.changed THEN v_priority[v.j] ELSE s.priority END,
+        deadline_us = CASE WHEN v.changed THEN v_deadline[v.j] ELSE coalesce(v_deadline[v.j], s.deadline_us) END,
+        adopted = coalesce(v_adopted[v.j], s.adopted),
+        parent = CASE WHEN made[v.h] THEN sids[h_parent[v.h]] ELSE s.parent END,
+        lease_us = CASE WHEN spans[v.h] IS NULL THEN s.lease_us ELSE leases[v.h] END,
+        leased_us = CASE WHEN spans[v.h] IS NULL THEN s.leased_us ELSE leaseds[v.h] END,
+        worker = CASE WHEN spans[v.h] IS NULL THEN s.worker END,
+        xid = mine
+    FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, v_facts[last[l.h]] IS NOT NULL AS changed
           FROM generate_subscripts(last, 1) AS l (h) WHERE last[l.h] > 0) v
     WHERE s.sid = v.sid;
 
-    IF cardinality(v_labels) > 0 THEN
-        DELETE FROM limpet.labels l USING generate_subscripts(v_labels, 1) j
-        WHERE v_labels[j] IS NOT NULL AND l.sid = sids[v_head[j]];
+    IF cardinality(v_relabel) > 0 THEN
+        DELETE FROM limpet.labels l USING generate_subscripts(v_relabel, 1) j
+        WHERE v_relabel[j] AND l.sid = sids[v_head[j]];
         INSERT INTO limpet.labels (app, name, value, created_us, sid, owner)
         SELECT s.app, l.key, l.value, s.created_us, s.sid, s.owner
-        FROM limpet.sessions s, jsonb_each_text(s.labels) l
-        WHERE s.deleted_us IS NULL AND s.sid IN (
-            SELECT sids[v_head[j]] FROM generate_subscripts(v_labels, 1) j WHERE v_labels[j] IS NOT NULL);
+        FROM limpet.sessions s, jsonb_each_text(s.facts -> 'labels') l
+        WHERE s.sid IN (SELECT sids[v_head[j]] FROM generate_subscripts(v_relabel, 1) j WHERE v_relabel[j]);
+    END IF;
+
+    IF cardinality(b_head) > 0 THEN
+        INSERT INTO limpet.bases (sid, flags, body, crc)
+        SELECT sids[b_head[i]], b_flags[i], b_body[i], b_crc[i]
+        FROM generate_subscripts(b_head, 1) i WHERE made[b_head[i]] AND last[b_head[i]] > 0;
+    END IF;
+    IF cardinality(k_job) > 0 THEN
+        INSERT INTO limpet.snapshots (sid, seq, flags, body, crc, pin)
+        SELECT sids[k_head[i]], k_seq[i], k_flags[i], k_body[i], k_crc[i], k_pin[i]
+        FROM generate_subscripts(k_job, 1) i WHERE refused[k_job[i]] IS NULL;
     END IF;
 
     -- A head that was made for a job that did not hold was never there.
     IF made IS NOT NULL THEN
         DELETE FROM limpet.sessions s USING generate_subscripts(sids, 1) i
-        WHERE made[i] AND s.sid = sids[i] AND s.version = 0;
+        WHERE made[i] AND last[i] = 0 AND s.sid = sids[i];
     END IF;
 
     IF NOT doubt THEN
@@ -309,6 +347,64 @@ LANGUAGE sql STABLE AS $$
     ORDER BY r.name, r.version
 $$;
 
+-- Up to which seq the log of a deleted session is read by living sessions that began on it, or on one
+-- that began on it; 0 if by none.
+CREATE OR REPLACE FUNCTION limpet.needed(of_sid bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE down (sid, lives, top) AS (
+        SELECT s.sid, true, s.floor FROM limpet.sessions s WHERE s.parent = of_sid
+        UNION ALL
+        SELECT t.sid, false, t.floor FROM limpet.tombstones t WHERE t.parent = of_sid
+        UNION ALL
+        SELECT c.sid, c.lives, least(d.top, c.floor) FROM down d CROSS JOIN LATERAL (
+            SELECT s.sid, true AS lives, s.floor FROM limpet.sessions s WHERE s.parent = d.sid
+            UNION ALL
+            SELECT t.sid, false, t.floor FROM limpet.tombstones t WHERE t.parent = d.sid) c
+        WHERE NOT d.lives
+    )
+    SELECT coalesce(max(d.top) FILTER (WHERE d.lives), 0) FROM down d
+$$;
+
+-- Remove of a deleted session what nobody reads any more; then of the one that it began on, if that was
+-- deleted too, and so on. Under the tombstones' locks: of two that end at once, the second sees the first.
+CREATE OR REPLACE FUNCTION limpet.purge(of_sid bigint) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    ended bigint := of_sid;
+    up    record;
+    most  bigint;
+BEGIN
+    WHILE ended IS NOT NULL LOOP
+        SELECT t.parent, t.floor INTO up FROM limpet.tombstones t WHERE t.sid = ended FOR UPDATE;
+        EXIT WHEN NOT FOUND;
+        most := limpet.needed(ended);
+        DELETE FROM limpet.events e WHERE e.sid = ended AND e.seq > most;
+        DELETE FROM limpet.snapshots n WHERE n.sid = ended AND n.seq > most;
+        IF most <= up.floor THEN
+            DELETE FROM limpet.bases b WHERE b.sid = ended;
+        END IF;
+        ended := up.parent;
+    END LOOP;
+END $$;
+
+-- Whose rows a session's log is read from, itself first: of each those with low < seq <= high. `floors` and
+-- `begans` are where and when the logs began that lead there. Ends above 0 if a parent was erased.
+CREATE OR REPLACE FUNCTION limpet.line(of_sid bigint)
+RETURNS TABLE (sid bigint, uid text, low bigint, high bigint, floors bigint[], begans bigint[])
+LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE line (sid, uid, low, high, floors, begans, floor, created_us, parent) AS (
+        SELECT s.sid, s.uid, s.floor, s.version, '{}'::bigint[], '{}'::bigint[], s.floor, s.created_us, s.parent
+        FROM limpet.sessions s WHERE s.sid = of_sid
+        UNION ALL
+        SELECT p.sid, p.uid, least(l.low, p.floor), l.low, l.floors || l.floor, l.begans || l.created_us,
+               p.floor, p.created_us, p.parent
+        FROM line l CROSS JOIN LATERAL (
+            SELECT s.sid, s.uid, s.floor, s.created_us, s.parent FROM limpet.sessions s WHERE s.sid = l.parent
+            UNION ALL
+            SELECT t.sid, t.uid, t.floor, t.created_us, t.parent FROM limpet.tombstones t WHERE t.sid = l.parent) p
+        WHERE l.low > 0
+    )
+    SELECT l.sid, l.uid, l.low, l.high, l.floors, l.begans FROM line l
+$$;
+
 -- The ledger of ended sessions, in rows of meta: the number of tombstones and the sum of their
 -- checksums, the same of erased sessions. A row `ledger` is what there was when it was begun; changes
 -- are added to one of eight more, so that few who end sessions at once wait for each other.
@@ -318,8 +414,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(5210131961453309285);  -- one counts, and the others find it done
     INSERT INTO limpet.meta
     SELECT 'ledger', convert_to(ARRAY[t.number, t.total, e.number, e.total]::bigint[]::text, 'UTF8')
-    FROM (SELECT count(*) AS number, coalesce(sum(tomb_crc), 0) AS total
-          FROM limpet.sessions WHERE deleted_us IS NOT NULL) t,
+    FROM (SELECT count(*) AS number, coalesce(sum(crc), 0) AS total FROM limpet.tombstones) t,
          (SELECT count(*) AS number, coalesce(sum(crc), 0) AS total FROM limpet.erased) e
     ON CONFLICT DO NOTHING;
 END $$;
@@ -331,41 +426,47 @@ CREATE OR REPLACE FUNCTION limpet.enter(sid bigint, change bigint[]) RETURNS voi
         FROM unnest(convert_from(m.value, 'UTF8')::bigint[]) WITH ORDINALITY AS k (kept, place))::text, 'UTF8')
 $$;
 
+-- Leases that were granted by a clock since set back end as long after now as they were granted for. Waits
+-- for nobody: a row that somebody holds is looked at the next time.
+CREATE OR REPLACE FUNCTION limpet.measure_again(now_us bigint) RETURNS void LANGUAGE sql AS $$
+    UPDATE limpet.sessions s SET lease_us = now_us + (s.lease_us - s.leased_us), leased_us = now_us
+    FROM (SELECT a.sid FROM limpet.sessions a
+          WHERE a.lease_us IS NOT NULL AND a.leased_us > now_us + 1000000 FOR UPDATE SKIP LOCKED) a
+    WHERE s.sid = a.sid
+$$;
+
 -- Lease sessions that are due, the highest priority first, then the longest due. Locks without
 -- waiting and looks at each row again under its lock, so no session is given to two workers. The
--- statements are planned for the app or for all, each on an index of its own.
---
--- Dropped first, because what a function returns cannot be replaced; what it returned before is still
--- among it. The lease tells when it was given and what the session was due for.
-DROP FUNCTION IF EXISTS limpet.claim(text, integer, bigint, text);
-CREATE FUNCTION limpet.claim(of_worker text, most integer, span_us bigint, of_app text)
-RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint, claimed_us bigint, timers text,
-               pending integer, pending_us bigint)
+-- statements are planned for the app or for all but the reserved, each on an index of its own. The lease
+-- tells when it was given and, in the facts, what the session was due for.
+CREATE OR REPLACE FUNCTION limpet.claim(of_worker text, most integer, span_us bigint, of_app text)
+RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint, claimed_us bigint, facts text)
 LANGUAGE plpgsql AS $$
 DECLARE
     now_us bigint := limpet.now_us();
-    in_app text := CASE WHEN of_app IS NULL THEN '' ELSE 'AND s.app = $1' END;
+    in_app text := CASE WHEN of_app IS NULL THEN 'AND (s.app < ''$'' OR s.app >= ''%'')' ELSE 'AND s.app = $1' END;
     level  integer := 2147483647;
     got    bigint;
 BEGIN
+    IF EXISTS (SELECT FROM limpet.sessions s WHERE s.lease_us IS NOT NULL AND s.leased_us > now_us + 1000000) THEN
+        PERFORM limpet.measure_again(now_us);
+    END IF;
     WHILE most > 0 LOOP
-        EXECUTE format('SELECT s.priority FROM limpet.sessions s WHERE s.runnable_us IS NOT NULL
-                        AND s.priority < $2 %s ORDER BY s.priority DESC LIMIT 1', in_app)
+        EXECUTE 'SELECT s.priority FROM limpet.sessions s WHERE coalesce(s.lease_us, s.due_us) IS NOT NULL
+                 AND s.priority < $2 ' || in_app || ' ORDER BY s.priority DESC LIMIT 1'
             INTO level USING of_app, level;
         EXIT WHEN level IS NULL;
-        RETURN QUERY EXECUTE format(
+        RETURN QUERY EXECUTE
             'WITH due AS (
-                 SELECT s.sid, s.runnable_us FROM limpet.sessions s
-                 WHERE s.priority = $2 AND s.runnable_us <= $3 %s
-                 ORDER BY s.runnable_us, s.sid LIMIT $4 FOR UPDATE SKIP LOCKED),
+                 SELECT s.sid, coalesce(s.lease_us, s.due_us) AS since FROM limpet.sessions s
+                 WHERE s.priority = $2 AND coalesce(s.lease_us, s.due_us) <= $3 ' || in_app || '
+                 ORDER BY coalesce(s.lease_us, s.due_us), s.sid LIMIT $4 FOR UPDATE SKIP LOCKED),
              leased AS (
-                 UPDATE limpet.sessions s
-                 SET fence = s.fence + 1, lease_us = $5, runnable_us = $5, worker = $6
+                 UPDATE limpet.sessions s SET fence = s.fence + 1, lease_us = $5, leased_us = $3, worker = $6
                  FROM due WHERE s.sid = due.sid
-                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, s.timers, s.pending, s.pending_us,
-                           due.runnable_us, s.sid)
-             SELECT l.app, l.owner, l.id, l.fence, l.lease_us, $3, l.timers::text, l.pending, l.pending_us
-             FROM leased l ORDER BY l.runnable_us, l.sid', in_app)
+                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, s.facts, due.since, s.sid)
+             SELECT l.app, l.owner, l.id, l.fence, l.lease_us, $3, l.facts::text
+             FROM leased l ORDER BY l.since, l.sid'
             USING of_app, level, now_us, most, now_us + span_us, of_worker;
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;

@@ -1,47 +1,55 @@
 -- name: renew
--- The clock is read once the row is held: a lease may end while its holder waits for it.
+-- Many at once, each of them held. The clock is read once the rows are locked: a lease may end while its
+-- holder waits for it.
 WITH held AS MATERIALIZED (
-    SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
-), n AS MATERIALIZED (SELECT held.sid, limpet.now_us() AS now_us FROM held)
-UPDATE limpet.sessions s SET lease_us = n.now_us + $5, runnable_us = n.now_us + $5
-FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > n.now_us RETURNING s.lease_us
+    SELECT k.i, k.fence, k.span_us, s.sid
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
+        WITH ORDINALITY AS k (app, owner, id, fence, span_us, i)
+    JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id AND s.fence = k.fence
+    ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
+), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held)
+UPDATE limpet.sessions s SET lease_us = n.now_us + n.span_us, leased_us = n.now_us
+FROM n WHERE s.sid = n.sid AND s.fence = n.fence AND s.worker IS NOT NULL AND s.lease_us > n.now_us
+RETURNING n.i, s.lease_us, n.now_us
 
 -- name: release
--- With a time to retry ($5) the session is held back: the lease's end without a worker. So it is, for
--- $6, if it was claimed and is due for nothing but what it was due for then: pending inputs ($7 of
--- them since $8) and timers ($9, names and times in JSON). Judged under the row's lock: what is recorded until
--- then counts.
+-- With a time to retry ($5) the session is held back: the lease's end without a worker. Without, a session
+-- that is not due is released. One that is due is not, unless it was locked ($6): the model has to judge
+-- by `facts` whether it is due for anything new.
 WITH held AS MATERIALIZED (
     SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
 ), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held
-), due AS MATERIALIZED (
-    SELECT t.key AS name, (t.value ->> 'at_us')::bigint AS at_us FROM n, jsonb_each(n.timers) t
-    WHERE coalesce(t.value ->> 'kind', 'wake') = 'wake' AND (t.value ->> 'at_us')::bigint <= n.now_us
-), back AS MATERIALIZED (
-    SELECT n.sid, n.now_us, n.now_us + CASE
-        WHEN $5::bigint IS NOT NULL THEN $5
-        WHEN (n.pending_us <= n.now_us OR EXISTS (SELECT FROM due))
-            AND (n.pending = 0 OR (n.pending = $7::integer AND n.pending_us IS NOT DISTINCT FROM $8::bigint))
-            AND NOT EXISTS (SELECT due.name, due.at_us FROM due
-                            EXCEPT SELECT g.key, g.value::bigint FROM jsonb_each_text($9::text::jsonb) g)
-        THEN $6::bigint END AS until_us
-    FROM n
+), h AS MATERIALIZED (SELECT n.* FROM n WHERE n.worker IS NOT NULL AND n.lease_us > n.now_us
+), done AS (
+    UPDATE limpet.sessions s SET lease_us = h.now_us + $5, worker = NULL,
+        leased_us = CASE WHEN $5::bigint IS NOT NULL THEN h.now_us END
+    FROM h WHERE s.sid = h.sid AND s.fence = $4 AND ($5::bigint IS NOT NULL OR $6 OR coalesce(s.due_us > h.now_us, true))
+    RETURNING s.sid
 )
-UPDATE limpet.sessions s SET lease_us = back.until_us, worker = NULL,
-    runnable_us = coalesce(back.until_us, least(s.pending_us, s.wake_us))
-FROM back WHERE s.sid = back.sid AND s.fence = $4 AND s.worker IS NOT NULL AND s.lease_us > back.now_us RETURNING s.sid
+SELECT h.now_us, h.version, h.facts::text, EXISTS (SELECT FROM done) AS done FROM h
+
+-- name: release_judged
+-- As the model judged it: held back for $6 if that is not NULL. Not if something was recorded meanwhile.
+WITH held AS MATERIALIZED (
+    SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND version = $5 FOR UPDATE
+), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held)
+UPDATE limpet.sessions s SET lease_us = n.now_us + $6, worker = NULL,
+    leased_us = CASE WHEN $6::bigint IS NOT NULL THEN n.now_us END
+FROM n WHERE s.sid = n.sid AND s.fence = $4 AND s.version = $5 AND s.worker IS NOT NULL AND s.lease_us > n.now_us
+RETURNING s.sid
 
 -- name: acquire
 WITH held AS MATERIALIZED (
-    SELECT sid FROM limpet.sessions
-    WHERE app = $1 AND owner = $2 AND id = $3 AND deleted_us IS NULL FOR UPDATE
+    SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 FOR UPDATE
 ), n AS MATERIALIZED (SELECT held.sid, limpet.now_us() AS now_us FROM held)
 UPDATE limpet.sessions s
-SET fence = s.fence + 1, lease_us = n.now_us + $5, runnable_us = n.now_us + $5, worker = $4
-FROM n WHERE s.sid = n.sid AND s.deleted_us IS NULL
+SET fence = s.fence + 1, lease_us = n.now_us + $5, leased_us = n.now_us, worker = $4
+FROM n WHERE s.sid = n.sid
     AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4)
-RETURNING s.fence, s.lease_us, n.now_us, s.timers::text, s.pending, s.pending_us
+RETURNING s.fence, s.lease_us, n.now_us, s.facts::text
 
 -- name: claim
-SELECT app, owner, id, fence, until_us, claimed_us, timers, pending, pending_us
-FROM limpet.claim($1, $2, $3, $4)
+SELECT app, owner, id, fence, until_us, claimed_us, facts FROM limpet.claim($1, $2, $3, $4)
+
+-- name: measure_again
+SELECT limpet.measure_again(limpet.now_us())

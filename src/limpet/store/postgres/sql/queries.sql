@@ -1,54 +1,76 @@
 -- name: load
--- One row for each thing: the head, its snapshot, the events since the snapshot or of the tail, and
--- the rows of the shared names. `kind` says which; a column that a kind does not have is NULL. Of the
--- tail ($4 events) as many of the newest as fit a page of $7 bytes: their sizes are known without their
--- bodies. A tail of 2^62 is the whole log.
-WITH s AS (SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3),
-     n AS (SELECT n.* FROM limpet.snapshots n JOIN s USING (sid)),
-     t AS (SELECT min(b.seq) - 1 AS start FROM (
-         SELECT e.seq, sum(octet_length(e.body)) OVER (ORDER BY e.seq DESC) - octet_length(e.body) AS newer
-         FROM s JOIN limpet.events e ON e.sid = s.sid AND e.seq > s.version - $4
-     ) b WHERE b.newer < $7 OR $4 >= 4611686018427387904)
-SELECT 'head' AS kind, s.sid, s.uid, s.version, s.link,
+-- Sessions by their keys ($1, $2, $3). One row for each thing: the head, its newest snapshot below $8 or
+-- else what its log begins on, the events since the snapshot or of the tail, and the rows of the shared
+-- names. `kind` says which; a column that a kind does not have is NULL. Of the tail ($4 events) as many of the
+-- newest as fit a page of $7 bytes: their sizes are known without their bodies. A snapshot has the link of the
+-- event that it stands on.
+WITH s AS MATERIALIZED (
+    SELECT k.place, s.* FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, id, place)
+    JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id
+), n AS MATERIALIZED (
+    SELECT s.place, n.*, CASE WHEN n.seq = s.version THEN s.link ELSE (
+        SELECT e.link FROM limpet.events e WHERE e.sid = s.sid AND e.seq = n.seq) END AS link
+    FROM s CROSS JOIN LATERAL (
+        SELECT * FROM limpet.snapshots p WHERE p.sid = s.sid AND p.seq < $8 AND p.seq <= s.version
+        ORDER BY p.seq DESC LIMIT 1) n
+), f AS MATERIALIZED (
+    SELECT s.place, s.sid, coalesce(n.seq, 0) AS since,
+           least(coalesce(n.seq, 0), coalesce(t.start, s.version)) AS after
+    FROM s LEFT JOIN n USING (place) LEFT JOIN LATERAL (
+        SELECT min(b.seq) - 1 AS start FROM (
+            SELECT e.seq, sum(octet_length(e.body)) OVER (ORDER BY e.seq DESC) - octet_length(e.body) AS newer
+            FROM limpet.events e WHERE e.sid = s.sid AND e.seq > s.version - $4) b
+        WHERE b.newer < $7) t ON true
+)
+SELECT 'head' AS kind, s.place, s.sid, s.uid, s.version, s.link,
        -- of a head
-       s.created_us, s.updated_us, s.labels::text, s.pending, s.pending_us, s.timers::text, s.priority,
-       s.schema_version, s.fence, s.lease_us, s.worker, s.deleted_us,
+       s.created_us, s.updated_us, s.active_us, s.facts::text, s.fence, s.lease_us, s.leased_us, s.worker, s.floor,
        -- of a stored body
        NULL::bigint AS seq, NULL::integer AS flags, NULL::bytea AS body, NULL::bigint AS crc,
        -- of an event
-       NULL::text AS id, NULL::text AS type, NULL::text AS actor, NULL::bigint AS at_us, NULL::text AS cause,
-       NULL::text AS invocation_id, NULL::text AS correlation_id, NULL::text AS wake_id, NULL::bigint AS processed_us,
+       NULL::xid8 AS xid, NULL::bigint AS pos, NULL::text AS id, NULL::text AS type, NULL::text AS actor,
+       NULL::bigint AS at_us, NULL::text AS cause, NULL::text AS invocation_id, NULL::text AS correlation_id,
+       NULL::text AS wake_id, NULL::bigint AS processed, NULL::bigint AS processed_us,
        -- of a shared name
-       NULL::text AS owner, NULL::text AS name, NULL::bigint AS base, NULL::integer AS form
+       NULL::text AS app, NULL::text AS owner, NULL::text AS name, NULL::bigint AS base, NULL::integer AS form
 FROM s
 UNION ALL
-SELECT 'snapshot', n.sid, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       n.seq, n.flags, n.body, n.crc,
+SELECT 'snapshot', n.place, n.sid, NULL, NULL, n.link,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL
+       n.seq, n.flags, n.body, n.crc,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
 FROM n
 UNION ALL
-(SELECT 'event', e.sid, NULL, NULL, e.link,
-        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-        e.seq, e.flags, e.body, e.crc,
-        e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.processed_us,
-        NULL, NULL, NULL, NULL
- FROM s JOIN limpet.events e ON e.sid = s.sid
- WHERE e.seq > least(coalesce((SELECT seq FROM n), 0), coalesce((SELECT start FROM t), s.version))
-   AND ($6::bigint IS NULL OR e.at_us >= $6 OR e.seq > coalesce((SELECT seq FROM n), 0)) ORDER BY e.seq)
-UNION ALL
-SELECT 'name', NULL, c.uid, c.version, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       c.seq, c.flags, c.body, c.crc,
+SELECT 'base', s.place, s.sid, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       o.owner, c.name, c.base, c.form
-FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c WHERE $5
+       NULL, b.flags, b.body, b.crc,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
+FROM s JOIN limpet.bases b USING (sid) WHERE s.floor > 0 AND s.place NOT IN (SELECT n.place FROM n)
+UNION ALL
+SELECT 'event', e.place, e.sid, NULL, NULL, e.link,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       e.seq, e.flags, e.body, e.crc,
+       e.xid, e.pos, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.processed, CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END,
+       NULL, NULL, NULL, NULL, NULL
+FROM (SELECT f.place, e.* FROM f JOIN limpet.events e ON e.sid = f.sid AND e.seq > f.after
+      WHERE $6::bigint IS NULL OR e.at_us >= $6 OR e.seq > f.since ORDER BY f.place, e.seq) e
+UNION ALL
+SELECT 'name', NULL, NULL, c.uid, c.version, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       c.seq, c.flags, c.body, c.crc,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       o.app, o.owner, c.name, c.base, c.form
+FROM (SELECT s.app, '' AS owner FROM s UNION SELECT s.app, s.owner FROM s) o,
+     LATERAL limpet.scopes_of(o.app, o.owner) c WHERE $5
 
 -- name: states
 -- The end of a statement that begins WITH page AS …: the heads of a page, as heads.py asks for them,
 -- and their `place` in it. Brings what the states of the first $1 of them are made of, in no order: the
--- heads, their snapshots, the events since, and the rows of the shared names, of each owner once. `within`
+-- heads, their newest snapshots or what their logs begin on, the events since, and the rows of the shared names, of each owner once. `within`
 -- says whether a head has its snapshot and events here: once $2 bytes of those and of shared names were
 -- met there are no more. An event counts $3 bytes more than its body, a name $4 bytes for each head that
 -- shows it.
@@ -61,7 +83,9 @@ FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) 
     CROSS JOIN LATERAL (SELECT count(*) AS number, coalesce(sum(octet_length(c.body)), 0) AS bytes
                         FROM limpet.scopes_of(o.app, o.owner) c) z
 ), sized AS MATERIALIZED (
-    SELECT shown.sid, shown.app, shown.owner, shown.place, coalesce(n.seq, 0) AS since,
+    SELECT shown.sid, shown.app, shown.owner, shown.place, shown.floor, coalesce(n.seq, 0) AS since,
+           CASE WHEN n.seq = shown.version THEN shown.link ELSE (
+               SELECT e.link FROM limpet.events e WHERE e.sid = shown.sid AND e.seq = n.seq) END AS link,
            coalesce(octet_length(n.body), 0) + coalesce((
                SELECT sum(octet_length(e.body) + $3::bigint) FROM limpet.events e
                WHERE e.sid = shown.sid AND e.seq > coalesce(n.seq, 0)), 0)
@@ -70,52 +94,63 @@ FROM s, (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) 
     FROM shown
     JOIN named a ON a.app = shown.app AND a.owner = ''
     JOIN named u ON u.app = shown.app AND u.owner = shown.owner
-    LEFT JOIN limpet.snapshots n ON n.sid = shown.sid
+    LEFT JOIN LATERAL (SELECT * FROM limpet.snapshots p WHERE p.sid = shown.sid AND p.seq <= shown.version
+                       ORDER BY p.seq DESC LIMIT 1) n ON true
 ), had AS MATERIALIZED (
     SELECT * FROM (SELECT sized.*, sum(size) OVER (ORDER BY place) - size AS before FROM sized) z
     WHERE z.before <= $2::bigint
 )
 SELECT 'head' AS kind, p.sid, p.uid, p.version, p.link,
        -- of a head, and its place on the page
-       p.session_id, p.created_us, p.updated_us, p.labels, p.pending, p.pending_us, p.timers, p.priority,
-       p.schema_version, p.fence, p.lease_us, p.worker, p.deleted_us, p.n, p.passes, p.place,
-       had.sid IS NOT NULL AS within,
+       p.session_id, p.created_us, p.updated_us, p.active_us, p.facts, p.fence, p.lease_us, p.leased_us, p.worker,
+       p.floor, p.deleted_us, p.n, p.passes, p.place, had.sid IS NOT NULL AS within,
        -- of a stored body
        NULL::bigint AS seq, NULL::integer AS flags, NULL::bytea AS body, NULL::bigint AS crc,
        -- of an event
-       NULL::text AS id, NULL::text AS type, NULL::text AS actor, NULL::bigint AS at_us, NULL::text AS cause,
-       NULL::text AS invocation_id, NULL::text AS correlation_id, NULL::text AS wake_id, NULL::bigint AS processed_us,
+       NULL::xid8 AS xid, NULL::bigint AS pos, NULL::text AS id, NULL::text AS type, NULL::text AS actor,
+       NULL::bigint AS at_us, NULL::text AS cause, NULL::text AS invocation_id, NULL::text AS correlation_id,
+       NULL::text AS wake_id, NULL::bigint AS processed, NULL::bigint AS processed_us,
        -- of a head or a shared name, and of a name alone
        p.app, p.owner, NULL::text AS name, NULL::bigint AS base, NULL::integer AS form
 FROM page p LEFT JOIN had USING (sid)
 UNION ALL
-SELECT 'snapshot', n.sid, NULL, NULL, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT 'snapshot', n.sid, NULL, NULL, had.link,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        n.seq, n.flags, n.body, n.crc,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        NULL, NULL, NULL, NULL, NULL
-FROM had JOIN limpet.snapshots n ON n.sid = had.sid
+FROM had JOIN limpet.snapshots n ON n.sid = had.sid AND n.seq = had.since
+UNION ALL
+SELECT 'base', b.sid, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, b.flags, b.body, b.crc,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
+FROM had JOIN limpet.bases b ON b.sid = had.sid WHERE had.floor > 0 AND had.since = 0
 UNION ALL
 SELECT 'event', e.sid, NULL, NULL, e.link,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        e.seq, e.flags, e.body, e.crc,
-       e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.processed_us,
+       e.xid, e.pos, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.processed, NULL,
        NULL, NULL, NULL, NULL, NULL
 FROM had JOIN limpet.events e ON e.sid = had.sid AND e.seq > had.since
 UNION ALL
 SELECT 'name', NULL, c.uid, c.version, NULL,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        c.seq, c.flags, c.body, c.crc,
-       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        o.app, o.owner, c.name, c.base, c.form
 FROM (SELECT had.app, had.owner FROM had UNION SELECT had.app, '' FROM had) o,
      LATERAL limpet.scopes_of(o.app, o.owner) c
 
 -- name: read
 -- Events after seq $4, at most $5 of them and as many as fit a page of $6 bytes. Types: those in $7,
--- or like one of the patterns in $8; all where $7 is NULL.
-SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
-       e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+-- or like one of the patterns in $8; all where $7 is NULL. Only the session's own.
+SELECT s.sid, s.uid, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
 FROM limpet.sessions s
 LEFT JOIN LATERAL (
     SELECT p.* FROM (
@@ -130,8 +165,10 @@ ORDER BY e.seq
 
 -- name: read_reverse
 -- The same, before seq $4 and from there back.
-SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
-       e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
+SELECT s.sid, s.uid, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
 FROM limpet.sessions s
 LEFT JOIN LATERAL (
     SELECT p.* FROM (
@@ -144,44 +181,134 @@ LEFT JOIN LATERAL (
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 ORDER BY e.seq DESC
 
--- name: pending_inputs
--- The head knows how many there are: back from the end, in stretches that double, until as many were
--- met. Each is a range of the index with two ends, which the server takes for few rows: it goes by the
--- index, whatever it knows or does not know of the log.
-WITH RECURSIVE s AS (SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3),
-back (since, stretch, met) AS (
-    SELECT s.version + 1, 32::bigint, 0::bigint FROM s
-    UNION ALL
-    SELECT back.since - back.stretch, back.stretch * 2, back.met + (
-        SELECT count(*) FROM limpet.events e
-        WHERE e.sid = s.sid AND e.seq >= back.since - back.stretch AND e.seq < back.since
-          AND e.processed_us IS NULL AND e.type LIKE 'user.%')
-    FROM back, s WHERE back.met < s.pending AND back.since > 1
-)
-SELECT s.sid, s.uid, s.deleted_us, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id,
-       e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.processed_us
-FROM s LEFT JOIN LATERAL (
+-- name: read_line
+-- The same as `read`, of the logs too that the session began on. Nothing is read from `bottom` down.
+SELECT s.sid, e.of_uid AS uid, (SELECT min(l.low) FROM limpet.line(s.sid) l) AS bottom, e.floors, e.begans, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.sessions s
+LEFT JOIN LATERAL (
     SELECT p.* FROM (
-        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before FROM (
-            SELECT * FROM limpet.events e
-            WHERE e.sid = s.sid AND e.seq >= (SELECT min(back.since) FROM back) AND e.seq <= s.version
-              AND e.processed_us IS NULL AND e.type LIKE 'user.%'
-            ORDER BY e.seq LIMIT $4
-        ) l
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before
+        FROM (SELECT l.uid AS of_uid, l.floors, l.begans, e.*
+              FROM limpet.line(s.sid) l CROSS JOIN LATERAL (
+                  SELECT * FROM limpet.events e WHERE e.sid = l.sid AND e.seq > l.low AND e.seq <= l.high AND e.seq > $4
+                  AND ($7::text[] IS NULL OR e.type = ANY ($7) OR e.type LIKE ANY ($8::text[]))
+                  ORDER BY e.seq LIMIT $5) e
+              ORDER BY e.seq LIMIT $5) l
+    ) p WHERE p.before < $6
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+ORDER BY e.seq
+
+-- name: read_line_reverse
+-- The same, before seq $4 and from there back.
+SELECT s.sid, e.of_uid AS uid, (SELECT min(l.low) FROM limpet.line(s.sid) l) AS bottom, e.floors, e.begans, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.sessions s
+LEFT JOIN LATERAL (
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq DESC) - octet_length(l.body) AS before
+        FROM (SELECT l.uid AS of_uid, l.floors, l.begans, e.*
+              FROM limpet.line(s.sid) l CROSS JOIN LATERAL (
+                  SELECT * FROM limpet.events e WHERE e.sid = l.sid AND e.seq > l.low AND e.seq <= l.high AND e.seq < $4
+                  AND ($7::text[] IS NULL OR e.type = ANY ($7) OR e.type LIKE ANY ($8::text[]))
+                  ORDER BY e.seq DESC LIMIT $5) e
+              ORDER BY e.seq DESC LIMIT $5) l
+    ) p WHERE p.before < $6
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+ORDER BY e.seq DESC
+
+-- name: pending_inputs
+-- The oldest $4 that fit a page of $5 bytes, from an index of nothing but what is pending.
+SELECT s.sid, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       NULL::bigint AS processed_us
+FROM limpet.sessions s LEFT JOIN LATERAL (
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before
+        FROM (SELECT * FROM limpet.events e WHERE e.sid = s.sid AND e.processed = 0 ORDER BY e.seq LIMIT $4) l
     ) p WHERE p.before < $5
 ) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 ORDER BY e.seq
+
+-- name: records
+-- Own events after seq $4, with what their chain needs of them.
+SELECT s.sid, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us, e.salt, e.digest
+FROM limpet.sessions s
+LEFT JOIN LATERAL (
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq) - octet_length(l.body) AS before
+        FROM (SELECT * FROM limpet.events e WHERE e.sid = s.sid AND e.seq > $4 ORDER BY e.seq LIMIT $5) l
+    ) p WHERE p.before < $6
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+ORDER BY e.seq
+
+-- name: read_ids
+SELECT s.sid, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.sessions s LEFT JOIN limpet.events e ON e.sid = s.sid AND e.id = ANY ($4::text[])
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 
 -- name: recorded
 SELECT k.i, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
-       e.flags, e.body, e.crc, e.link, e.processed_us
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
 FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY AS k (sid, id, i)
 JOIN limpet.events e ON e.id = k.id AND e.sid = k.sid
 
 -- name: pending
 SELECT k.i FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (sid, seq, i)
 JOIN limpet.events e ON e.sid = k.sid AND e.seq = k.seq
-WHERE e.processed_us IS NULL AND e.type LIKE 'user.%'
+WHERE e.processed = 0
+
+-- name: link_at
+-- Of a living session, or of the one that it began on.
+SELECT e.link FROM limpet.line($1) l JOIN limpet.events e ON e.sid = l.sid AND e.seq = $2
+WHERE $2 > l.low AND $2 <= l.high
+
+-- name: origin
+-- A session by its number, living or not: for those that began on it.
+SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, parent FROM limpet.sessions WHERE sid = $1
+UNION ALL
+SELECT sid, app, owner, id, uid, version, floor, created_us, parent FROM limpet.tombstones WHERE sid = $1
+
+-- name: living
+SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, parent FROM limpet.sessions
+WHERE app = $1 AND owner = $2 AND id = $3
+
+-- name: gone
+-- Whether a session of this key was deleted, and whether its key was erased.
+SELECT EXISTS (SELECT FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3) AS deleted,
+       EXISTS (SELECT FROM limpet.erased WHERE key_hash = $4) AS erased
+
+-- name: snapshot_below
+-- The newest at or below seq $2, with the link of the event that it stands on.
+SELECT n.seq, n.flags, n.body, n.crc, e.link FROM limpet.snapshots n
+LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
+WHERE n.sid = $1 AND n.seq <= $2 ORDER BY n.seq DESC LIMIT 1
+
+-- name: base_of
+SELECT flags, body, crc FROM limpet.bases WHERE sid = $1
+
+-- name: events_between
+SELECT e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+       e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.events e WHERE e.sid = $1 AND e.seq > $2 AND e.seq <= $3 ORDER BY e.seq
 
 -- name: names
 SELECT k.i, r.version, r.base, r.form, r.flags, r.body, r.crc, r.uid, r.seq
@@ -204,19 +331,19 @@ SELECT n.name, n.form, (SELECT sum(length(s.body)) FROM limpet.scopes s
 FROM limpet.names_of($1, $2) n
 
 -- name: scopes
-SELECT o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
+SELECT $1::text AS app, o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
 
 -- name: lock
-SELECT s.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+-- In key order, as everybody locks. With the number of this transaction, by which a reader knows that it
+-- sees what was recorded before.
+SELECT s.sid, limpet.stamp(pg_current_xact_id())::text AS token FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
 JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id
 ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
 
 -- name: put_snapshot
 INSERT INTO limpet.snapshots (sid, seq, flags, body, crc) SELECT $1, $2, $3, $4, $5
-WHERE EXISTS (SELECT FROM limpet.sessions WHERE sid = $1 AND deleted_us IS NULL FOR SHARE)
-ON CONFLICT (sid) DO UPDATE SET seq = excluded.seq, flags = excluded.flags, body = excluded.body,
-    crc = excluded.crc
-WHERE excluded.seq > limpet.snapshots.seq
+WHERE EXISTS (SELECT FROM limpet.sessions WHERE sid = $1 FOR SHARE)
+ON CONFLICT DO NOTHING
 
 -- name: feed
 -- Only what lies below the horizon: no transaction that is still open can add behind it. The last
@@ -234,10 +361,11 @@ FROM h LEFT JOIN LATERAL (
         FROM (
             SELECT e.xid::text::bigint AS xid, e.pos, s.app, s.owner, s.id AS session_id, s.uid, e.seq, e.id, e.type,
                    e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc,
-                   e.link, e.processed_us
+                   e.link, e.processed, CASE WHEN e.processed > 0 THEN (
+                       SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
             FROM limpet.events e JOIN limpet.sessions s USING (sid)
             WHERE (e.xid, e.pos) > ($1::text::xid8, $2) AND e.xid < h.xid
-              AND s.deleted_us IS NULL AND ($3::text IS NULL OR s.app = $3)
+              AND CASE WHEN $3::text IS NULL THEN s.app < '$' OR s.app >= '%' ELSE s.app = $3 END
               AND ($4::text IS NULL OR (s.owner = $4 AND s.id = $5))
             ORDER BY e.xid, e.pos LIMIT $6
         ) f
@@ -248,6 +376,12 @@ FROM h LEFT JOIN LATERAL (
 SELECT e.xid::text::bigint, e.pos FROM limpet.events e
 WHERE e.xid < limpet.stamp(pg_snapshot_xmin(pg_current_snapshot()))
 ORDER BY e.xid DESC, e.pos DESC LIMIT 1
+
+-- name: seen
+SELECT limpet.seen($1)
+
+-- name: now
+SELECT limpet.now_us()
 
 -- name: secret
 SELECT value FROM limpet.meta WHERE name = 'secret'

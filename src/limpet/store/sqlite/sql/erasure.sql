@@ -21,7 +21,11 @@ INSERT OR REPLACE INTO erased (key_hash, version, link, erased_us, forks_kept, c
 SELECT crc FROM erased WHERE key_hash = ?
 
 -- name: forks_of
-SELECT app, user, id FROM sessions WHERE parent = ? ORDER BY created_us, sid
+-- The living ones; where one was deleted, its own in its place.
+WITH RECURSIVE above (sid) AS (
+    SELECT ?1 UNION SELECT t.sid FROM above a JOIN tombstones t ON t.parent = a.sid
+)
+SELECT app, user, id FROM sessions WHERE parent IN (SELECT sid FROM above) ORDER BY created_us, sid
 
 -- name: parent_of
 SELECT parent FROM sessions WHERE sid = ?1 UNION ALL SELECT parent FROM tombstones WHERE sid = ?1

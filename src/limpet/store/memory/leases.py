@@ -1,0 +1,92 @@
+"""Leases in memory: each call happens between two awaits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limpet.errors import LimpetError
+from limpet.model.due import runnable_us
+from limpet.model.head import Head
+from limpet.model.keys import Key, is_reserved
+from limpet.model.lease import (
+    Lease,
+    acquired,
+    given_back,
+    is_ahead,
+    lasting,
+    lease_of,
+    measured_again,
+    renewed,
+    taken,
+)
+from limpet.store.leases import span_us
+from limpet.store.memory.tables import Tables
+
+
+class Leasing(Tables):
+    """What `limpet.store.leases.Leases` promises."""
+
+    async def claim(
+        self, worker: str, *, limit: int, lease_seconds: float, app: str | None = None
+    ) -> tuple[Lease, ...]:
+        self._check_open()
+        now_us = self._clock()
+        self._measure_again(now_us)
+        until_us = now_us + span_us(lease_seconds)
+        due = sorted(
+            (-head.priority, due_us, kept.row, head.key)
+            for kept in self._kept.values()
+            if _in_app((head := kept.fold.head).key, app)
+            and (due_us := runnable_us(head)) is not None
+            and due_us <= now_us
+        )
+        keys = [key for *_, key in due[:limit]]
+        heads = [taken(self._head(key), worker, now_us, until_us) for key in keys]
+        return tuple(self._lease(head, lease_seconds, now_us) for head in heads)
+
+    async def renew(
+        self, leases: Sequence[Lease], lease_seconds: float | None
+    ) -> tuple[Lease | LimpetError, ...]:
+        self._check_open()
+        return tuple([self._renew(lease, lease_seconds) for lease in leases])
+
+    async def release(self, lease: Lease, retry_seconds: float | None = None) -> bool:
+        self._check_open()
+        if lease.key not in self._kept:
+            return False
+        now_us = self._clock()
+        retry_us = None if retry_seconds is None else now_us + span_us(retry_seconds)
+        after = given_back(self._head(lease.key), lease, now_us, retry_us)
+        if after is not None:
+            self._set_head(after)
+        return after is not None
+
+    async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
+        now_us = self._clock()
+        self._measure_again(now_us)
+        until_us = now_us + span_us(lease_seconds)
+        head = acquired(self._head(key), worker, now_us, until_us)
+        return self._lease(head, lease_seconds, now_us, lock=True)
+
+    def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
+        self._set_head(head)
+        return lease_of(head, lease_seconds, now_us, lock=lock)
+
+    def _renew(self, lease: Lease, lease_seconds: float | None) -> Lease | LimpetError:
+        now_us = self._clock()
+        seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
+        until_us = now_us + span_us(seconds)
+        try:
+            self._set_head(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+        except LimpetError as error:
+            return error
+        return lasting(lease, until_us, seconds)
+
+    def _measure_again(self, now_us: int) -> None:
+        for kept in self._kept.values():
+            if is_ahead(kept.fold.head, now_us):
+                self._set_head(measured_again(kept.fold.head, now_us))
+
+
+def _in_app(key: Key, app: str | None) -> bool:
+    return not is_reserved(key.app) if app is None else key.app == app

@@ -1,0 +1,141 @@
+"""What the memory store keeps, and the planner's view of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from weakref import WeakSet
+
+import msgspec
+
+from limpet.errors import SessionDeleted, SessionErased, SessionNotFound, StoreClosed
+from limpet.model.canonical import canonical
+from limpet.model.commit import Base
+from limpet.model.events import Event
+from limpet.model.fold import Fold, ScopeKey, ScopeValue
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.values import encode
+from limpet.store.clock import Clock
+from limpet.store.live import MemoryChannel
+from limpet.store.memory.log import Log
+from limpet.store.protocol import Erasure
+from limpet.store.room import DELETED, Sizes
+from limpet.store.scopes import Scopes
+
+
+class Tables:
+    """Dicts. Implements what `limpet.store.plan.View` asks for."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self._kept: dict[Key, Log] = {}
+        self._scopes: dict[ScopeKey, list[ScopeValue]] = {}
+        self._deleted: dict[Key, list[Log]] = {}  # tombstones: the head of each is buried
+        self._erased: dict[bytes, Erasure] = {}
+        self._rows = 0
+        self._feed: list[tuple[str, Key, int]] = []  # uid, key and seq
+        self._channels: WeakSet[MemoryChannel] = WeakSet()  # of the live channel
+        self._ended = 0  # how often a session was deleted or erased
+        self._open = True
+
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
+        kept = self._kept.get(key)
+        if kept is not None:
+            return kept.fold
+        if key in self._deleted and not reuse:
+            raise SessionDeleted(key)
+        if key_hash(key) in self._erased:
+            raise SessionErased(key)
+        return None
+
+    def link_at(self, key: Key, seq: int) -> bytes | None:
+        kept = self._kept.get(key)
+        return kept.event(seq).link if kept is not None and kept.has(seq) else None
+
+    def recorded(self, key: Key, id: str) -> Event | None:
+        kept = self._kept.get(key)
+        seq = None if kept is None else kept.ids.get(id)
+        return None if kept is None or seq is None else kept.event(seq)
+
+    def pending(self, key: Key, seq: int) -> bool:
+        kept = self._kept.get(key)  # None: being created by this very commit
+        return kept is not None and kept.is_pending(seq)
+
+    def scope(self, key: ScopeKey) -> ScopeValue | None:
+        versions = self._scopes.get(key)
+        return versions[-1] if versions else None
+
+    def scope_version(self, key: ScopeKey) -> int:
+        return len(self._scopes.get(key, ()))
+
+    def scopes(self, app: str, user: str) -> Scopes:
+        return Scopes(
+            {
+                name: versions[-1]
+                for (of_app, of_user, name), versions in self._scopes.items()
+                if of_app == app and of_user in ("", user)
+            }
+        )
+
+    def names(self, app: str, user: str) -> Sizes:
+        newest = {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
+        return {n: DELETED if v.deleted else len(encode(v.value)) for n, v in newest.items()}
+
+    # what is there
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise StoreClosed
+
+    def _living(self, key: Key) -> Log:
+        self._check_open()
+        if self.fold(key) is None:
+            raise SessionNotFound(key)
+        return self._kept[key]
+
+    def _begin(self, key: Key, fold: Fold, base: Base | None) -> None:
+        self._rows += 1
+        parent = None if base is None else self._kept.get(base.parent)
+        if base is not None and parent is not None and parent.fold.head.uid != base.uid:
+            parent = None
+        self._kept[key] = Log(self._rows, fold, base, parent)
+        if parent is not None:
+            parent.forks.append(self._kept[key])
+
+    def _ends(self, key: Key) -> list[Log]:
+        """Every session that has this key, the living one last."""
+        return [*self._deleted.get(key, []), *([self._kept[key]] if key in self._kept else [])]
+
+    def _forks(self, logs: Sequence[Log]) -> list[Log]:
+        """The living ones, the oldest first; where one was deleted, its own in its place."""
+        found: list[Log] = []
+        for log in logs:
+            below: list[Log] = []
+            for fork in log.forks:
+                key = fork.fold.head.key
+                if self._kept.get(key) is fork:
+                    below.append(fork)
+                elif fork in self._deleted.get(key, []):
+                    below += self._forks([fork])
+            found += sorted(below, key=lambda fork: (fork.fold.head.created_us, fork.row))
+        return found
+
+    def _descent(self, key: Key) -> list[Key]:
+        """The key, and those of all forks of what has it, of their forks, and so on."""
+        found = [key]
+        for each in found:  # grows as it is walked
+            forks = [fork.fold.head.key for fork in self._forks(self._ends(each))]
+            found += [of for of in dict.fromkeys(forks) if of not in found]
+        return found
+
+    def _head(self, key: Key) -> Head:
+        return self._living(key).fold.head
+
+    def _set_head(self, head: Head) -> None:
+        kept = self._kept[head.key]
+        kept.fold = msgspec.structs.replace(kept.fold, head=head)
+
+
+def key_hash(key: Key) -> bytes:
+    return sha256(canonical(key)).digest()

@@ -1,0 +1,92 @@
+"""Forks of sessions, and logs that are adopted elsewhere, for the tests of both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from limpet.model.canonical import checksum
+from limpet.model.commit import Base, Commit
+from limpet.model.events import Event, Fact, Origin, Prepared, is_input
+from limpet.model.facts.forks import forked
+from limpet.model.keys import Key
+from limpet.store.protocol import Committed, Record, Records, Store
+from limpet.testing.commits import ALL, ready
+
+
+class RecordStore(Store, Records, Protocol):
+    """A store that also reads logs as they were recorded, as all of ours do."""
+
+
+async def base_at(store: Store, parent: Key, floor: int) -> Base:
+    """The state of a session after an event, for another log to begin on."""
+    fold = await store.fold_at(parent, floor)
+    head = (await store.load(parent, tail=0)).head
+    return Base(
+        parent,
+        head.uid,
+        floor,
+        fold.head.link,
+        fold.fields,
+        fold.versions,
+        checksum(fold.fields),
+    )
+
+
+def forking(of: Key, base: Base, *more: Prepared, **labels: str) -> Commit:
+    """The commit that begins a session on a state."""
+    named: dict[str, Any] = {"uid": base.uid, "floor": base.floor, "checksum": base.checksum}
+    first = ready(forked(of, base.parent, labels=labels, **named))
+    return Commit(of, (first, *more), 0, base=base)
+
+
+async def fork(store: Store, of: Key, parent: Key, floor: int, *more: Prepared) -> Committed:
+    """Begin a session on its parent's state after event `floor`."""
+    (made,) = await store.commit([forking(of, await base_at(store, parent, floor), *more)])
+    return made
+
+
+async def recorded(store: RecordStore, of: Key) -> tuple[Record, ...]:
+    """A session's own events, just as they were recorded."""
+    found: list[Record] = []
+    while page := await store.records(of, after=_last(found), limit=ALL):
+        found += page
+    return tuple(found)
+
+
+def _last(found: list[Record]) -> int:
+    return found[-1].event.seq if found else 0
+
+
+def adopted(record: Record) -> Prepared:
+    """A draft of what another store recorded."""
+    event = record.event
+    assert record.raw is not None
+    made = ready(
+        Fact(
+            type=event.type,
+            data=event.data,
+            ops=event.ops,
+            actor=event.actor,
+            id=event.id,
+            cause=event.cause,
+            invocation_id=event.invocation_id,
+            correlation_id=event.correlation_id,
+            wake_id=event.wake_id,
+            input=event.processed is not None and not is_input(event.type),
+        )
+    )
+    origin = Origin(event.seq, event.at_us, record.salt, event.link)
+    return msgspec.structs.replace(made, raw=record.raw, origin=origin)
+
+
+def adoption(of: Key, records: Sequence[Record], base: Base | None = None) -> Commit:
+    """The commit that takes over events of another store."""
+    return Commit(of, tuple([adopted(record) for record in records]), base=base)
+
+
+def plain(events: Sequence[Event]) -> list[tuple[object, ...]]:
+    """What chains cover of events, comparable between stores."""
+    return [(e.seq, e.id, e.type, e.actor, e.at_us, e.data, e.ops, e.link) for e in events]
