@@ -333,7 +333,7 @@ class Plan:
         kind = scope_of(name)
         if kind == "session":
             return int(fold.versions.get(name, 0))
-        app, user = commit.names_of or (commit.key.app, commit.key.user)
+        app, user = commit.owner
         of: ScopeKey = (app, "" if kind == "app" else user, name)
         planned = self.scopes.get(of)
         return self._view.scope_version(of) if planned is None else planned.version
@@ -350,7 +350,7 @@ class Plan:
         if origin is not None:
             _check_adopted(key, fold, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write
-            for scope_key, op in scope_ops(draft, *(commit.names_of or (key.app, key.user))):
+            for scope_key, op in scope_ops(draft, *commit.owner):
                 before = self._scope(scope_key)
                 value = scope_next(scope_key, before, op)
                 whole = b"" if value.deleted else encode(value.value)
