@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from limpet.model.facts.names import names_key
 from limpet.session.move import adopter, transfer
 from limpet.store.protocol import Query
 from limpet.testing.histories import fork, recorded
-from tests.support.seal import ToySeal
+from tests.support.seal import FixedKeySeal
 
 A: Final = Key("support", "ada", "c1")
 B: Final = Key("support", "bob", "c2")
@@ -28,33 +27,23 @@ PAIRS: Final = ["memory-sqlite", "sqlite-memory", "sqlite-sqlite"]
 SERVERS: Final = ["sqlite-postgresql", "postgresql-sqlite", "postgresql-memory"]
 
 
-@asynccontextmanager
-async def opened(
-    kinds: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> AsyncIterator[tuple[Limpet, Limpet]]:
-    """Two empty stores of these kinds."""
-    async with AsyncExitStack() as stack:
-        both = []
-        for number, kind in enumerate(kinds.split("-")):
-            url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/{number}.db?sync=normal"}
-            found = url.get(kind) or await _server(request)
-            both.append(await stack.enter_async_context(limpet.open(found)))
-        yield both[0], both[1]
-
-
-async def _server(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue("postgres_store_url")
-    return url
-
-
 @pytest.fixture(params=[*PAIRS, *SERVERS])
-async def pair(
-    request: pytest.FixtureRequest, tmp_path: Path
-) -> AsyncIterator[tuple[Limpet, Limpet]]:
-    if "postgresql" in request.param:
-        request.getfixturevalue("postgres_store_url")
-    async with opened(request.param, tmp_path, request) as both:
-        yield both
+def urls(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """Two empty stores; a server is started only when one is needed."""
+    found = []
+    for number, kind in enumerate(request.param.split("-")):
+        if kind == "postgresql":
+            found.append(request.getfixturevalue("postgres_store_url"))
+        else:
+            file = f"sqlite:///{tmp_path}/{number}.db?sync=normal"
+            found.append("memory://" if kind == "memory" else file)
+    return found[0], found[1]
+
+
+@pytest.fixture
+async def pair(urls: tuple[str, str]) -> AsyncIterator[tuple[Limpet, Limpet]]:
+    async with limpet.open(urls[0]) as one, limpet.open(urls[1]) as other:
+        yield one, other
 
 
 @pytest.fixture
@@ -353,8 +342,8 @@ async def test_a_sealed_store_is_copied_into_one_with_another_seal(tmp_path: Pat
     url = f"sqlite:///{tmp_path}/sealed.db"
     other = f"sqlite:///{tmp_path}/other.db"
     async with (
-        limpet.open(url, seal=ToySeal(b"one")) as source,
-        limpet.open(other, seal=ToySeal(b"two")) as target,
+        limpet.open(url, seal=FixedKeySeal()) as source,
+        limpet.open(other, seal=FixedKeySeal(bytes(32))) as target,
     ):
         await filled(source)
         assert (await source.copy(to=target)).ok
