@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator
@@ -214,6 +215,25 @@ async def test_names_are_copied_once_and_through_a_log_of_their_own(
     again = await source.copy(to=target)
     assert {each.code for each in again.refused} == {"session.erased", "name.not_copied"}
     assert (await target.create("support", "ada")).values == {"app:catalog": {"v": 2}}
+
+
+async def test_copies_at_the_same_time_send_everything_once(pair: tuple[Limpet, Limpet]) -> None:
+    """Events are repeats for the slower one; a name has one version, whoever was first."""
+    source, target = pair
+    await filled(source, A)
+    await filled(source, B)
+    both = await asyncio.gather(*[source.copy(to=target) for _ in range(3)])
+    assert all(copied.ok for copied in both)
+    events = sum([head.version for head in (await source.list()).items])
+    assert sum(copied.events for copied in both) == events
+    assert sum(copied.names for copied in both) == 3
+    await source.create("support", "ada", "x", state={"app:new": 1})
+    both = await asyncio.gather(*[source.copy(to=target) for _ in range(3)])
+    assert sum(copied.names for copied in both) == 1
+    loaded = await target._journal.store.load(A, tail=0)
+    assert {scope.version for scope in loaded.scopes.values()} == {1}
+    for key in (A, B):
+        await same(source, target, key)
 
 
 async def test_a_name_too_large_for_one_event_is_named(two: tuple[Limpet, Limpet]) -> None:
