@@ -18,7 +18,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from limpet.store.codec import Codec
-from limpet.store.protocol import Owner, Place
+from limpet.store.protocol import KeyOwner, Place
 
 FORMAT: Final = 1
 _HEAD: Final = struct.Struct("!BI")
@@ -29,7 +29,7 @@ KEY: Final = bytes(range(32))
 class KeylessSeal:
     """A seal that hides nothing, and whose owners are always ready: for tests of what is around."""
 
-    async def ready(self, owners: Sequence[Owner]) -> None:
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
         """There is nothing to fetch."""
 
     def seal(self, plain: bytes, place: Place) -> bytes:
@@ -38,7 +38,7 @@ class KeylessSeal:
     def open(self, sealed: bytes, place: Place) -> bytes:
         return sealed
 
-    async def forget(self, owner: Owner) -> None:
+    async def forget(self, owner: KeyOwner) -> None:
         """There is nothing to destroy."""
 
 
@@ -47,10 +47,10 @@ class FixedKeySeal:
 
     def __init__(self, key: bytes = KEY) -> None:
         self._secret = key
-        self._at_hand: dict[Owner, int] = {}  # the number of the key that seals
-        self._destroyed: dict[Owner, int] = {}  # keys up to this number
+        self._at_hand: dict[KeyOwner, int] = {}  # the number of the key that seals
+        self._destroyed: dict[KeyOwner, int] = {}  # keys up to this number
 
-    async def ready(self, owners: Sequence[Owner]) -> None:
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
         for owner in owners:
             self._at_hand[owner] = self._destroyed.get(owner, 0) + 1
 
@@ -68,11 +68,11 @@ class FixedKeySeal:
         nonce, rest = sealed[_HEAD.size :][:_NONCE_BYTES], sealed[_HEAD.size + _NONCE_BYTES :]
         return self._cipher(place.owner, number).decrypt(nonce, rest, place.aad())
 
-    async def forget(self, owner: Owner) -> None:
+    async def forget(self, owner: KeyOwner) -> None:
         last = self._at_hand.pop(owner, 1)
         self._destroyed[owner] = max(last, self._destroyed.get(owner, 0))
 
-    def _cipher(self, owner: Owner, number: int) -> AESGCM:
+    def _cipher(self, owner: KeyOwner, number: int) -> AESGCM:
         named = f"{number}/{owner}".encode()
         return AESGCM(hmac.new(self._secret, named, hashlib.sha256).digest())
 
@@ -86,7 +86,7 @@ def at_once(awaited: Coroutine[Any, Any, None]) -> None:
     raise AssertionError("it waits")
 
 
-def codec(*owners: Owner, key: bytes = KEY) -> Codec:
+def codec(*owners: KeyOwner, key: bytes = KEY) -> Codec:
     """A sealing codec that has the keys of these owners."""
     found = Codec(FixedKeySeal(key))
     at_once(found.sealer.ready(owners))

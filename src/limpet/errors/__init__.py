@@ -40,7 +40,7 @@
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · ExtraMissing
+        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -165,6 +165,8 @@ from limpet.errors.store import (
     Asked,
     BackupDamaged,
     BackupRefused,
+    BundleDamaged,
+    BundleRefused,
     ExtraMissing,
     SealUnavailable,
     StoreBusy,
@@ -189,6 +191,8 @@ __all__ = [
     "BackupRefused",
     "BlobNotFound",
     "BlobTooLarge",
+    "BundleDamaged",
+    "BundleRefused",
     "CheckpointError",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",

@@ -148,6 +148,27 @@ class BackupDamaged(StoreError):
         )
 
 
+class BundleRefused(StoreError):
+    code = "bundle.refused"
+    status = 409
+
+    def __init__(self, verb: Literal["exported", "imported"], where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"nothing was {verb}: {where} {reason}.")
+
+
+class BundleDamaged(StoreError):
+    code = "bundle.damaged"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"{where} is not a whole export of a session, and nothing was imported: {reason}. "
+            "Export the session again, or use another copy of the file."
+        )
+
+
 class StoreForeign(StoreError):
     code = "store.foreign"
 

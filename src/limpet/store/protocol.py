@@ -26,7 +26,7 @@ Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to fork
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
 # Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
 # a JSON array of app and user ("" for app: names), which no uid looks like.
-Owner: TypeAlias = str
+KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -431,6 +431,25 @@ class Records(Protocol):
         ...
 
 
+Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
+
+
+@runtime_checkable
+class Names(Protocol):
+    """The ability to go through the app: and user: names, also of users without a session."""
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        """At most `limit` owners beyond `after` who have or had names, ascending; of one app or
+        of all, reserved ones too."""
+        ...
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        """The newest version of each name of one owner, deleted ones too. From one instant."""
+        ...
+
+
 @runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
@@ -519,7 +538,7 @@ class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
     kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
-    owner: Owner
+    owner: KeyOwner
     id: str
     type: str = ""
 
@@ -538,7 +557,7 @@ class Seal(Protocol):
     stay readable.
     """
 
-    async def ready(self, owners: Sequence[Owner]) -> None:
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
         """Have the keys of these owners at hand: fetch them, or make them durable if new.
 
         Awaited before the first `seal` or `open` of an owner, and perhaps again. Both then work
@@ -554,7 +573,7 @@ class Seal(Protocol):
         """Raises any exception if the bytes were not sealed for this place with a key at hand."""
         ...
 
-    async def forget(self, owner: Owner) -> None:
+    async def forget(self, owner: KeyOwner) -> None:
         """Destroy the keys of an owner, durably, so that no copy of its bytes opens again.
 
         Awaited by `erase` before rows are removed, and once more after. Idempotent: an erasure

@@ -20,7 +20,7 @@ from limpet.model.commit import Commit
 from limpet.model.facts.creation import CREATED
 from limpet.model.keys import Key
 from limpet.model.ops import scope_of
-from limpet.store.protocol import Owner, Place, Seal
+from limpet.store.protocol import KeyOwner, Place, Seal
 
 OWNERS_MAX: Final = 65_536  # that are remembered as ready; then each is asked for once more
 
@@ -34,7 +34,7 @@ class Awaited(Exception):  # no error of the tree: it never leaves the store
 class Unready(Awaited):
     """Keys of these owners are needed."""
 
-    def __init__(self, owners: Iterable[Owner]) -> None:
+    def __init__(self, owners: Iterable[KeyOwner]) -> None:
         self.owners = tuple(owners)
         super().__init__("keys are not ready")
 
@@ -42,7 +42,7 @@ class Unready(Awaited):
 class Unforgotten(Awaited):
     """Owners are about to be erased, and their keys are still there."""
 
-    def __init__(self, owners: Iterable[Owner]) -> None:
+    def __init__(self, owners: Iterable[KeyOwner]) -> None:
         self.owners = tuple(owners)
         super().__init__("keys are not forgotten")
 
@@ -65,7 +65,7 @@ class Sealer:
 
     def __init__(self, seal: Seal | None) -> None:
         self._seal = seal
-        self._ready: set[Owner] = set()
+        self._ready: set[KeyOwner] = set()
 
     @property
     def seals(self) -> bool:
@@ -73,7 +73,7 @@ class Sealer:
 
     # --- before a transaction ------------------------------------------------------------------
 
-    async def ready(self, owners: Iterable[Owner]) -> None:
+    async def ready(self, owners: Iterable[KeyOwner]) -> None:
         """Await the keys of those that are not ready. Raises SealUnavailable."""
         if self._seal is None:
             return
@@ -96,10 +96,10 @@ class Sealer:
             except Unready as needed:
                 await self.ready(needed.owners)
 
-    async def erasing(self, erase: Callable[[frozenset[Owner]], Awaitable[T]]) -> T:
+    async def erasing(self, erase: Callable[[frozenset[KeyOwner]], Awaitable[T]]) -> T:
         """Forget first, then erase. `erase` is given the owners whose keys are gone, and raises
         Unforgotten if there is another."""
-        gone: frozenset[Owner] = frozenset()
+        gone: frozenset[KeyOwner] = frozenset()
         while True:
             try:
                 found = await erase(gone)
@@ -114,7 +114,7 @@ class Sealer:
                     await self._forget(owner)
             return found
 
-    async def _forget(self, owner: Owner) -> None:
+    async def _forget(self, owner: KeyOwner) -> None:
         assert self._seal is not None
         self._ready.discard(owner)
         try:
@@ -124,24 +124,24 @@ class Sealer:
 
     # --- inside one ----------------------------------------------------------------------------
 
-    def missing(self, owners: Iterable[Owner]) -> list[Owner]:
+    def missing(self, owners: Iterable[KeyOwner]) -> list[KeyOwner]:
         """Those whose keys have to be awaited first."""
         if self._seal is None:
             return []
         return [owner for owner in dict.fromkeys(owners) if owner not in self._ready]
 
-    def check(self, owner: Owner) -> None:
+    def check(self, owner: KeyOwner) -> None:
         """Raise Unready unless the keys of an owner are at hand."""
         if owner not in self._ready:
             self._lack((owner,))
 
-    def require_forgotten(self, owners: Iterable[Owner], gone: frozenset[Owner]) -> None:
+    def require_forgotten(self, owners: Iterable[KeyOwner], gone: frozenset[KeyOwner]) -> None:
         """Raise Unforgotten for those whose keys have not been destroyed yet, all at once."""
         left = [owner for owner in dict.fromkeys(owners) if owner not in gone]
         if self._seal is not None and left:
             raise Unforgotten(left)
 
-    def require(self, owners: Iterable[Owner]) -> None:
+    def require(self, owners: Iterable[KeyOwner]) -> None:
         """Raise Unready for those that are not ready, all at once."""
         if missing := self.missing(owners):
             self._lack(missing)
@@ -156,7 +156,7 @@ class Sealer:
         assert self._seal is not None
         return self._seal.open(sealed, place)
 
-    def _lack(self, owners: Sequence[Owner]) -> None:
+    def _lack(self, owners: Sequence[KeyOwner]) -> None:
         raise Unready(owners)
 
 
@@ -172,7 +172,7 @@ class WaitingSealer(Sealer):
         super().__init__(asked._seal)
         self._ready, self._asked, self._loop = asked._ready, asked, loop
 
-    def _lack(self, owners: Sequence[Owner]) -> None:
+    def _lack(self, owners: Sequence[KeyOwner]) -> None:
         try:
             asyncio.run_coroutine_threadsafe(self._asked.ready(owners), self._loop).result()
         except SealUnavailable as error:
@@ -182,18 +182,18 @@ class WaitingSealer(Sealer):
 # --- owners --------------------------------------------------------------------------------------
 
 
-def scope_owner(app: str, user: str) -> Owner:
+def scope_owner(app: str, user: str) -> KeyOwner:
     """The owner of app: names (no user) or of one user's user: names."""
     return msgspec.json.encode((app, user)).decode()
 
 
-def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) -> set[Owner]:
+def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) -> set[KeyOwner]:
     """Who owns what commits will write, as far as it is known before they are planned.
 
     `uid_of` knows the uids of some sessions. A new one has the id of its first event. Whoever is
     missed here is met later, and costs one attempt more.
     """
-    found: set[Owner] = set()
+    found: set[KeyOwner] = set()
     for commit in commits:
         uid = uid_of(commit.key)
         if uid is None and commit.drafts[:1]:
@@ -206,7 +206,7 @@ def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) ->
     return found
 
 
-def _scopes_of(key: Key, names: list[str]) -> set[Owner]:
+def _scopes_of(key: Key, names: list[str]) -> set[KeyOwner]:
     kinds = {scope_of(name) for name in names}
     owners = {"app": scope_owner(key.app, ""), "user": scope_owner(key.app, key.user)}
     return {owner for kind, owner in owners.items() if kind in kinds}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from limpet.store.protocol import Owner, Place, Seal
+from limpet.store.protocol import KeyOwner, Place, Seal
 
 
-async def _nothing(owners: Sequence[Owner]) -> None:
+async def _nothing(owners: Sequence[KeyOwner]) -> None:
     """What happens before keys are fetched or destroyed, unless a test has it otherwise."""
 
 
@@ -16,14 +16,14 @@ class WatchedSeal:
 
     def __init__(self, seal: Seal) -> None:
         self._seal = seal
-        self._at_hand: set[Owner] = set()
-        self.asked: list[Owner] = []  # made ready, in order
+        self._at_hand: set[KeyOwner] = set()
+        self.asked: list[KeyOwner] = []  # made ready, in order
         self.early: list[Place] = []  # sealed or opened while their owner was not ready
-        self.forgotten: list[Owner] = []
-        self.before_ready: Callable[[Sequence[Owner]], Awaitable[None]] = _nothing
-        self.before_forget: Callable[[Sequence[Owner]], Awaitable[None]] = _nothing
+        self.forgotten: list[KeyOwner] = []
+        self.before_ready: Callable[[Sequence[KeyOwner]], Awaitable[None]] = _nothing
+        self.before_forget: Callable[[Sequence[KeyOwner]], Awaitable[None]] = _nothing
 
-    async def ready(self, owners: Sequence[Owner]) -> None:
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
         await self.before_ready(owners)
         await self._seal.ready(owners)
         self.asked += owners
@@ -37,7 +37,7 @@ class WatchedSeal:
         self._look(place)
         return self._seal.open(sealed, place)
 
-    async def forget(self, owner: Owner) -> None:
+    async def forget(self, owner: KeyOwner) -> None:
         await self.before_forget([owner])
         await self._seal.forget(owner)
         self.forgotten.append(owner)

@@ -315,10 +315,11 @@ class Batch:
 
     def _add_guards(self, commit: Commit) -> None:
         """Names that were only looked at must not have moved either."""
+        app, user = commit.owner
         for name in commit.guards:
             kind = scope_of(name)
             if kind in ("app", "user"):
-                key = (commit.key.app, "" if kind == "app" else commit.key.user, name)
+                key = (app, "" if kind == "app" else user, name)
                 place = self._names.get(key)
                 if place is None:
                     base = self._view.scope_version(key)

@@ -20,7 +20,7 @@ from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks, Owner
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
 from limpet.store.seal import scope_owner
 
 
@@ -49,7 +49,7 @@ async def forks(conn: Connection, key: Key) -> tuple[Key, ...]:
 
 
 async def erase(
-    conn: Connection, reader: Reader, key: Key, forks: Forks, gone: frozenset[Owner]
+    conn: Connection, reader: Reader, key: Key, forks: Forks, gone: frozenset[KeyOwner]
 ) -> Erasure | None:
     """Leave nothing but proof of the erasure. None if there never was such a session.
 
@@ -64,7 +64,7 @@ async def erase(
 
 
 async def erase_user(
-    conn: Connection, reader: Reader, app: str, user: str, gone: frozenset[Owner]
+    conn: Connection, reader: Reader, app: str, user: str, gone: frozenset[KeyOwner]
 ) -> Erasures:
     """Leave nothing but proof that a user was erased. Raises Unforgotten as erase does."""
     await ledger.begin(conn)
@@ -92,7 +92,7 @@ async def erase_user(
 class _Erasing:
     """What one transaction erases. Sums up the change of the ledger, which is entered last."""
 
-    def __init__(self, conn: Connection, reader: Reader, gone: frozenset[Owner]) -> None:
+    def __init__(self, conn: Connection, reader: Reader, gone: frozenset[KeyOwner]) -> None:
         self._conn, self._reader, self._gone = conn, reader, gone
         self.change, self.sid = Ledger(), 0
 

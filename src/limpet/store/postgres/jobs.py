@@ -117,7 +117,7 @@ def keys_of(commit: Commit) -> tuple[Key, ...]:
 def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
     found = [
         _shared(
-            commit.key,
+            commit.owner,
             [
                 str(op.path[0])
                 for draft in commit.drafts
@@ -131,16 +131,17 @@ def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
 
 
 def _guarded_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
-    return _NO_NAMES.union(*[_shared(c.key, c.guards) for c in commits if c.guards])
+    return _NO_NAMES.union(*[_shared(c.owner, c.guards) for c in commits if c.guards])
 
 
-def _shared(key: Key, names: Iterable[str]) -> set[ScopeKey]:
+def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:
     """The app: and user: names among them, in full."""
+    app, user = owner
     found: set[ScopeKey] = set()
     for name in names:
         kind = scope_of(name)
         if kind in ("app", "user"):
-            found.add((key.app, "" if kind == "app" else key.user, name))
+            found.add((app, "" if kind == "app" else user, name))
     return found
 
 

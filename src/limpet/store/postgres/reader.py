@@ -224,6 +224,11 @@ class Reader:
         names = self._by_owner(await conn.fetch(SQL["scopes"], app, user))
         return Scopes({**names.get((app, ""), {}), **names.get((app, user), {})})
 
+    async def names_of(self, conn: Connection, app: str, owner: str) -> dict[str, ScopeValue]:
+        """The newest version of every name of one owner."""
+        names = self._by_owner(await conn.fetch(SQL["names_of"], app, owner))
+        return dict(Scopes(names.get((app, owner), {})))
+
     async def recorded(
         self, conn: Connection, wanted: list[tuple[Live, str]]
     ) -> dict[tuple[Key, str], Event]:

@@ -8,14 +8,14 @@ judged there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
@@ -54,6 +54,7 @@ from limpet.store.protocol import (
     FeedEntry,
     Forks,
     Loaded,
+    Owner,
     Page,
     Progress,
     Query,
@@ -273,6 +274,19 @@ class PostgresStore:
     async def base(self, key: Key) -> Base | None:
         found: Base | None = await self._pools.run(
             lambda conn: lineage.base(self._reader, conn, key)
+        )
+        return found
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        beyond = (app, *(after or (None, None)), limit)
+        found = await self._pools.run(lambda conn: conn.fetch(SQL["owners"], *beyond))
+        return tuple([(row["app"], row["owner"]) for row in found])
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        found: Mapping[str, ScopeValue] = await self._pools.run(
+            lambda conn: self._reader.names_of(conn, app, user)
         )
         return found
 

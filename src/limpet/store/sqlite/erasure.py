@@ -17,7 +17,7 @@ from limpet.model.head import buried as tombstone
 from limpet.model.keys import Key, owner_of
 from limpet.store import bodies
 from limpet.store.ledger import Ledger, buried, erased, unburied
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks, Owner
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
 from limpet.store.seal import scope_owner
 from limpet.store.sqlite import blobs, feed, ledger, rows
 from limpet.store.sqlite.sql import SQL
@@ -58,7 +58,7 @@ def erase(
     key: Key,
     now_us: int,
     forks: Forks,
-    gone: frozenset[Owner] = frozenset(),
+    gone: frozenset[KeyOwner] = frozenset(),
 ) -> Erasure | None:
     """End a session, living or deleted, for good. Its rows are removed by `purge_some`.
 
@@ -75,7 +75,7 @@ def erase_user(
     app: str,
     user: str,
     now_us: int,
-    gone: frozenset[Owner] = frozenset(),
+    gone: frozenset[KeyOwner] = frozenset(),
 ) -> Erasures:
     """End all that belongs to a user for good, in one transaction. Raises as `erase` does."""
     with writes.transaction():
@@ -102,14 +102,14 @@ def erase_user(
 
 
 def _require_forgotten(
-    writes: WriteConnection, keys: Sequence[Key], gone: frozenset[Owner], *more: Owner
+    writes: WriteConnection, keys: Sequence[Key], gone: frozenset[KeyOwner], *more: KeyOwner
 ) -> None:
     uids = [end.head.uid for key in keys for end in _ends(writes, key)]
     writes.codec.sealer.require_forgotten([*uids, *more], gone)
 
 
 def _erase(
-    writes: WriteConnection, key: Key, now_us: int, forks: Forks, gone: frozenset[Owner]
+    writes: WriteConnection, key: Key, now_us: int, forks: Forks, gone: frozenset[KeyOwner]
 ) -> Erasure | None:
     ends = _ends(writes, key)
     mark = writes.reader.key_hash(key)

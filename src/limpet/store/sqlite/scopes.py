@@ -16,6 +16,7 @@ from limpet.model.fold import ScopeKey, ScopeValue, scope_next
 from limpet.model.values import freeze
 from limpet.store import bodies
 from limpet.store.codec import SEALED, Codec, Damaged
+from limpet.store.protocol import Owner
 from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
 from limpet.store.seal import Unready, scope_owner
@@ -53,6 +54,26 @@ class ScopeReader:
         owners = {key[:2] for key, rows_ in steps.items() if any([_sealed(row) for row in rows_])}
         self._codec.sealer.require([scope_owner(*owner) for owner in owners])
         return Scopes({key[2]: self._unread(key, rows_) for key, rows_ in steps.items()})
+
+    def of(self, app: str, user: str) -> dict[str, ScopeValue]:
+        """The newest version of every name of one owner."""
+        mine = "user:" if user else "app:"
+        found = self.all(app, user)
+        return {name: found[name] for name in found if name.startswith(mine)}
+
+    def owners(self, app: str | None, after: Owner | None, limit: int) -> tuple[Owner, ...]:
+        """Who has names, beyond one of them. Skips from owner to owner: each is one search."""
+        found: list[Owner] = []
+        last = after or (app or "", "")
+        query = SQL["next_owner"] if after is not None else SQL["first_owner"]
+        while len(found) < limit:
+            row = self._conn.execute(query, last).fetchone()
+            if row is None or app not in (None, row[0]):
+                break
+            last = (row[0], row[1])
+            found.append(last)
+            query = SQL["next_owner"]
+        return tuple(found)
 
     def sizes(self, app: str, user: str) -> dict[str, int]:
         """The names of one owner and the bytes that each takes, for `Room`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,7 +30,7 @@ from limpet.errors import (
 )
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store.blobs import Blobs, ReadyBlobs
@@ -48,6 +48,7 @@ from limpet.store.protocol import (
     FeedEntry,
     Forks,
     Loaded,
+    Owner,
     Page,
     Progress,
     Query,
@@ -249,6 +250,14 @@ class SQLiteStore:
 
     async def base(self, key: Key) -> Base | None:
         return await self._open_read(lambda: self._sessions.base(key))
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        return self._read(lambda: self._reader.scopes.owners(app, after, limit))
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        return self._read(lambda: self._reader.scopes.of(app, user))
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
         return await self._open_read(lambda: self._sessions.by_ids(key, ids))

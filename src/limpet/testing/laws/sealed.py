@@ -11,7 +11,7 @@ import pytest
 
 from limpet.errors import SealUnavailable, SessionErased
 from limpet.model.keys import Key
-from limpet.store.protocol import Committed, Feed, Owner, Place, Query, Seal, Store
+from limpet.store.protocol import Committed, Feed, KeyOwner, Place, Query, Seal, Store
 from limpet.testing.commits import ALL, add, create, draft, key, load, log, picture
 from limpet.testing.seals import WatchedSeal
 
@@ -37,7 +37,7 @@ _READS: Final[dict[str, Callable[[SealedStore], Awaitable[object]]]] = {
 }
 
 
-async def unreachable(owners: Sequence[Owner]) -> None:
+async def unreachable(owners: Sequence[KeyOwner]) -> None:
     """What a key service that is down does."""
     raise ConnectionError("the key service does not answer")
 
@@ -147,7 +147,7 @@ class SealedLaws:
         late = (await load(store, A)).head.uid
         asked, answered = asyncio.Event(), asyncio.Event()
 
-        async def wait(owners: Sequence[Owner]) -> None:
+        async def wait(owners: Sequence[KeyOwner]) -> None:
             if late in owners:
                 asked.set()
                 await answered.wait()
@@ -176,7 +176,7 @@ class SealedLaws:
         uid = (await load(store, A)).head.uid
         seen: list[int | None] = []
 
-        async def look(owners: Sequence[Owner]) -> None:
+        async def look(owners: Sequence[KeyOwner]) -> None:
             assert list(owners) == [uid]
             seen.append(await _version(store, A))
 
@@ -248,7 +248,7 @@ class _RacedSeal(WatchedSeal):
 
     store: Store
 
-    async def forget(self, owner: Owner) -> None:
+    async def forget(self, owner: KeyOwner) -> None:
         await super().forget(owner)
         if len(self.forgotten) == 1:
             await add(self.store, A)
