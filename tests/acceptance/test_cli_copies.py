@@ -20,6 +20,7 @@ from limpet.store.sqlite.file.schema import SCHEMA
 from tests.support import later
 from tests.support.command import PAGE, answer, run, run_terminal
 from tests.support.postgres import Server, binaries, unprivileged
+from tests.support.seal import KeylessSeal
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -103,7 +104,7 @@ def test_a_copy_is_read_with_a_bar_of_its_own(here: Path) -> None:
     assert "verified: 2 sessions, 3 events" in shown
 
 
-class Rot13:
+class Rot13(KeylessSeal):
     """No encryption, but a seal all the same."""
 
     def seal(self, plain: bytes, place: object) -> bytes:

@@ -33,6 +33,7 @@ from tests.support import chats, later
 from tests.support.heard import Heard, described
 from tests.support.inside import on_writer
 from tests.support.postgres import Server, functions
+from tests.support.seal import KeylessSeal
 
 ROOT = Path(__file__).parents[2]
 A, B = key("a"), key("b")
@@ -60,7 +61,7 @@ async def store(tmp_path: Path, heard: Heard) -> AsyncIterator[SQLiteStore]:
 def test_the_page_describes_every_message_and_no_other() -> None:
     """The words that messages in the source begin with are those of the page's tables."""
     source = "\n".join(path.read_text() for path in (ROOT / "src/limpet").rglob("*.py"))
-    found = re.findall(r'"([A-Za-z][a-z A-Z]+): (?:store|session|error|to)=%', source)
+    found = re.findall(r'"([A-Za-z][a-z A-Z]+): (?:store|session|error|to|node|event)=%', source)
     plain = re.findall(r'\.(?:debug|info|warning|error)\("([a-z ]+)"', source)
     assert set(found) | set(plain) == set(described())
 
@@ -153,16 +154,13 @@ async def test_a_write_that_fails_is_told(heard: Heard, store: SQLiteStore, tmp_
     assert told == [("BusyError", "1"), ("BusyError", "0")]
 
 
-class BrittleSeal:
+class BrittleSeal(KeylessSeal):
     """Fails for one event."""
 
     def seal(self, plain: bytes, place: Place) -> bytes:
         if place.id == "bad":
             raise RuntimeError(SECRET)
         return plain
-
-    def open(self, sealed: bytes, place: Place) -> bytes:
-        return sealed
 
 
 async def test_a_batch_that_is_split_is_told(heard: Heard, tmp_path: Path) -> None:
