@@ -84,7 +84,7 @@ class CloseLaws:
         for commits, error in bad:
             async with refused(store, error):
                 await store.commit(commits)
-        assert await add(store, A, fence=lease.fence)
+        await add(store, A, fence=lease.fence)
         assert await store.release(lease) is True
 
     async def test_only_a_held_lease_closes(self, store: LeaseStore, age: Age) -> None:
@@ -152,9 +152,7 @@ class CloseLaws:
         assert [h.lease_us for h in heads] == [x.until_us for x in both if isinstance(x, Lease)]
         assert await store.renew([], None) == ()
 
-    async def test_a_lost_lease_keeps_no_other_from_being_renewed(
-        self, store: LeaseStore
-    ) -> None:
+    async def test_a_lost_lease_keeps_no_other_from_being_renewed(self, store: LeaseStore) -> None:
         """In its place stands why, and the others are held for longer."""
         held = await claimed(store, A)
         for of in (B, C):
@@ -170,5 +168,3 @@ class CloseLaws:
         assert isinstance(renewed, Lease)
         assert renewed.until_us > held.until_us
         assert (await load(store, A)).head.lease_us == renewed.until_us
-
-

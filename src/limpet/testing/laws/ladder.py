@@ -1,4 +1,4 @@
-"""Snapshots: any version is folded as it was, with a ladder of them on disk or without; and pins."""
+"""Snapshots: any version is folded as it was, with snapshots on disk or without; and pins."""
 
 from __future__ import annotations
 

@@ -155,7 +155,9 @@ class LookupLaws:
             for at in times:
                 query = Query(created_before_us=at, reverse=False, **whose)
                 met = await listed(store, query, 1)
-                assert [of.id for of in met] == [i for i, t in zip("abcd", times, strict=True) if t < at]
+                assert [of.id for of in met] == [
+                    i for i, t in zip("abcd", times, strict=True) if t < at
+                ]
             query = Query(created_after_us=times[0] - 1, created_before_us=times[-1] + 1, **whose)
             assert [of.id for of in await listed(store, query, 3)] == list("dcba")
 
@@ -196,6 +198,6 @@ class LookupLaws:
             ("$docs", None, theirs),
             (None, theirs, theirs),
         ]
-        for app, of, expected in asked:
-            entries, _ = await store.changes(None, app=app, key=of, limit=9)
+        for app, named, expected in asked:
+            entries, _ = await store.changes(None, app=app, key=named, limit=9)
             assert [entry.key for entry in entries] == [expected]

@@ -12,6 +12,7 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model.commit import Commit
+from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict
 from limpet.store.protocol import Committed, Query, Store
@@ -102,7 +103,7 @@ class ReuseLaws:
         third = (await store.commit([reusing(A, 2)]))[0]
         await create(store, B)
         await store.delete(B)
-        found = []
+        found: list[Head] = []
         cursor = None
         while True:
             query = Query(app="shop", deleted=True, reverse=False)
