@@ -67,7 +67,8 @@ SELECT version, link, updated_us FROM plain.sessions WHERE sid = :sid FOR UPDATE
 SELECT seq FROM plain.events WHERE id = 'event-' || :id AND sid = :sid;
 {more}INSERT INTO plain.events
     (xid, pos, sid, seq, id, type, actor, at_us, flags, body, crc, salt, digest, link)
-SELECT pg_current_xact_id(), 1, sid, version + 1, 'event-' || :id, 'tool.result', 'agent-main', now.us, 0, now.body, 0,
+SELECT pg_current_xact_id(), 1, sid, version + 1, 'event-' || :id, 'tool.result', 'agent-main',
+    now.us, 0, now.body, 0,
     decode('{salt}', 'hex'), sha256(now.body), sha256(link || int8send(version + 1) || now.body)
 FROM plain.sessions, (SELECT decode('{body}', 'hex') AS body,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) now WHERE sid = :sid;

@@ -23,12 +23,14 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
     Finding,
     Page,
@@ -54,7 +56,8 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
-    from limpet.session.sync.verbs import SyncApp, SyncLimpet, SyncSession
+    from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -69,11 +72,16 @@ __all__ = [
     "Change",
     "Check",
     "Conflict",
+    "Copied",
     "Diagnosis",
     "Diff",
+    "Document",
+    "DocumentPage",
+    "Documents",
     "Draft",
     "Envelope",
     "Erasure",
+    "Erasures",
     "Event",
     "FeedEntry",
     "Finding",
@@ -94,6 +102,7 @@ __all__ = [
     "Priority",
     "Record",
     "Ref",
+    "Refused",
     "Replace",
     "Report",
     "Resolved",
@@ -103,6 +112,7 @@ __all__ = [
     "Session",
     "State",
     "SyncApp",
+    "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
     "Timer",
@@ -159,7 +169,10 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Copied": "session.move.transfer",
+    "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
+    "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
 }

@@ -19,6 +19,7 @@ from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
+from tests.support.seal import KeylessSeal
 
 A = key("a")
 Open = Callable[[int], Awaitable[list[PostgresStore]]]
@@ -265,14 +266,11 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
 async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) -> None:
     """Its neighbours in the batch are recorded, and so is whatever comes after."""
 
-    class Moody:
+    class Moody(KeylessSeal):
         def seal(self, plain: bytes, place: Place) -> bytes:
             if b"bad" in plain:
                 raise RuntimeError("no key for this tenant")
             return plain
-
-        def open(self, sealed: bytes, place: Place) -> bytes:
-            return sealed
 
     store = await PostgresStore.open(postgres_url, seal=Moody())
     keys = [key("a"), key("b"), key("c")]

@@ -86,6 +86,8 @@ ARGUMENTS: dict[str, Any] = {
     "stored": "2.0.0",
     "schema_version": "2.0.0",
     "wanted": "1.0.0",
+    "owners": ("01a1e4b9", '["shop",""]'),
+    "doing": "provide",
     "forks": (limpet.Key("shop", "ada", "2"),),
     "message": "something is wrong. Do something else.",
     "node": "plan",
@@ -98,6 +100,9 @@ ARGUMENTS: dict[str, Any] = {
     "result": {"n": 2},
     "expected_version": 1,
     "actual_version": 2,
+    "collection": "agents",
+    "version": 3,
+    "hash": "9f86d081",
 }
 
 

@@ -4,13 +4,13 @@
     ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
-    │   ├── InvalidEvent · ReservedType · ActorMissing
+    │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
-    │   ├── SessionHasForks
+    │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -38,8 +38,9 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
+        ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · ExtraMissing
+        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -89,6 +90,7 @@ from limpet.errors.graph import (
 )
 from limpet.errors.input import (
     ActorMissing,
+    BlobTooLarge,
     CommitTooLarge,
     EventTooLarge,
     FieldAccessDenied,
@@ -106,6 +108,7 @@ from limpet.errors.input import (
     OpPathUnknown,
     OpTypeMismatch,
     PositionUnknown,
+    ReservedApp,
     ReservedType,
     SchemaViolation,
     ScopeUnknown,
@@ -131,6 +134,9 @@ from limpet.errors.root import (
     LimpetError,
 )
 from limpet.errors.session import (
+    BlobNotFound,
+    DocumentConflict,
+    DocumentNotFound,
     FollowerBehind,
     SessionConflict,
     SessionCorrupt,
@@ -144,6 +150,7 @@ from limpet.errors.session import (
     SessionNotFound,
     SessionNotLoaded,
     SessionTyped,
+    UploadLost,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -158,7 +165,10 @@ from limpet.errors.store import (
     Asked,
     BackupDamaged,
     BackupRefused,
+    BundleDamaged,
+    BundleRefused,
     ExtraMissing,
+    SealUnavailable,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -179,6 +189,10 @@ __all__ = [
     "Asked",
     "BackupDamaged",
     "BackupRefused",
+    "BlobNotFound",
+    "BlobTooLarge",
+    "BundleDamaged",
+    "BundleRefused",
     "CheckpointError",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
@@ -193,6 +207,8 @@ __all__ = [
     "ConflictingReducers",
     "DanglingEdge",
     "DiffMismatch",
+    "DocumentConflict",
+    "DocumentNotFound",
     "EdgeException",
     "EnvelopeNewer",
     "EventTooLarge",
@@ -238,12 +254,14 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "ReservedApp",
     "ReservedType",
     "RoutingError",
     "SchemaIncompatible",
     "SchemaViolation",
     "ScopeFull",
     "ScopeUnknown",
+    "SealUnavailable",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",
@@ -286,4 +304,5 @@ __all__ = [
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
     "UnreachableNode",
+    "UploadLost",
 ]

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
+from limpet.session.documents import Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
@@ -35,6 +36,10 @@ class SyncApp(Facade[App[Any]], Generic[A], of=App):
     """The sessions of one app, without await."""
 
 
+class SyncDocuments(Facade[Documents], of=Documents):
+    """A collection of documents, without await."""
+
+
 class SyncLimpet(Facade[Limpet], of=Limpet):
     """Limpet without await, open at once: use it in a `with` block, or call close()."""
 
@@ -53,6 +58,13 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _lent(self) -> Any:
+        """What receives a copy. It works on this object's own loop: a store belongs to the loop
+        that opened it."""
+        from limpet.session.sync.across import Across
+
+        return Across(self._of, self._loop)
 
     def close(self) -> None:
         """Finish what was handed over and let go of everything. Closing twice is fine."""

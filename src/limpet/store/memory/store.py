@@ -7,7 +7,7 @@ driven beside it and compared. It favours the obvious over the fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -21,14 +21,19 @@ from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import buried
 from limpet.model.keys import Key, is_reserved, owner_of
 from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
+from limpet.store.blobs import Blobs
+from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
+from limpet.store.marks import Marks
 from limpet.store.memory import listing
+from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
+from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
@@ -42,6 +47,7 @@ from limpet.store.protocol import (
     Finding,
     Forks,
     Loaded,
+    Owner,
     Page,
     Progress,
     Query,
@@ -57,6 +63,11 @@ from limpet.store.verify import verify_session
 
 class MemoryStore(Leasing):
     """Everything happens between two awaits, so every call is atomic."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.blobs: Blobs = MemoryBlobs(self._living, self._clock)
+        self.marks: Marks = MemoryMarks(self._check_open, self._clock)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()
@@ -138,6 +149,17 @@ class MemoryStore(Leasing):
 
     async def base(self, key: Key) -> Base | None:
         return self._living(key).base
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        self._check_open()
+        found = {of[:2] for of in self._scopes if app in (None, of[0])}
+        return tuple(sorted(owner for owner in found if after is None or owner > after)[:limit])
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        self._check_open()
+        return {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False

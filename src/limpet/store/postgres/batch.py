@@ -26,7 +26,6 @@ from limpet.store.plan import Plan
 from limpet.store.postgres.columns import statement, tables
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
-from limpet.store.postgres.snapshots import packed_snapshot
 from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed, Place
 from limpet.store.room import Owner
@@ -265,7 +264,7 @@ class Batch:
         self._planned[key, after.version] = self._jobs
 
     def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
-        seq, packed, _ = packed_snapshot(fold, self._codec)
+        seq, packed, _ = bodies.packed_snapshot(fold, self._codec)
         self._tables["k"].add(self._jobs, self._heads[key], seq, *packed, number)
 
     # --- shared names --------------------------------------------------------------------------
@@ -316,10 +315,11 @@ class Batch:
 
     def _add_guards(self, commit: Commit) -> None:
         """Names that were only looked at must not have moved either."""
+        app, user = commit.owner
         for name in commit.guards:
             kind = scope_of(name)
             if kind in ("app", "user"):
-                key = (commit.key.app, "" if kind == "app" else commit.key.user, name)
+                key = (app, "" if kind == "app" else user, name)
                 place = self._names.get(key)
                 if place is None:
                     base = self._view.scope_version(key)

@@ -40,6 +40,7 @@ from limpet.store.postgres.snapshots import Snapshots
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed
+from limpet.store.seal import Unready
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
@@ -119,8 +120,13 @@ class Lane:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
             return self._settle(sent)  # only now is it durable: nobody is answered before
         except Unwritable as error:
-            self._fail([error.job], error.reason)
+            if isinstance(error.reason, Unready):
+                error.job.fail(error.reason)
+            else:
+                self._fail([error.job], error.reason)
             return [job for job in jobs if job is not error.job]
+        except Unready as error:  # met on the way to a plan, by one of them
+            return await self._apart_unready(jobs, error, locked=locked)
         except _AGAIN as error:
             self._cache.clear()
             return [job for job in jobs if not self._gives_up(job, error)]
@@ -139,6 +145,17 @@ class Lane:
         except Exception as error:
             self._fail(jobs, error)
         return []
+
+    async def _apart_unready(self, jobs: list[Job], error: Unready, *, locked: bool) -> list[Job]:
+        """Each alone, so that only those wait for keys that need them. The committer asks for the
+        keys: here others would wait for them too."""
+        if len(jobs) == 1:
+            jobs[0].fail(error)
+            return []
+        again: list[Job] = []
+        for job in jobs:
+            again += await self._attempt([job], locked=locked)
+        return again
 
     def _gives_up(self, job: Job, error: Exception) -> bool:
         """Count one more try in vain."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import bodies
@@ -50,16 +49,9 @@ class Snapshots:
     ) -> None:
         if live.damaged:  # a snapshot must not hide that the log is damaged
             return
-        seq, packed, size = packed_snapshot(live.fold, self._codec)
+        seq, packed, size = bodies.packed_snapshot(live.fold, self._codec)
         conn = await connect()
         await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
         now = self._cache.peek(key)  # others may have been recorded meanwhile
         if now is not None and now.sid == live.sid:
             now.snapshot_bytes, now.delta_bytes = size, max(0, now.delta_bytes - live.delta_bytes)
-
-
-def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
-    """The seq of a snapshot, its columns, and the size of its body."""
-    head, raw = fold.head, bodies.snapshot_body(fold)
-    place = bodies.snapshot_place(head.uid, head.version, head.link)
-    return head.version, codec.pack(raw, place, bound=True), len(raw)
