@@ -6,7 +6,8 @@ import asyncio
 from collections import Counter
 from typing import Annotated, Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import limpet
@@ -22,6 +23,7 @@ from limpet.graph import (
     suspend,
 )
 from limpet.graph.engine.invoke import Call, Ran, invoke
+from tests.support import seeds
 from tests.support.graphs import CheckedCheckpointer
 
 # A graph is a list of nodes: leaves, subgraphs, fan-outs over two items, and pairs of branches.
@@ -139,6 +141,8 @@ async def _with_crashes(world: World, spec: list[Any]) -> Work:
     raise AssertionError("it never ended")
 
 
+@pytest.mark.deeper
+@settings(max_examples=1_000 if seeds.fresh() else 20)
 @given(_graphs, st.sets(st.integers(1, 30), max_size=4), st.sets(st.integers(1, 30), max_size=3))
 def test_a_run_that_is_resumed_ends_like_one_that_never_stopped(
     spec: list[Any], failures: set[int], suspensions: set[int]
