@@ -201,9 +201,7 @@ class Reading:
         found = self._problem
         if not found and self.number != self._blob.chunks:
             found = f"has {self.number} chunks of {self._blob.chunks}"
-        elif not found and (self._size, self._content.digest()) != (
-            self._blob.size,
-            self._row.hash,
-        ):
-            found = "has another content than its hash says"
+        elif not found:
+            same = self._size == self._blob.size and self._content.digest() == self._row.hash
+            found = "" if same else "has another content than its hash says"
         return f"{self._row.hash.hex()[:16]}… {found}" if found else None
