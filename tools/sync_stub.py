@@ -42,10 +42,13 @@ from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Order,
     Page,
     Progress,
@@ -104,13 +107,19 @@ CLASSES: Final = (
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("listing", "Listing"),
+            ("moving", "Moving"),
             ("watch", "Watching"),
         ],
         "S",
     ),
 )
-NAMES: Final = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
-NAMES["Documents"] = "SyncDocuments"
+NAMES: Final = {
+    "Session": "SyncSession",
+    "CommitBuilder": "SyncCommit",
+    "App": "SyncApp",
+    "Documents": "SyncDocuments",
+    "Limpet": "SyncLimpet",
+}
 
 
 def main() -> None:
@@ -156,7 +165,7 @@ def _signature(member: ast.FunctionDef | ast.AsyncFunctionDef, of_state: str) ->
             if isinstance(default, ast.Name):  # a name of that module; its value says no more
                 kind[place] = ast.Constant(...)
     text = ast.unparse(ast.fix_missing_locations(plain))
-    text = re.sub(r"\b(Session|CommitBuilder|App|Documents)\b", lambda found: NAMES[found[0]], text)
+    text = re.sub(rf"\b({'|'.join(NAMES)})\b", lambda found: NAMES[found[0]], text)
     text = re.sub(r"AsyncGenerator\[(\w+), None\]", r"Iterator[\1]", text)
     text = re.sub(r"\bS\b", of_state, text)
     return "\n".join(f"    {line}" for line in text.splitlines())

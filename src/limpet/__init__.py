@@ -30,6 +30,7 @@ from limpet.store.protocol import (
     Check,
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
     Finding,
     Page,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
+    from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -70,6 +72,7 @@ __all__ = [
     "Change",
     "Check",
     "Conflict",
+    "Copied",
     "Diagnosis",
     "Diff",
     "Document",
@@ -78,6 +81,7 @@ __all__ = [
     "Draft",
     "Envelope",
     "Erasure",
+    "Erasures",
     "Event",
     "FeedEntry",
     "Finding",
@@ -98,6 +102,7 @@ __all__ = [
     "Priority",
     "Record",
     "Ref",
+    "Refused",
     "Replace",
     "Report",
     "Resolved",
@@ -164,6 +169,8 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Copied": "session.move.transfer",
+    "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",

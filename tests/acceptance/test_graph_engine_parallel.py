@@ -397,16 +397,21 @@ async def test_an_instance_or_branch_that_is_retried_is_checkpointed_right(
 
     tries: list[str] = []
 
+    class Trail(State):
+        x: int = 0
+        factor: int = 0
+        trail: Annotated[list[str], append] = []
+
     def noting(name: str) -> Any:
-        async def node(s: One) -> dict[str, Any]:
+        async def node(s: Trail) -> dict[str, Any]:
             tries.append(name)
             if tries.count("b") == 1 and name == "b":
                 raise ConnectionError("not yet")
-            return {"trail": [*s.trail, f"{name}{len(tries)}"]}
+            return {"trail": [f"{name}{len(tries)}"]}
 
         return node
 
-    inner = line(One, a=noting("a"), b=noting("b"), c=noting("c")).compile()
+    inner = line(Trail, a=noting("a"), b=noting("b"), c=noting("c")).compile()
     retry = [RetryMiddleware(sleep=sleep)]
     if kind == "instance":
         builder: Any = fan_out(

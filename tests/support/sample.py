@@ -1,6 +1,6 @@
 """A small database with one of everything, and all that it shows.
 
-Sessions with labels, timers, pending and processed inputs; snapshots, one of them pinned; forks of a
+Sessions with labels, timers, pending and processed inputs; snapshots, one pinned; forks of a
 living and of a deleted session; bodies plain and compressed; ids in both forms; app: and user:
 names whole, by op and deleted; tombstones, an erased session, an erased user, free pages.
 """

@@ -23,7 +23,8 @@ from limpet.errors import (
     ReducerError,
     StateValidationError,
 )
-from limpet.graph.fold import CONTAINERS, FOLDS, Fold, changed
+from limpet.errors.graph import said
+from limpet.graph.engine.fold import CONTAINERS, FOLDS, Fold, changed
 from limpet.model.ops import Path, PlainOp, Set
 from limpet.model.state.reducers import FACTORIES, Reducer, Replace, last_write_wins
 from limpet.model.values import described
@@ -285,7 +286,7 @@ class StatePlan(Generic[S]):
             raise invalid(f"the state after node {node!r}", error, state) from error
         except Exception as error:
             where = f"the state after node {node!r}"
-            raise StateValidationError(where, (), _said(error), state) from error
+            raise StateValidationError(where, (), said(error), state) from error
         _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
         return new
 
@@ -302,7 +303,7 @@ class StatePlan(Generic[S]):
             return StateValidationError(where, (str(name),), reason, state)
         if isinstance(error, ValidationError):
             return invalid(where, error, state, name)
-        return ReducerError(node, name, _said(error), state)
+        return ReducerError(node, name, said(error), state)
 
 
 _PLANS: Final[dict[type[State], StatePlan[Any]]] = {}
@@ -357,7 +358,3 @@ def _adapter(annotation: Any, config: ConfigDict) -> TypeAdapter[Any]:
         return TypeAdapter(annotation, config=config)
     except PydanticUserError:  # a model or dataclass has settings of its own
         return TypeAdapter(annotation)
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]

@@ -33,6 +33,7 @@ from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
 from limpet.session.leasing import Leasing
 from limpet.session.listing import Listing
+from limpet.session.moving import Moving
 from limpet.session.session import Session
 from limpet.session.watch import Watching
 
@@ -45,7 +46,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, Watching):
+class Limpet(Care, Leasing, Listing, Moving, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------

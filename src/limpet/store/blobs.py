@@ -16,6 +16,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import BLOB_CHUNK_BYTES
 from limpet.store.codec import Codec, Damaged
 from limpet.store.protocol import Place
+from limpet.store.seal import Sealer
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -205,3 +206,39 @@ class Reading:
             same = self._size == self._blob.size and self._content.digest() == self._row.hash
             found = "" if same else "has another content than its hash says"
         return f"{self._row.hash.hex()[:16]}… {found}" if found else None
+
+
+class ReadyBlobs:
+    """Blobs whose keys are awaited first: a call that met a session without is made again."""
+
+    def __init__(self, blobs: Blobs, sealer: Sealer) -> None:
+        self._blobs, self._opening = blobs, sealer.opening
+
+    async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
+        await self._opening(lambda: self._blobs.put_chunk(key, upload, number, data))
+
+    async def finish(
+        self,
+        key: Key,
+        upload: str,
+        blob: Blob,
+        last: bytes,
+        *,
+        fence: int | None = None,
+        at: int | None = None,
+    ) -> Blob:
+        return await self._opening(
+            lambda: self._blobs.finish(key, upload, blob, last, fence=fence, at=at)
+        )
+
+    async def drop(self, key: Key, upload: str) -> None:
+        await self._blobs.drop(key, upload)
+
+    async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
+        return await self._opening(lambda: self._blobs.find(key, hash, own=own))
+
+    async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
+        return await self._opening(lambda: self._blobs.chunk(key, hash, number))
+
+    async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
+        return await self._opening(lambda: self._blobs.page(key, after=after, limit=limit))

@@ -10,10 +10,12 @@
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
-with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, and `SharedWorkLaws` if that
-one is shared. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with reserved apps, blobs
-and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and `SharedMarkLaws` are what the
-last two add for the kinds of stores above. Needs pytest and pytest-asyncio.
+with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, `SharedWorkLaws` if that one
+is shared, and `SealedLaws` with the fixtures `open_sealed` and `new_seal` for one that seals
+bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with
+reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and
+`SharedMarkLaws` are what the last two add for the kinds of stores above. Needs pytest and
+pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from limpet.testing.laws.reading import ReadLaws
 from limpet.testing.laws.repeats import RepeatLaws
 from limpet.testing.laws.room import RoomLaws
 from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
 from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
 from limpet.testing.laws.times import TimeLaws
@@ -58,7 +61,11 @@ __all__ = [
     "Leap",
     "LiveLaws",
     "MarkLaws",
+    "NewSeal",
+    "OpenSealed",
     "Reopen",
+    "SealLaws",
+    "SealedLaws",
     "SetBackLaws",
     "SharedBlobLaws",
     "SharedLaws",

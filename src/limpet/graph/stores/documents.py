@@ -97,23 +97,21 @@ class Documents:
 
         With `expected` only if it is at that version, 0 meaning that there is none; else Moved.
         """
-        lp = await self.limpet()
-        session = self._remembered.get(id)
+        lp, session = await self.limpet(), self._remembered.get(id)
+        look = session is not None or expected is not None  # else it is probably a new one
         for left in reversed(range(UPDATE_TRIES_MAX)):
-            key, session = await self._at(lp, id, session, expected)
+            key = self._key(id, 1)
+            if look:
+                key, session = await self._at(lp, id, session, expected)
             try:
-                if session is None:
-                    session = await self._create(lp, key, fields, labels)
-                else:
-                    async with lp.commit() as c:
-                        self.put(c, session, fields, labels)
+                session = await self._write(lp, key, session, fields, labels)
             except RACES:
-                session = None
                 if not left:
                     raise
-                continue
-            self.remember(id, session)
-            return session.version
+                session, look = None, True
+            else:
+                self.remember(id, session)
+                return session.version
         raise AssertionError("the last try returns or raises")
 
     def put(self, c: CommitBuilder, session: Handle, fields: Fields, labels: Labels) -> None:
@@ -194,10 +192,25 @@ class Documents:
             raise Moved(version_of(found))
         return key, found
 
+    async def _write(
+        self, lp: Limpet, key: Key, session: Handle | None, fields: Fields, labels: Labels
+    ) -> Handle:
+        """Create the document, or change it to these fields on what `session` knows."""
+        if session is None:
+            return await self._create(lp, key, fields, labels)
+        async with lp.commit() as c:
+            self.put(c, session, fields, labels)
+        return session
+
     async def _create(self, lp: Limpet, key: Key, fields: Fields, labels: Labels) -> Handle:
         given = {name: text for name, text in labels.items() if text is not None}
         how: dict[str, Any] = {"labels": given, "actor": _ACTOR, "untyped": True}
         return await lp.create(key.app, key.user, key.id, state=_checked(fields), **how)
+
+    def _key(self, id: str, number: int) -> Key:
+        """The key of the nth session of a document. An id that looks numbered always is."""
+        plain = number == 1 and not (isinstance(id, str) and _NUMBER(id))
+        return Key(self.app, self.user, id if plain else f"{id}~{number}")
 
     async def _living(self, lp: Limpet, id: str) -> tuple[Key, Handle | None]:
         """The key that this id has now, and the session under it, if there is one.
@@ -205,7 +218,7 @@ class Documents:
         A deleted key cannot be used again, so the next document of the id gets a number behind it.
         """
         for number in count(1):
-            key = Key(self.app, self.user, _numbered(id, number))
+            key = self._key(id, number)
             try:
                 return key, await lp.get(key, tail=0, actor=_ACTOR, untyped=True)
             except SessionNotFound:
@@ -216,11 +229,6 @@ class Documents:
 
 
 _NUMBER: Final = re.compile(r"(.*)~([0-9]+)", re.DOTALL).fullmatch
-
-
-def _numbered(id: str, number: int) -> str:
-    """The id of the nth session of a document. One that looks numbered is numbered at once."""
-    return id if number == 1 and not (isinstance(id, str) and _NUMBER(id)) else f"{id}~{number}"
 
 
 def id_of(key: Key) -> str:

@@ -23,10 +23,13 @@ from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Order,
     Page,
     Progress,
@@ -245,6 +248,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -254,6 +258,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
@@ -483,8 +488,15 @@ class SyncLimpet:
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool: ...
     def erase(
-        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        forks: Forks = "refuse",
     ) -> Erasure | None: ...
+    def erase_user(self, app: str, user: str) -> Erasures: ...
     def verify(
         self,
         key: AnyKey | str | None = None,
@@ -548,6 +560,16 @@ class SyncLimpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...
+    def export(self, key: AnyKey, path: str | Path) -> None: ...
+    def import_(self, path: str | Path) -> Key: ...
+    def copy(
+        self,
+        key: AnyKey | None = None,
+        *,
+        app: str | None = None,
+        to: SyncLimpet,
+        progress: Progress | None = None,
+    ) -> Copied: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...

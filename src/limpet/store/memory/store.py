@@ -7,7 +7,7 @@ driven beside it and compared. It favours the obvious over the fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -21,7 +21,7 @@ from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import buried
 from limpet.model.keys import Key, is_reserved, owner_of
 from limpet.model.values import FrozenDict
@@ -47,6 +47,7 @@ from limpet.store.protocol import (
     Finding,
     Forks,
     Loaded,
+    Owner,
     Page,
     Progress,
     Query,
@@ -148,6 +149,17 @@ class MemoryStore(Leasing):
 
     async def base(self, key: Key) -> Base | None:
         return self._living(key).base
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        self._check_open()
+        found = {of[:2] for of in self._scopes if app in (None, of[0])}
+        return tuple(sorted(owner for owner in found if after is None or owner > after)[:limit])
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        self._check_open()
+        return {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False

@@ -13,9 +13,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-import msgspec
-
 from limpet.errors import CheckpointSaveFailed
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import (
     ChangeCheckpointer,
     Checkpointer,
@@ -26,6 +25,7 @@ from limpet.graph.checkpoint import (
     Progress,
     Slot,
     Status,
+    document_of,
 )
 from limpet.graph.context import Invocation
 from limpet.graph.state import StatePlan
@@ -158,7 +158,7 @@ class Tracker:
         self._drop(frame)
         self.positions.append(position)
         if self._changes is not None and not self._whole:
-            self._ops.append(Add(("completed_positions",), [msgspec.to_builtins(position)]))
+            self._ops.append(Add(("completed_positions",), [document_of(position)]))
             if frame.rest[1] is not None or (frame.progress and frame.progress.stored):
                 self._ops.append(Set((*frame.path, "progress"), None))
             if not fresh:
@@ -180,7 +180,7 @@ class Tracker:
         self._store(owner.box)
         self._store_progress(owner)
         path = (*owner.path, "progress", "slots", key)
-        self._ops.append(Set(path, msgspec.to_builtins(slot)))
+        self._ops.append(Set(path, document_of(slot)))
         await self.save()
 
     # --- beginning and ending -------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Tracker:
         )
 
     def _unsaved(self, error: Exception) -> CheckpointSaveFailed:
-        return CheckpointSaveFailed(self._run.invocation_id, f"{type(error).__name__}: {error}")
+        return CheckpointSaveFailed(self._run.invocation_id, said(error))
 
     def _stamp(self) -> tuple[PlainOp, ...]:
         now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
@@ -326,18 +326,18 @@ class Tracker:
             self._store_progress(box.owner)
             if not box.stored:
                 path = (*box.owner.path, "progress", "slots", box.key)
-                self._ops.append(Set(path, msgspec.to_builtins(Slot())))
+                self._ops.append(Set(path, document_of(Slot())))
                 box.stored = True
         for frame in box.frames:
             if not frame.stored:
                 bare = Frame(node=frame.node, state=frame.plan.dump(frame.state))
-                self._ops.append(Add(box.path, [msgspec.to_builtins(bare)]))
+                self._ops.append(Add(box.path, [document_of(bare)]))
                 frame.stored = True
 
     def _store_progress(self, owner: LiveFrame) -> None:
         progress = owner.progress
         if progress is not None and not progress.stored:
-            empty = msgspec.to_builtins(Progress(total=progress.total))
+            empty = {"total": progress.total, "slots": {}}
             self._ops.append(Set((*owner.path, "progress"), empty))
             progress.stored = True
 
