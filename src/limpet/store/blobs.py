@@ -93,6 +93,11 @@ class Blobs(Protocol):
         """
         ...
 
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        """At most `limit` living sessions that have blobs of their own, in the order of their keys,
+        beyond `after`: of one app or of all, reserved ones too."""
+        ...
+
 
 @runtime_checkable
 class KeepsBlobs(Protocol):
@@ -242,3 +247,6 @@ class ReadyBlobs:
 
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         return await self._opening(lambda: self._blobs.page(key, after=after, limit=limit))
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        return await self._blobs.keys(app, after=after, limit=limit)
