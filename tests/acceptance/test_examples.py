@@ -151,8 +151,10 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/state.md", None),
         ("docs/evolution.md", "trip-3.0.0.json"),
         ("docs/workers.md", "workers.db"),
+        ("docs/documents.md", None),
+        ("docs/blobs.md", "blobs.db"),
     ],
-    ids=["tutorial", "envelopes", "diff", "state", "evolution", "workers"],
+    ids=["tutorial", "envelopes", "diff", "state", "evolution", "workers", "documents", "blobs"],
 )
 def test_a_page_prints_what_it_shows(
     page: str,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -145,3 +148,36 @@ async def test_a_dropped_upload_leaves_nothing(path: Path) -> None:
     assert execute(path, "SELECT count(*) FROM blobs") == [(1,)]
     assert execute(path, "SELECT count(*) FROM blob_chunks") == [(3,)]
     assert hash_of(LARGE) == execute(path, "SELECT lower(hex(hash)) FROM blobs")[0][0]
+
+
+_KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.commits import create, key
+from limpet.testing.laws.blobs import LARGE, put
+
+async def main():
+    store = await SQLiteStore.open(Path(sys.argv[1]))
+    await create(store, key("a"))
+    await put(store, key("a"), LARGE, "whole")
+    await store.blobs.put_chunk(key("a"), "dead", 0, LARGE[:1000])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_killed_process_leaves_whole_blobs_only(path: Path) -> None:
+    """What was answered is there; an upload in the middle is invisible, and cleaned up later."""
+    died = await asyncio.create_subprocess_exec(sys.executable, "-c", _KILLED, str(path))
+    assert await died.wait() == -signal.SIGKILL
+    clock = FakeClock(datetime.now(UTC) + timedelta(seconds=BLOB_UPLOAD_SECONDS_MAX + 60))
+    store = await opened(path, clock)
+    (blob,) = await store.blobs.page(A, after="", limit=9)
+    async with Limpet(f"sqlite:///{path}", store=store) as lp:
+        assert await lp.session(A).get_blob(blob.hash) == LARGE
+        assert (await lp.verify()).ok
+        await lp.session(A).put_blob(b"another", "text/plain")  # a writer has something to do
+    assert execute(path, "SELECT count(*) FROM blobs WHERE hash IS NULL") == [(0,)]
+    assert execute(path, "SELECT count(*) FROM blob_chunks") == [(4,)]

@@ -21,6 +21,8 @@ from limpet.model.facts.names import copied, names_key
 from limpet.model.fold import ScopeValue
 from limpet.model.keys import Key
 from limpet.session.journal import Journal
+from limpet.session.move.blobs import copy_blobs
+from limpet.store.blobs import Blobs
 from limpet.store.protocol import Committed, Names, Owner, Record, Records
 
 PIECE_EVENTS: Final = 1_000  # of one commit, unless the last body exceeds PIECE_BYTES
@@ -41,6 +43,10 @@ class Adopter:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+
+    async def copy_blobs(self, source: Blobs, key: Key) -> int:
+        """Take the blobs of a session whose log this store has; how many it did not have."""
+        return await copy_blobs(source, self._journal, key)
 
     async def newest(self, key: Key) -> Newest:
         """Where the session ends in this store. Raises SessionDeleted, SessionErased."""

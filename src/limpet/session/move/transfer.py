@@ -36,6 +36,7 @@ from limpet.session.move.adopter import (
     piece,
     records_in,
 )
+from limpet.session.move.blobs import blobs_in, keys_with_blobs
 from limpet.session.move.files import check_whole
 from limpet.session.move.names import copy_names, missing, owners
 from limpet.store.protocol import Committed, Owner, Progress, Query
@@ -68,6 +69,7 @@ class Copied(msgspec.Struct, frozen=True):
     ] = ()  # forks that came without their parent: what is before reads as removed
     refused: tuple[Refused, ...] = ()  # the first 1,000
     refusals: int = 0  # how many there were
+    blobs: int = 0  # that the target did not have
 
     @property
     def ok(self) -> bool:
@@ -83,7 +85,7 @@ class Transfer:
         self._target, self._progress = target, progress
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
-        self._names = 0
+        self._names = self._blobs = 0
         self._done = self._total = 0
         self._cut: list[Key] = []
         self._refused: list[Refused] = []
@@ -100,6 +102,8 @@ class Transfer:
             await self._outbox.flush()
         finally:
             await self._outbox.end()
+        if (source := blobs_in(self._journal)) is not None:
+            self._blobs += await self._target.copy_blobs(source, key)
         self._report(self._total)
         return self._copied(tuple(left))
 
@@ -115,6 +119,7 @@ class Transfer:
             await self._outbox.flush()
         finally:
             await self._outbox.end()
+        await self._copy_blobs(app)
         names = names_in(self._journal)
         async for owner in owners(names, app):
             set_, unable = await copy_names(names, self._target, owner)
@@ -200,6 +205,18 @@ class Transfer:
         if not whole:
             self._cut.append(key)
 
+    async def _copy_blobs(self, app: str | None) -> None:
+        source = blobs_in(self._journal)
+        if source is None:
+            return
+        async for key in keys_with_blobs(source, app):
+            try:
+                self._blobs += await self._target.copy_blobs(source, key)
+            except _GONE:  # it is named already, or was deleted meanwhile
+                continue
+            except _REFUSALS as error:
+                self._refuse(f"a blob of {key}", error.code, str(error), key)
+
     # --- names ---------------------------------------------------------------------------------
 
     async def _left_out(self, key: Key) -> list[str]:
@@ -225,7 +242,7 @@ class Transfer:
     def _copied(self, left_out: tuple[str, ...] = ()) -> Copied:
         refused = (tuple(self._refused), self._refusals)
         sent = (self._outbox.sessions, self._outbox.events)
-        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused)
+        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, self._blobs)
 
 
 class _Outbox:
