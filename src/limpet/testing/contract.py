@@ -30,6 +30,7 @@ from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
 from limpet.testing.laws.listing import ListLaws
 from limpet.testing.laws.live import LiveLaws
+from limpet.testing.laws.names import NameLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
@@ -62,6 +63,7 @@ class StoreContract(
     CommitLaws,
     RepeatLaws,
     ScopeLaws,
+    NameLaws,
     RoomLaws,
     ReadLaws,
     PageLaws,
