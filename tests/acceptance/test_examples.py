@@ -151,8 +151,10 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/state.md", None),
         ("docs/evolution.md", "trip-3.0.0.json"),
         ("docs/workers.md", "workers.db"),
+        ("docs/move.md", "ada.limpet"),
+        ("docs/forgetting.md", "forgetting.db"),
     ],
-    ids=["tutorial", "envelopes", "diff", "state", "evolution", "workers"],
+    ids=["tutorial", "envelopes", "diff", "state", "evolution", "workers", "move", "forgetting"],
 )
 def test_a_page_prints_what_it_shows(
     page: str,
