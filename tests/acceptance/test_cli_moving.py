@@ -53,7 +53,8 @@ def test_copy_copies_one_session_or_one_app(here: Path) -> None:
     code, told = answer(here, "copy", "support.db", "app.db", "--app", "support")
     assert (code, told["sessions"], told["names"], told["left_out"]) == (0, 2, 3, [])
     assert run(here, "copy", "support.db", "app.db", "--app", "suport").returncode == 3
-    assert run(here, "copy", "support.db", "app.db", "--app", "support", "--id", "1").returncode == 2
+    halved = ("--app", "support", "--id", "c1")
+    assert run(here, "copy", "support.db", "app.db", *halved).returncode == 2
     assert run(here, "copy", "support.db", "support.db").returncode == 2
     assert run(here, "copy", "missing.db", "other.db").returncode == 4
 

@@ -21,7 +21,7 @@ from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import buried
 from limpet.model.keys import Key, is_reserved, owner_of
 from limpet.model.values import FrozenDict
