@@ -94,7 +94,7 @@ COMPILE := env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_INDEX_URL -u UV_EXTRA_INDEX
 lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(PYTHON) -m venv .venv-lock
 	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
-	$(COMPILE) --extra cli --extra postgres --extra protobuf --extra state --group dev -o $(LOCK)
+	$(COMPILE) --extra cli --extra otel --extra postgres --extra protobuf --extra state --group dev -o $(LOCK)
 	$(COMPILE) --group demo --constraint $(LOCK) --no-annotate -o $(SMALL)
 	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi

@@ -22,6 +22,7 @@ from typing import Any
 from agents import SQLiteSession
 
 from bench import texts
+from bench.peer_langgraph import graph_kept, graph_plain
 
 
 async def appends(path: str, count: int) -> dict[str, float]:
@@ -112,7 +113,8 @@ async def growth(path: str, turns: int, window: int) -> dict[str, float]:
 
 def about() -> dict[str, Any]:
     """What is being compared with, so that a result can be read later."""
-    return {"peer": f"openai-agents {version('openai-agents')}", "sqlite": sqlite3.sqlite_version}
+    packages = [f"{name} {version(name)}" for name in ("openai-agents", "langgraph")]
+    return {"peer": ", ".join(packages), "sqlite": sqlite3.sqlite_version}
 
 
 def main() -> None:
@@ -121,7 +123,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     jobs: dict[str, Callable[..., Any]] = {
-        job.__name__: job for job in (appends, crowd, fill, tail, growth)
+        job.__name__: job for job in (appends, crowd, fill, tail, growth, graph_plain, graph_kept)
     }
     print(json.dumps(about()), flush=True)
     for line in sys.stdin:

@@ -37,7 +37,10 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
+from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
+from limpet.session.blobs import AnyRef, Content
+from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
@@ -67,7 +70,13 @@ BLOCK: Final = """
     ) -> None: ..."""
 # The stand-in, what it adds by itself, the async classes (module, class) and the name of `S` there.
 CLASSES: Final = (
-    ("SyncCommit", "\n    events: tuple[Event, ...]" + BLOCK, [("commit", "CommitBuilder")], "S"),
+    (
+        "SyncCommit",
+        "\n    events: tuple[Event, ...]\n    token: str"
+        "\n    documents: tuple[Document, ...]" + BLOCK,
+        [("commit", "CommitBuilder")],
+        "S",
+    ),
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
@@ -80,6 +89,12 @@ CLASSES: Final = (
         "\n    migrations: MigrationRegistry | None\n    actor: str | None",
         [("app", "App")],
         "A",
+    ),
+    (
+        "SyncDocuments",
+        "\n    collection: str\n    owner: tuple[str, str] | None\n    actor: str | None",
+        [("documents", "Documents")],
+        "S",
     ),
     (
         "SyncLimpet",
@@ -102,6 +117,7 @@ NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
     "App": "SyncApp",
+    "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
 }
 

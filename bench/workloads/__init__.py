@@ -13,6 +13,7 @@ from bench.workloads import (
     crowd,
     diffs,
     follows,
+    graphs,
     growth,
     imports,
     migrations,
@@ -47,4 +48,8 @@ WORKLOADS: Final = {
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False
     ),
     "S3": Workload("S3 · what changed in a state of 1 MB", diffs.rows, peer=False),
+    "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
+    "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
+    "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),
+    "G4": Workload("G4 · a wide fan-out", graphs.wide, peer=False),
 }

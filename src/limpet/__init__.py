@@ -23,6 +23,7 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
-    from limpet.session.sync.verbs import SyncApp, SyncLimpet, SyncSession
+    from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -74,6 +75,9 @@ __all__ = [
     "Copied",
     "Diagnosis",
     "Diff",
+    "Document",
+    "DocumentPage",
+    "Documents",
     "Draft",
     "Envelope",
     "Erasure",
@@ -108,6 +112,7 @@ __all__ = [
     "Session",
     "State",
     "SyncApp",
+    "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
     "Timer",
@@ -167,6 +172,7 @@ _LATER = {
     "Copied": "session.move.transfer",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
+    "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
 }

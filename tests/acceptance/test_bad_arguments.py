@@ -113,6 +113,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "create actor": lambda lp, s, v: lp.create("a", "u", actor=v),
             "get_or_create actor": lambda lp, s, v: lp.get_or_create("a", "u", id="i", actor=v),
             "get actor": lambda lp, s, v: lp.get(K, actor=v),
+            "get_many actor": lambda lp, s, v: lp.get_many([K], actor=v),
             "find actor": lambda lp, s, v: lp.find(K, actor=v),
             "session actor": lambda lp, s, v: lp.session(K, actor=v),
             "append actor": lambda lp, s, v: s.append("a.b", actor=v),
@@ -145,6 +146,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "get_or_create tail": lambda lp, s, v: lp.get_or_create(*K_PARTS, id="one", tail=v),
             "get_or_create tail, new": lambda lp, s, v: lp.get_or_create("a", "u", id="i", tail=v),
+            "get_many tail": lambda lp, s, v: lp.get_many([K], tail=v),
             "refresh tail": lambda lp, s, v: s.refresh(tail=v),
             "list limit": lambda lp, s, v: lp.list(limit=v),
             "claim limit": lambda lp, s, v: lp.claim("w", limit=v),
@@ -287,6 +289,14 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "migrate state_type": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), v),
             "get migrations": lambda lp, s, v: lp.get(K, state_type=limpet.State, migrations=v),
         },
+    ),
+    *rows(
+        [None, 5, "x", "support/ada/one", OBJECT, [None], [("a", "u")], [K] * 1_001],
+        {"get_many keys": lambda lp, s, v: lp.get_many(v)},
+    ),
+    *rows(
+        [None, 5, "x", OBJECT, [None], [5], [""], ["x" * 1_000], ["x"] * 1_001],
+        {"read_ids ids": lambda lp, s, v: s.read_ids(v)},
     ),
     *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
     *rows(

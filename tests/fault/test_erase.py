@@ -151,8 +151,9 @@ async def test_a_deleted_session_leaves_every_table(tmp_path: Path) -> None:
         await lp.delete(secrets[0].key)
         await secrets[1].say()
     conn = apsw.Connection(str(path))
-    (sid,) = conn.execute("SELECT sid FROM sessions WHERE id = ?", (secrets[0].key.id,)).fetchone()
-    for table in ("events", "labels", "snapshots", "purges"):
+    named = (secrets[0].key.id,)
+    (sid,) = conn.execute("SELECT sid FROM tombstones WHERE id = ?", named).fetchone()
+    for table in ("sessions", "events", "labels", "snapshots", "bases", "purges"):
         assert conn.execute(f"SELECT count(*) FROM {table} WHERE sid = ?", (sid,)).get == 0, table
     conn.close()
 

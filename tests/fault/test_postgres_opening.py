@@ -305,8 +305,9 @@ async def test_a_dump_restored_on_another_server_goes_on(
     admin = await asyncpg.connect(postgres_url)
     # As if the dump came from a server that has seen a thousand million transactions.
     await admin.execute("UPDATE limpet.meta SET value = 'elsewhere' WHERE name = 'home'")
-    await admin.execute("UPDATE limpet.sessions SET xid = '1000000000'")
-    await admin.execute("UPDATE limpet.events SET xid = '1000000000'")
+    later = "xid = (xid::text::bigint + 1000000000)::text::xid8"
+    await admin.execute(f"UPDATE limpet.sessions SET {later}")
+    await admin.execute(f"UPDATE limpet.events SET {later}")
     await admin.close()
     async with limpet.open(postgres_url) as lp:
         await lp.session(("shop", "ada", "a"), actor="x").append("after.move")

@@ -1,4 +1,4 @@
-"""adopt(export(x)) == x for any log: through a file, from store to store, in pieces."""
+"""adopt(export(x)) == x, for any log: through a file, from store to store, in pieces."""
 
 from __future__ import annotations
 

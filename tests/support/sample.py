@@ -1,8 +1,8 @@
 """A small database with one of everything, and all that it shows.
 
-Sessions with labels, timers, pending and processed inputs; a snapshot; bodies plain and
-compressed; ids in both forms; app: and user: names whole, by op and deleted; a tombstone, an
-erased session, free pages.
+Sessions with labels, timers, pending and processed inputs; snapshots, one pinned; forks of a
+living and of a deleted session; bodies plain and compressed; ids in both forms; app: and user:
+names whole, by op and deleted; tombstones, an erased session, an erased user, free pages.
 """
 
 from __future__ import annotations
@@ -13,15 +13,21 @@ from typing import Any, Final
 
 import limpet
 from limpet import Draft, Key, Limpet, LimpetError, ops
+from limpet.model.commit import Commit
 from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.commits import add, create, draft
+from limpet.testing.histories import fork
 
 APP: Final = "rot"
 ADA, BOB = (Key(APP, user, "main") for user in ("ada", "bob"))
 LONG: Final = Key(APP, "ada", "long")
+FORK: Final = Key(APP, "ada", "fork")
+HEIR: Final = Key(APP, "bob", "heir")  # whose parent was deleted
+MOVED: Final = Key(APP, "eve", "moved")
 DELETED: Final = Key(APP, "eve", "deleted")
 ERASED: Final = Key(APP, "eve", "erased")
 NEVER: Final = Key(APP, "eve", "never")
-LIVING: Final = (ADA, BOB, LONG)
+LIVING: Final = (ADA, BOB, LONG, FORK, HEIR)
 ALL: Final = (*LIVING, DELETED, ERASED, NEVER)
 WHEN: Final = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 
@@ -42,8 +48,22 @@ async def build(path: Path) -> None:
             for number in range(20):
                 text = f"{key.id} {number} " * 90
                 await brief.append("user.said", {"text": text, "n": number}, actor="user:eve")
+        await _forks(lp)
         await lp.delete(DELETED)
         await lp.erase(ERASED)
+
+
+async def _forks(lp: Limpet) -> None:
+    """By the store's own hand: there are no verbs for these yet."""
+    store: Any = lp._journal.store
+    await fork(store, FORK, ADA, 5, draft("user.said", inc={"step": 1}))
+    await store.commit([Commit(FORK, (draft(set={"pinned": True}),), pin=2)])
+    await create(store, MOVED, {"x": 1})
+    await add(store, MOVED, draft(inc={"x": 1}))
+    await fork(store, HEIR, MOVED, 1, draft(inc={"x": 4}))
+    await store.delete(MOVED, ending="moved")
+    await create(store, Key(APP, "mallory", "1"), {"user:secret": 1})
+    await store.erase_user(APP, "mallory")
 
 
 async def _ada(lp: Limpet) -> None:

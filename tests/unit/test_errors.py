@@ -20,12 +20,18 @@ CLASSES = {
     if inspect.isclass(found) and issubclass(found, errors.LimpetError)
 }
 BRANCHES = {
-    "LimpetError",
+    "CheckpointError",
+    "GraphError",
+    "GraphInvalid",
+    "GraphRunError",
     "InvalidInput",
+    "LimpetError",
     "MigrationError",
     "SessionError",
+    "SessionStoreError",
     "StateError",
     "StoreError",
+    "SuspensionError",
 }
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
@@ -80,7 +86,23 @@ ARGUMENTS: dict[str, Any] = {
     "stored": "2.0.0",
     "schema_version": "2.0.0",
     "wanted": "1.0.0",
+    "owners": ("01a1e4b9", '["shop",""]'),
+    "doing": "provide",
     "forks": (limpet.Key("shop", "ada", "2"),),
+    "message": "something is wrong. Do something else.",
+    "node": "plan",
+    "target": "'nowhere'",
+    "branch_name": "left",
+    "fields": ("messages.0.role",),
+    "recoverable_state": {"n": 1},
+    "invocation_id": "i-1",
+    "session_id": "s-1",
+    "result": {"n": 2},
+    "expected_version": 1,
+    "actual_version": 2,
+    "collection": "agents",
+    "version": 3,
+    "hash": "9f86d081",
 }
 
 

@@ -4,13 +4,13 @@
     ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
-    │   ├── InvalidEvent · ReservedType · ActorMissing
+    │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
-    │   ├── SessionHasForks
+    │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -20,8 +20,25 @@
     │       ├── MigrationAmbiguous    SessionMigrationAmbiguous · CheckpointMigrationAmbiguous
     │       ├── MigrationFailed       SessionMigrationFailed · CheckpointMigrationFailed
     │       └── SchemaIncompatible    SessionSchemaIncompatible · CheckpointSchemaIncompatible
+    ├── GraphError          a graph cannot be compiled, run, resumed or bound to a session
+    │   ├── GraphInvalid          NoDeclaredEntry · UnreachableNode · DanglingEdge
+    │   │                         MultipleOutgoingEdges · ConflictingReducers
+    │   │                         MappingReferencesUndeclaredField · ConflictingProjectionForms
+    │   │                         ReducerConfigurationInvalid · FanOutFieldNotList
+    │   │                         FanOutCountModeAmbiguous · ParallelBranchesNoBranches
+    │   │                         ParallelBranchesInvalidBranchSpec  (all: an InvalidInput too)
+    │   ├── GraphMisused          (an InvalidInput too)
+    │   ├── GraphRunError         NodeException · EdgeException · ReducerError · RoutingError
+    │   │                         StateValidationError · FanOutEmpty · ParallelBranchesBranchFailed
+    │   ├── CheckpointError       CheckpointNotFound · CheckpointRecordInvalid
+    │   │                         CheckpointSaveFailed · CheckpointLoadFailed
+    │   ├── SuspensionError       SuspensionPersistenceFailed · SuspensionRecordInvalid
+    │   │                         SuspensionResumePayloadInvalid · SuspensionInUnsupportedContext
+    │   └── SessionStoreError     SessionLoadFailed · SessionSaveFailed · SessionWriteConflict
+    │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
+        ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
 
@@ -32,8 +49,48 @@ next step.
 
 from __future__ import annotations
 
+from limpet.errors.graph import (
+    CheckpointError,
+    CheckpointLoadFailed,
+    CheckpointNotFound,
+    CheckpointRecordInvalid,
+    CheckpointSaveFailed,
+    ConflictingProjectionForms,
+    ConflictingReducers,
+    DanglingEdge,
+    EdgeException,
+    FanOutCountModeAmbiguous,
+    FanOutEmpty,
+    FanOutFieldNotList,
+    GraphError,
+    GraphInvalid,
+    GraphMisused,
+    GraphRunError,
+    MappingReferencesUndeclaredField,
+    MultipleOutgoingEdges,
+    NoDeclaredEntry,
+    NodeException,
+    ParallelBranchesBranchFailed,
+    ParallelBranchesInvalidBranchSpec,
+    ParallelBranchesNoBranches,
+    ReducerConfigurationInvalid,
+    ReducerError,
+    RoutingError,
+    SessionLoadFailed,
+    SessionSaveFailed,
+    SessionStoreError,
+    SessionWriteConflict,
+    StateValidationError,
+    SuspensionError,
+    SuspensionInUnsupportedContext,
+    SuspensionPersistenceFailed,
+    SuspensionRecordInvalid,
+    SuspensionResumePayloadInvalid,
+    UnreachableNode,
+)
 from limpet.errors.input import (
     ActorMissing,
+    BlobTooLarge,
     CommitTooLarge,
     EventTooLarge,
     FieldAccessDenied,
@@ -51,6 +108,7 @@ from limpet.errors.input import (
     OpPathUnknown,
     OpTypeMismatch,
     PositionUnknown,
+    ReservedApp,
     ReservedType,
     SchemaViolation,
     ScopeUnknown,
@@ -76,6 +134,9 @@ from limpet.errors.root import (
     LimpetError,
 )
 from limpet.errors.session import (
+    BlobNotFound,
+    DocumentConflict,
+    DocumentNotFound,
     FollowerBehind,
     SessionConflict,
     SessionCorrupt,
@@ -89,6 +150,7 @@ from limpet.errors.session import (
     SessionNotFound,
     SessionNotLoaded,
     SessionTyped,
+    UploadLost,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -106,6 +168,7 @@ from limpet.errors.store import (
     BundleDamaged,
     BundleRefused,
     ExtraMissing,
+    SealUnavailable,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -126,19 +189,39 @@ __all__ = [
     "Asked",
     "BackupDamaged",
     "BackupRefused",
+    "BlobNotFound",
+    "BlobTooLarge",
     "BundleDamaged",
     "BundleRefused",
+    "CheckpointError",
+    "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
     "CheckpointMigrationMissing",
+    "CheckpointNotFound",
+    "CheckpointRecordInvalid",
+    "CheckpointSaveFailed",
     "CheckpointSchemaIncompatible",
     "CommitTooLarge",
+    "ConflictingProjectionForms",
+    "ConflictingReducers",
+    "DanglingEdge",
     "DiffMismatch",
+    "DocumentConflict",
+    "DocumentNotFound",
+    "EdgeException",
     "EnvelopeNewer",
     "EventTooLarge",
     "ExtraMissing",
+    "FanOutCountModeAmbiguous",
+    "FanOutEmpty",
+    "FanOutFieldNotList",
     "FieldAccessDenied",
     "FollowerBehind",
+    "GraphError",
+    "GraphInvalid",
+    "GraphMisused",
+    "GraphRunError",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",
@@ -153,20 +236,32 @@ __all__ = [
     "InvalidValue",
     "Lifecycle",
     "LimpetError",
+    "MappingReferencesUndeclaredField",
     "MergeConflict",
     "MigrationAmbiguous",
     "MigrationError",
     "MigrationFailed",
     "MigrationMissing",
+    "MultipleOutgoingEdges",
+    "NoDeclaredEntry",
+    "NodeException",
     "NotPending",
     "OpPathUnknown",
     "OpTypeMismatch",
+    "ParallelBranchesBranchFailed",
+    "ParallelBranchesInvalidBranchSpec",
+    "ParallelBranchesNoBranches",
     "PositionUnknown",
+    "ReducerConfigurationInvalid",
+    "ReducerError",
+    "ReservedApp",
     "ReservedType",
+    "RoutingError",
     "SchemaIncompatible",
     "SchemaViolation",
     "ScopeFull",
     "ScopeUnknown",
+    "SealUnavailable",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",
@@ -175,15 +270,20 @@ __all__ = [
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
     "SessionMigrationFailed",
     "SessionMigrationMissing",
     "SessionNotFound",
     "SessionNotLoaded",
+    "SessionSaveFailed",
     "SessionSchemaIncompatible",
+    "SessionStoreError",
     "SessionTyped",
+    "SessionWriteConflict",
     "StateError",
+    "StateValidationError",
     "Step",
     "StoreBusy",
     "StoreClosed",
@@ -198,4 +298,11 @@ __all__ = [
     "StoreOnNetwork",
     "StoreReadOnly",
     "StoreUnopened",
+    "SuspensionError",
+    "SuspensionInUnsupportedContext",
+    "SuspensionPersistenceFailed",
+    "SuspensionRecordInvalid",
+    "SuspensionResumePayloadInvalid",
+    "UnreachableNode",
+    "UploadLost",
 ]

@@ -45,18 +45,19 @@ class MigrationMissing(MigrationError):
         to_version: str,
         registered_migrations_count: int,
         registry_description: str,
+        advice: str = "Pass migrations=registry with the state_type",
     ) -> None:
         self.from_version, self.to_version = from_version, to_version
         self.registered_migrations_count = registered_migrations_count
-        self.registry_description = registry_description
+        self.registry_description, self.advice = registry_description, advice
+        way = f"from schema {_shown(from_version)} to {_shown(to_version)}"
         super().__init__(
-            f"no migration path leads from schema {from_version} to {to_version} "
+            f"no migration path leads {way} "
             f"(registered migrations: {registered_migrations_count:,}); nothing was changed. "
             "Register the missing migration; error.registry_description lists the others."
             if registered_migrations_count
-            else f"no migration path leads from schema {from_version} to {to_version}: no "
-            "migrations were given; nothing was changed. Pass migrations=registry with the "
-            "state_type."
+            else f"no migration path leads {way}: no migrations were given; nothing was changed. "
+            f"{advice}."
         )
 
 
@@ -68,13 +69,16 @@ class MigrationAmbiguous(MigrationError):
         self, from_version: str, to_version: str, paths: tuple[tuple[Step, ...], ...]
     ) -> None:
         self.from_version, self.to_version, self.paths = from_version, to_version, paths
-        ways = "; or ".join(", ".join(f"{a} → {b}" for a, b in path) for path in paths)
+        ways = "; or ".join(
+            ", ".join(f"{_shown(a)} → {_shown(b)}" for a, b in path) for path in paths
+        )
+        source, target = _shown(from_version), _shown(to_version)
         twice = len(set(paths)) < len(paths)
         super().__init__(
-            f"{from_version} → {to_version} is already registered. Keep one function for it."
+            f"{source} → {target} is already registered. Keep one function for it."
             if twice
-            else f"several equally good migration paths lead from schema {from_version} to "
-            f"{to_version}: {ways}. Remove one of them, or register a shorter one."
+            else f"several equally good migration paths lead from schema {source} to {target}: "
+            f"{ways}. Remove one of them, or register a shorter one."
         )
 
 
@@ -87,9 +91,9 @@ class MigrationFailed(MigrationError):
         self.from_version, self.to_version = from_version, to_version
         self.step, self.reason = step, reason
         super().__init__(
-            f"migrating from schema {from_version} to {to_version}, the step "
-            f"{step[0]} → {step[1]} {reason}. No later step ran and the stored state is "
-            "unchanged: fix the function, then load again."
+            f"migrating from schema {_shown(from_version)} to {_shown(to_version)}, the step "
+            f"{_shown(step[0])} → {_shown(step[1])} {reason}. No later step ran and the stored "
+            "state is unchanged: fix the function, then load again."
         )
 
 
@@ -102,7 +106,8 @@ class SchemaIncompatible(MigrationError):
     ) -> None:
         self.stored, self.wanted, self.reason, self.advice = stored, wanted, reason, advice
         super().__init__(
-            f"state stored under schema {stored} cannot be used as {wanted}: {reason}. {advice}."
+            f"state stored under schema {_shown(stored)} cannot be used as {_shown(wanted)}: "
+            f"{reason}. {advice}."
         )
 
 
@@ -168,3 +173,8 @@ class CheckpointSchemaIncompatible(SchemaIncompatible):
         "checkpoint_state_incompatible",
         "checkpoint",
     )
+
+
+def _shown(version: str) -> str:
+    """A version in a sentence: the empty one, which a state without a version has, as quotes."""
+    return version or '""'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 from limpet.errors.root import LimpetError
@@ -98,6 +99,22 @@ class StoreFailed(StoreError):
     def __init__(self, where: str, reason: str, asked: Asked = "write") -> None:
         self.where, self.reason, self.asked = where, reason, asked
         super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
+
+
+class SealUnavailable(StoreError):
+    code = "store.seal"
+    retryable = True
+
+    def __init__(
+        self, owners: Sequence[str], reason: str, doing: Literal["provide", "destroy"] = "provide"
+    ) -> None:
+        self.owners, self.reason, self.doing = tuple(owners), reason, doing
+        more = f" and {len(owners) - 1} more" if len(owners) > 1 else ""
+        done = "read or written" if doing == "provide" else "erased"
+        super().__init__(
+            f"the seal could not {doing} the keys of {owners[0]}{more} ({reason}), so nothing was "
+            f"{done}. Make what keeps the keys reachable, then try again."
+        )
 
 
 class StoreUnopened(StoreError):

@@ -15,7 +15,7 @@ from limpet.model.keys import unfit
 from limpet.model.lease import Lease
 from limpet.model.limits import KEY_PART_CHARS_MAX
 from limpet.model.values import described
-from limpet.session.arguments import AnyKey, check_actor
+from limpet.session.arguments import AnyKey, check_actor, check_sessions
 from limpet.session.session import Session
 from limpet.store.protocol import FeedEntry, Order, Page
 
@@ -53,6 +53,7 @@ class App(Generic[S]):
     ) -> None:
         if reason := unfit(name, KEY_PART_CHARS_MAX):
             raise InvalidKey("app", reason)
+        check_sessions(name)
         self._lp = lp
         self.name = name
         self.state_type = state_type
@@ -98,9 +99,11 @@ class App(Generic[S]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> Session[S]:
         """The session with its state and its last events: see Limpet.get."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
+        how["at_least"] = at_least
         found: Session[S] = await self._lp.get(self.name, user, id, **how)
         return found
 
@@ -112,9 +115,11 @@ class App(Generic[S]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> Session[S] | None:
         """Like get, and None if there is no such session (any more)."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
+        how["at_least"] = at_least
         found: Session[S] | None = await self._lp.find(self.name, user, id, **how)
         return found
 

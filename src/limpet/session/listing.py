@@ -8,7 +8,16 @@ from typing import Any
 
 from limpet.errors import InvalidQuery
 from limpet.model.limits import PAGE_MAX
-from limpet.session.arguments import AnyKey, check_flag, check_limit, check_tail, key_of, moment_us
+from limpet.model.values import described
+from limpet.session.arguments import (
+    AnyKey,
+    check_flag,
+    check_limit,
+    check_sessions,
+    check_tail,
+    key_of,
+    moment_us,
+)
 from limpet.session.door import Door
 from limpet.session.session import Session
 from limpet.store import cursor as cursors
@@ -26,6 +35,8 @@ class Listing(Door):
         In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
         of them from several. Typed state is read and not changed; use get for that.
         """
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise InvalidQuery(f"get_many takes a list of keys, not {described(keys)}")
         wanted = [key_of(key) for key in keys]
         if len(wanted) > PAGE_MAX:
             raise InvalidQuery(f"{len(wanted):,} keys at once, more than {PAGE_MAX:,}")
@@ -74,7 +85,7 @@ class Listing(Door):
         if deleted and state:
             raise InvalidQuery("a deleted session has no state: leave out state=True")
         query = Query(
-            app=app,
+            app=check_sessions(app),
             user=user,
             labels=cursors.labels(labels),
             order=order,

@@ -170,7 +170,8 @@ def _fold_problems(key: Key, now: Fold, fold: Fold) -> Iterator[Finding]:
     for name in _unlike(now.head.facts, fold.head.facts):
         yield Finding("head", f"has other {name} than its log says", key)
     leased = now.head.lease_us is not None  # or held back, which has no worker
-    if (now.head.worker is not None and not leased) or now.head.fence < leased:
+    since = now.head.leased_us is not None
+    if (now.head.worker is not None and not leased) or now.head.fence < leased or since != leased:
         yield Finding("head", "has a lease without an end or a fence", key)
     if _differ(now, fold):
         yield Finding("state", "does not match the log", key)

@@ -22,7 +22,6 @@ from limpet.model.fold import (
     replay,
     replay_all,
     replay_any,
-    replay_any,
     scope_next,
     scope_ops,
 )

@@ -24,9 +24,7 @@ from limpet.model.lease import (
 from limpet.model.values import freeze
 
 KEY = Key("shop", "ada", "1")
-FREE = replace(
-    blank(KEY, "uid", 5), facts=freeze({"inputs": {"pending": 1, "since_us": 7}})
-)
+FREE = replace(blank(KEY, "uid", 5), facts=freeze({"inputs": {"pending": 1, "since_us": 7}}))
 HELD = taken(FREE, "w", 10, 100)
 
 

@@ -17,7 +17,9 @@ from limpet.session.forward import Forward
 def migrated(before: dict[str, Any], after: dict[str, Any]) -> Draft | None:
     registry = MigrationRegistry()
     registry.register("1.0.0", "2.0.0", lambda _: after)
-    head = structs.replace(blank(Key("a", "u", "i"), "uid", 0), facts=freeze({"schema_version": "1.0.0"}))
+    head = structs.replace(
+        blank(Key("a", "u", "i"), "uid", 0), facts=freeze({"schema_version": "1.0.0"})
+    )
     return Forward(SchemaVersion.parse("2.0.0"), registry).migration(head, freeze(before))
 
 

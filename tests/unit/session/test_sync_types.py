@@ -15,6 +15,7 @@ import pytest
 import limpet
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
+from limpet.session.documents import Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.session.sync import facade
@@ -26,6 +27,7 @@ PAIRS = [
     ("SyncLimpet", Limpet),
     ("SyncApp", App),
     ("SyncSession", Session),
+    ("SyncDocuments", Documents),
     ("SyncCommit", CommitBuilder),
 ]
 VERBS = [
@@ -49,9 +51,11 @@ def stub() -> Any:
 def ways(of: Any, verb: str) -> list[inspect.Signature]:
     """Each way to call a member of a class: its overloads if it has any, or else the one."""
     found = inspect.getattr_static(of, verb)
-    named = SimpleNamespace(__module__=of.__module__, __qualname__=f"{of.__name__}.{verb}")
+    owner = next(cls for cls in of.__mro__ if verb in cls.__dict__)
+    named = SimpleNamespace(__module__=owner.__module__, __qualname__=f"{owner.__name__}.{verb}")
     one = found.fget if isinstance(found, property) else found
-    return [inspect.signature(way) for way in get_overloads(named) or [one]]  # type: ignore[arg-type]
+    overloads = get_overloads(named) or get_overloads(one)  # type: ignore[arg-type]
+    return [inspect.signature(way) for way in overloads or [one]]
 
 
 def shown(way: inspect.Signature) -> str:
@@ -98,7 +102,7 @@ def test_the_stub_has_all_names_and_no_others(stub: Any, name: str, of: type) ->
     with limpet.open_sync("memory://") as lp:
         s = lp.create("a", "u")
         all_: Any = {"SyncLimpet": lp, "SyncSession": s, "SyncCommit": lp.commit()}
-        one: Any = {**all_, "SyncApp": lp.app("a")}[name]
+        one: Any = {**all_, "SyncApp": lp.app("a"), "SyncDocuments": lp.documents("a")}[name]
         assert type(one) is getattr(sync, name)
         assert isinstance(one._of, of)
         assert {*facade.public(typed), *typed.__annotations__} == {*facade.public(one)}

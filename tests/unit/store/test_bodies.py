@@ -1,4 +1,4 @@
-"""Bodies besides events: what a snapshot or a base holds is taken only if it is what was written."""
+"""Bodies besides events: a snapshot or a base is taken only if it is what was written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from limpet.store.codec import Damaged
 
 KEY, LINK = Key("shop", "ada", "1"), b"l" * 32
 FIELDS, VERSIONS = FrozenDict({"n": 1, "text": "x"}), FrozenDict({"n": 3, "text": 2})
-FACTS = freeze({"labels": {"plan": "gold"}, "timers": {"t": {"at_us": 5, "kind": "wake", "seq": 2}}})
+FACTS = freeze(
+    {"labels": {"plan": "gold"}, "timers": {"t": {"at_us": 5, "kind": "wake", "seq": 2}}}
+)
 HEAD = Head(KEY, "uid", 3, LINK, 10, 30, 20, FACTS)
 FOLD = Fold(HEAD, FIELDS, VERSIONS)
 START = blank(KEY, "uid", 10)

@@ -2,7 +2,8 @@
 
 A registry holds pure functions, each from one version to another. It finds the path from the
 stored version to the version that the code declares, and runs its steps on a copy. It writes
-nothing: the result becomes stored state only when the caller records it.
+nothing: the result becomes stored state only when the caller records it. `labels` does the same
+for versions that are only names, without the rules below.
 
 Three rules choose the path. PATCH never matters in any of them.
 
@@ -21,12 +22,9 @@ path between its own ends, and migrations compose.
 from __future__ import annotations
 
 import heapq
-import inspect
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from pathlib import PurePath
-from traceback import extract_tb
 from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -44,17 +42,23 @@ from limpet.errors import (
     Step,
 )
 from limpet.model.canonical import checksum
-from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX, STATE_DEPTH_MAX
+from limpet.model.limits import MIGRATION_PATHS_SHOWN_MAX
 from limpet.model.state.semver import NewerMinor, SchemaVersion, compatible
-from limpet.model.values import FrozenDict, described, freeze, round_trip, settle, unfitting
+from limpet.model.state.steps import (
+    Fields,
+    Function,
+    applied,
+    check_function,
+    name_of,
+    plain_copy,
+    why,
+)
+from limpet.model.values import FrozenDict, described, freeze
 
-Fields: TypeAlias = dict[str, Any]
-Function: TypeAlias = Callable[[Fields], Fields]
 F = TypeVar("F", bound=Function)
 Line: TypeAlias = tuple[int, int]  # MAJOR and MINOR
 Trail: TypeAlias = tuple["Trail", "Migration"] | None  # a way, last step first
 
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _SHOWN_CHARS: Final = 64
 _NEWER_MINOR: Final = (
     "newer code of the same MAJOR wrote it and no migration back is registered",
@@ -78,7 +82,7 @@ class Migration(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """The name of its function."""
-        return str(getattr(self.fn, "__name__", type(self.fn).__name__))
+        return name_of(self.fn)
 
     def __str__(self) -> str:
         return f"{self.source} → {self.target}"
@@ -122,11 +126,7 @@ class MigrationRegistry:
         MigrationAmbiguous if this step is already registered.
         """
         made = Migration(SchemaVersion.parse(source), SchemaVersion.parse(target), fn)
-        if not callable(fn) or inspect.iscoroutinefunction(fn):
-            raise InvalidInput(
-                f"the migration {made} is not a plain function. Pass one that takes a dict and "
-                "returns a dict, without async."
-            )
+        check_function(fn, made.step)
         if made.source.line == made.target.line:
             raise InvalidSchema(
                 f"a migration {made} changes nothing, because PATCH never matters",
@@ -231,17 +231,17 @@ class MigrationRegistry:
         """
         wanted = SchemaVersion.parse(target)
         try:
-            stored, plain = SchemaVersion.parse(source), _plain(fields, "the state")
+            stored, plain = SchemaVersion.parse(source), plain_copy(fields, "the state")
         except (InvalidSchema, InvalidValue) as error:
             kind = SchemaIncompatible.of(self.lifecycle)
-            raise kind(_named(source), str(wanted), _why(error)) from error
+            raise kind(_named(source), str(wanted), why(error)) from error
         before = checksum(plain).hex()
         if expected is not None and expected != before:
             raise IntegrityViolation(f"the state of schema {stored}", expected, before)
         path = self.path(stored, wanted, newer_minor=newer_minor)
         failed = partial(MigrationFailed.of(self.lifecycle), str(stored), str(wanted))
         for migration in path:
-            plain = _applied(migration, plain, failed)
+            plain = applied(migration.fn, migration.step, plain, failed)
         after = checksum(plain).hex() if path else before
         return Migrated(freeze(plain), path, before, after)
 
@@ -324,45 +324,3 @@ def _named(version: Any) -> str:
     if isinstance(version, (str, SchemaVersion)):
         return str(version)[:_SHOWN_CHARS]
     return type(version).__name__
-
-
-def _why(error: InvalidSchema | InvalidValue) -> str:
-    return f"{error.where} {error.reason}" if isinstance(error, InvalidValue) else error.reason
-
-
-def _plain(fields: Any, where: str) -> Fields:
-    """A copy in plain values that shares nothing with `fields`. Raises InvalidValue."""
-    if not isinstance(fields, dict):
-        raise InvalidValue(where, unfitting(fields, "not a dict"))
-    if (trip := round_trip(fields, _decode)) is not None:
-        return trip[1]
-    settled: Fields = settle(fields, where, depth_max=STATE_DEPTH_MAX)
-    return settled
-
-
-def _applied(
-    migration: Migration, fields: Fields, failed: Callable[[Step, str], MigrationFailed]
-) -> Fields:
-    try:
-        return _plain(migration.fn(fields), "its result")
-    except InvalidValue as error:
-        reason = f"made a state that cannot be stored: {_why(error)}"
-        raise failed(migration.step, reason) from error
-    except MemoryError:
-        raise  # not the migration's fault: it may be retried
-    except Exception as error:
-        raise failed(migration.step, _raised(migration, error)) from error
-
-
-def _raised(migration: Migration, error: Exception) -> str:
-    """The type of the exception that a migration raised, with function, file and line.
-
-    The exception's own text is left out because it may quote the state; it is in the cause.
-    """
-    where = ".".join([str(getattr(migration.fn, "__module__", None) or "?"), migration.name])
-    frames = extract_tb(error.__traceback__)[1:]  # the first is our call of it
-    if frames:
-        home = getattr(getattr(migration.fn, "__code__", None), "co_filename", frames[-1].filename)
-        frame = next((frame for frame in reversed(frames) if frame.filename == home), frames[-1])
-        where += f", {PurePath(frame.filename).name} line {frame.lineno}"
-    return f"raised {type(error).__name__} in {where}"

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidSchema, SchemaViolation
+from limpet.errors import ReducerConfigurationInvalid, SchemaViolation
 from limpet.model.canonical import canonical
 from limpet.model.ops import Add, Cut, Merge, PlainOp, Set
 from limpet.model.values import described
@@ -301,13 +301,10 @@ concat_flatten: Final = ConcatFlatten()
 merge_all: Final = MergeAll()
 
 
-_CALL: Final = "Correct the argument of the reducer"
-
-
 def bounded_append(n: int) -> BoundedAppend:
     """Append, then keep the newest `n` items."""
     if type(n) is not int or n < 1:
-        raise InvalidSchema(f"bounded_append takes a number of at least 1, not {n!r}", _CALL)
+        raise ReducerConfigurationInvalid(f"bounded_append takes a number of at least 1, not {n!r}")
     return BoundedAppend(n)
 
 
@@ -330,7 +327,7 @@ FACTORIES: Final = (bounded_append, dedupe_append, merge_by_key)
 def _check_key(reducer: str, key: object) -> None:
     if not isinstance(key, str) or not all(key.split(".")):
         reason = f"{reducer} takes the name of a field or a dotted path, not {key!r}"
-        raise InvalidSchema(reason, _CALL)
+        raise ReducerConfigurationInvalid(reason)
 
 
 def _given(item: dict[str, Any]) -> dict[str, Any]:

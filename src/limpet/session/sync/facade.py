@@ -18,7 +18,7 @@ from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
 _INSIDE: Final = ("writer",)  # for the rest of the package
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Limpet)\b")
+_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents|Limpet)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -83,6 +83,8 @@ class Facade(Generic[T]):
             return self
         if (stand_in := self._stands_for.get(type(result))) is not None:
             return stand_in(result, self._loop)
+        if type(result) is tuple:  # many sessions at once
+            return tuple([self._wrapped(each) for each in result])
         return self._iterate(result) if isinstance(result, AsyncGenerator) else result
 
     def _iterate(self, events: AsyncGenerator[Any]) -> Iterator[Any]:
@@ -105,6 +107,7 @@ def public(of: object) -> list[str]:
 def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
     names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
+    names["Documents"] = "SyncDocuments"
     names["Limpet"] = "SyncLimpet"
     if not isinstance(annotation, str):
         return annotation

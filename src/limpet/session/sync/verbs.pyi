@@ -18,7 +18,10 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
+from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
+from limpet.session.blobs import AnyRef, Content
+from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
@@ -40,6 +43,8 @@ A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
+    token: str
+    documents: tuple[Document, ...]
     def __enter__(self) -> SyncCommit: ...
     def __exit__(
         self,
@@ -83,6 +88,16 @@ class SyncCommit:
         **more: Any,
     ) -> None: ...
     def record(self, session: SyncSession[Any], *facts: Fact) -> None: ...
+    def put(
+        self,
+        documents: SyncDocuments,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> None: ...
 
 class SyncSession(Generic[S_co]):
     key: Key
@@ -206,6 +221,9 @@ class SyncSession(Generic[S_co]):
     def clear_timer(self, name: str, *, actor: str | None = None) -> Event: ...
     def set_priority(self, priority: int, *, actor: str | None = None) -> Event: ...
     def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event: ...
+    def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
+    def get_blob(self, ref: AnyRef) -> bytes: ...
+    def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
 
 class SyncApp(Generic[A]):
     name: str
@@ -230,6 +248,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -239,6 +258,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
@@ -276,6 +296,30 @@ class SyncApp(Generic[A]):
     def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30
     ) -> tuple[Lease, ...]: ...
+
+class SyncDocuments:
+    collection: str
+    owner: tuple[str, str] | None
+    actor: str | None
+    def put(
+        self,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> Document: ...
+    def get(self, name: str, version: int | None = None) -> Document: ...
+    def find(self, name: str, version: int | None = None) -> Document | None: ...
+    def list(
+        self, prefix: str = "", *, limit: int = 50, cursor: str | None = None
+    ) -> DocumentPage: ...
+    def history(
+        self, name: str, *, limit: int = 100, before: int | None = None
+    ) -> tuple[Document, ...]: ...
+    def delete(self, name: str) -> bool: ...
+    def key(self, name: str) -> Key: ...
 
 class SyncLimpet:
     url: str
@@ -436,6 +480,9 @@ class SyncLimpet:
     def app(
         self, name: str, *, actor: str | None = None, untyped: bool = False
     ) -> SyncApp[Mapping[str, Any]]: ...
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> SyncDocuments: ...
     def commit(self) -> SyncCommit: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /

@@ -67,6 +67,15 @@ class Job:
         self.search_ids = self.resent = True
         self.commits = [_with_given_ids(commit) for commit in self.commits]
 
+    def again(self) -> Job:
+        """The same job for another attempt, after the caller was answered that keys are missing.
+
+        If an answer was lost before, repeats are still looked for.
+        """
+        job = Job(self.commits)
+        job.search_ids, job.resent = self.search_ids, self.resent
+        return job
+
     # --- the answer ----------------------------------------------------------------------------
 
     async def wait(self) -> tuple[Committed, ...]:

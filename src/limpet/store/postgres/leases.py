@@ -133,10 +133,10 @@ class Leases:
                 fence, until_us, at_us, facts = row
                 reasons = due_for(facts_from(facts), at_us)
                 return Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons, lock=True)
+            await conn.execute(SQL["measure_again"])
             head = await self._head(conn, key)
             if head.worker is not None:
-                await conn.execute(SQL["measure_again"])
-                raise locked(await self._head(conn, key))
+                raise locked(head)
             # It was released between the two statements: try again.
         raise StoreBusy(str(key))
 

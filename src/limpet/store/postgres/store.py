@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-import asyncpg
-
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
@@ -23,24 +21,31 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.values import described
+from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.codec import Codec
+from limpet.store.live import NoChannel
+from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, page
 from limpet.store.postgres import doctor, erasure, feed, heads, lineage, rows, verify
 from limpet.store.postgres import states as states_of
+from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
 from limpet.store.postgres.live import ServerChannel
+from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reader import Asked, Found, Reader
-from limpet.store.postgres.server.address import where
+from limpet.store.postgres.server import pooler
+from limpet.store.postgres.server.address import is_pooled, where
 from limpet.store.postgres.server.pool import Pools, open_pool
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import CONNECT_SECONDS_MAX, Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import (
+    Channel,
     Check,
     Committed,
     Ending,
@@ -61,6 +66,7 @@ from limpet.store.protocol import (
 from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
+POOLED_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
 LOAD_MAX: Final = 100  # sessions in one round trip
 _BEHIND: Final = "the server does not see the commit yet that the read asks for"
 _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
@@ -69,16 +75,20 @@ _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(
-        self, pools: Pools, url: str, reader: Reader, connect_listener: Callable[[], Any]
-    ) -> None:
+    def __init__(self, pools: Pools, url: str, reader: Reader) -> None:
         self._pools, self._reader, self._url = pools, reader, url
-        self._notifier = Notifier(pools.reading, connect_listener, where(url))
-        self._connect_live = connect_listener
+        self._pooled = is_pooled(url)
+        # A LISTEN needs a process of the server to itself, which a pooler does not give.
+        listener = None if self._pooled else partial(pooler.connect, url, {})
+        self._notifier = Notifier(pools.reading, listener, where(url))
+        self._connect_live = listener
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, self._notifier.notify)
         self._leases = Leases(pools, reader, self._committer.cache)
+        self._step = POOLED_POLL_SECONDS if self._pooled else POLL_SECONDS
+        self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), reader.codec.sealer)
+        self.marks: Marks = PostgresMarks(pools)
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
     @classmethod
@@ -98,14 +108,14 @@ class PostgresStore:
         pool = await connect(url, size=reading, looking=looking)
         try:
             secret = await pool.fetchval(SQL["secret"])
-            pools = Pools(pool, await open_pool(url, size=waiting), where(url))
+            others = await open_pool(url, size=waiting)
         except BaseException as error:
             await pool.close()
             if isinstance(error, FAILURES):
                 raise translate(error, where(url), "read") from error
             raise
-        connect_listener = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
-        return cls(pools, url, Reader(Codec(seal), secret), connect_listener)
+        codec = Codec(seal)
+        return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -121,15 +131,19 @@ class PostgresStore:
         return deleted
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
-        proof: Erasure | None = await self._pools.in_transaction(
-            lambda conn: erasure.erase(conn, self._reader, key, forks)
+        proof: Erasure | None = await self._reader.codec.sealer.erasing(
+            lambda gone: self._pools.in_transaction(
+                lambda conn: erasure.erase(conn, self._reader, key, forks, gone)
+            )
         )
         self._committer.cache.forget(key)
         return proof
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        proof: Erasures = await self._pools.in_transaction(
-            lambda conn: erasure.erase_user(conn, self._reader, app, user)
+        proof: Erasures = await self._reader.codec.sealer.erasing(
+            lambda gone: self._pools.in_transaction(
+                lambda conn: erasure.erase_user(conn, self._reader, app, user, gone)
+            )
         )
         self._committer.cache.clear()
         return proof
@@ -237,7 +251,9 @@ class PostgresStore:
 
     async def _sized(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         """Events of a session by a statement that begins at its head; raises if it has none."""
+        return await self._reader.codec.sealer.opening(lambda: self._sized_once(key, sql, *args))
 
+    async def _sized_once(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         async def run(conn: Connection) -> list[Any]:
             found: list[Any] = await conn.fetch(sql, key.app, key.user, key.id, *args)
             if not found:
@@ -294,8 +310,10 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        each = self._pools.size + LANES + 2  # the listener, and the live channel
-        checks: tuple[Check, ...] = await self._pools.run(lambda conn: doctor.examine(conn, each))
+        each = self._pools.size + LANES + (0 if self._pooled else 2)  # the listener, and partials
+        checks: tuple[Check, ...] = await self._pools.run(
+            lambda conn: doctor.examine(conn, each, pooled=self._pooled)
+        )
         return checks
 
     async def changes(
@@ -325,15 +343,20 @@ class PostgresStore:
         self._pools.check()
         self._notifier.listen(heard)
 
-    def channel(self) -> ServerChannel:
+    def channel(self) -> Channel:
+        if self._connect_live is None:  # a pooler does not let anybody LISTEN
+            return NoChannel()
         return ServerChannel(self._connect_live, where(self._url), self._reader.codec)
 
     def pulse(self) -> int:
-        """Notifications, and the time in coarse steps: a lost one costs no more than a step."""
+        """Notifications, and the time in coarse steps: a lost one costs no more than a step.
+
+        Behind a pooler there are no notifications, only steps.
+        """
         if not self._notifier.wanted:
             self._polled += 1  # nobody listens: only a read can show a change
         self._notifier.keep_listening()
-        return self._polled + self._notifier.received + int(time.monotonic() / POLL_SECONDS)
+        return self._polled + self._notifier.received + int(time.monotonic() / self._step)
 
     async def close(self) -> None:
         if self._pools.end():

@@ -47,7 +47,8 @@ class Sessions:
                 events = self._with_parents(sid, head, events, tail)
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
         events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
-        damaged = tuple(sorted({*damaged, *(event.seq for event in events if event.damage)}))
+        own = [event.seq for event in events if event.damage and event.seq > head.floor]
+        damaged = tuple(sorted({*damaged, *own}))  # what is below the floor is in the base
         return Loaded(head, fold.fields, fold.versions, names, events, damaged)
 
     def events(

@@ -15,20 +15,22 @@ from limpet.model.commit import Base
 from limpet.model.fold import Fold
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import INT_MAX
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import Codec, Damaged
 from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Report
-from limpet.store.sqlite import ledger, lineage, records, rows
-from limpet.store.sqlite.feed import last_position
+from limpet.store.seal import Awaited
+from limpet.store.sqlite import blobs, ledger, lineage, records, rows
+from limpet.store.sqlite.feed import last_position, noted_crc
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Stored, verify_session
 
-_META: Final = {"secret", "secret_crc", "overwrite", "feed", ledger.NAME}
+_META: Final = {"secret", "secret_crc", "overwrite", "feed", "feed_crc", ledger.NAME}
 _PAGE: Final = 200
 
 
@@ -61,7 +63,7 @@ class Verification:
             yield from findings
         except (SessionNotFound, SessionDeleted, SessionErased):
             raise
-        except (MemoryError, apsw.NoMemError):
+        except (MemoryError, apsw.NoMemError, Awaited):
             raise  # says nothing about what is stored
         except Exception as error:
             yield Finding(where, f"cannot be read: {error!r}", key)
@@ -111,6 +113,8 @@ class Verification:
         self._misplaced = []
         found = self._reader.found(sid, head)
         base = None
+        if not head.floor and self._conn.execute(SQL["parent"], (sid,)).get is not None:
+            yield Finding("head", "has a parent and begins on nothing", head.key)
         if head.floor:
             try:
                 base = self._reader.base(sid, head)
@@ -124,6 +128,7 @@ class Verification:
             what = "stands in the feed before the event it follows"
             yield Finding("event", what, head.key, seq)
         yield from self._columns(sid, head)
+        yield from self._blobs(sid, head, INT_MAX)
 
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
         after = place = 0
@@ -168,10 +173,16 @@ class Verification:
         """The chain of a fork goes on from its parent's, if that is still there."""
         part = lineage.segment_with(self._reader, sid, head, head.floor)
         if part.sid is None:
+            if self._conn.execute(SQL["parent_lost"], (sid,)).get is not None:
+                yield Finding("head", "has a parent that is not there", head.key)
             return
         link = self._conn.execute(SQL["link_at"], (part.sid, head.floor)).get
         if link != base.link:
             yield Finding("base", "stands on an event that its parent does not have", head.key)
+
+    def _blobs(self, sid: int, head: Head, below: int) -> Iterator[Finding]:
+        for problem in blobs.problems(self._conn, self._codec, sid, head.uid, below):
+            yield Finding("blob", problem, head.key)
 
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
         found = self._conn.execute(SQL["derived"], (sid,)).fetchone()
@@ -190,12 +201,19 @@ class Verification:
             head, crc = dead_row[:-1], dead_row[-1]
             if bodies.tomb_crc(rows.tombstone_from(head)) != crc:
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
+            kept = self._all(SQL["kept_below"], (head[0],))[0][0]
+            yield from self._blobs(head[0], rows.tombstone_from(head), kept)
+        for (names,) in self._all(SQL["lost_parents"]):
+            yield Finding("tombstone", f"of {names} has a parent that is not there")
         for row in self._all(SQL["all_erased"]):
             if rows.erased_row(Erasure(*row[:-1])) != row:
                 yield Finding("erasure", "does not match its checksum")
         secret = dict(self._all(SQL["all_meta"]))
         if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
             yield Finding("meta", "has another secret than it was made with")
+        noted = "feed" in secret or "feed_crc" in secret
+        if noted and noted_crc(secret.get("feed")) != secret.get("feed_crc"):
+            yield Finding("meta", "has another last position of the feed than was noted")
         for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()

@@ -17,7 +17,8 @@ import apsw
 from limpet.errors import Asked, LimpetError, SessionError
 from limpet.store import logs
 from limpet.store.logs import SQLITE
-from limpet.store.sqlite import erasure
+from limpet.store.seal import Awaited, Unready
+from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer
@@ -119,6 +120,12 @@ class Writer(threading.Thread):
             batch, answers = self._commit(jobs)
         except apsw.Error as error:  # the database refused: nobody's commit in particular
             self._refuse(jobs, error)
+        except Unready as error:  # and nothing is wrong with what is remembered
+            if len(jobs) == 1:
+                answer([(jobs[0], None, error)])
+            else:
+                self._split(jobs, error)
+                return
         except Exception as error:  # one of them cannot be written (its seal fails, say)
             if len(jobs) == 1:
                 self._refuse(jobs, error)
@@ -152,7 +159,7 @@ class Writer(threading.Thread):
             for job in jobs:
                 try:
                     answers.append((job, batch.plan.add(job.commits), None))
-                except LimpetError as error:
+                except (LimpetError, Unready) as error:
                     answers.append((job, None, error))
             batch.write()
             self._snapshots.write()
@@ -176,7 +183,7 @@ class Writer(threading.Thread):
         failure: BaseException | None
         try:
             result, failure = job.run(self._writes), None
-        except SessionError as error:  # refused, and rolled back: what is remembered holds
+        except (SessionError, Awaited) as error:  # refused, rolled back: what is remembered holds
             result, failure = None, error
         except Exception as error:
             self._log_failed(error, 0)
@@ -210,6 +217,9 @@ class Writer(threading.Thread):
         if self._writes.purging:
             self._writes.purging = erasure.purge_some(self._writes)
             return True
+        if self._writes.sweeping:
+            self._writes.sweeping = blobs.sweep(self._writes, self._clock())
+            return True
         return False
 
     # --- ends ----------------------------------------------------------------------------------
@@ -220,6 +230,8 @@ class Writer(threading.Thread):
         try:
             while self._writes.purging:
                 self._writes.purging = erasure.purge_some(self._writes)
+            while self._writes.sweeping:
+                self._writes.sweeping = blobs.sweep(self._writes, self._clock())
             while self._snapshots.due:
                 with self._writes.transaction():
                     self._snapshots.write(CLOSE_SNAPSHOTS_PER_TRANSACTION)

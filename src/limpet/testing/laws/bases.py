@@ -176,6 +176,28 @@ class ForkLaws:
         await add(store, C, draft(inc={"n": 1}), guards={"n": 8, "list": 1})
         assert (await store.verify(None)).findings == ()
 
+    @pytest.mark.parametrize("ending", ["", "delete", "keep"])
+    async def test_a_fork_may_begin_on_what_its_parent_inherited(
+        self, store: Store, ending: str
+    ) -> None:
+        """After an event below the parent's own floor: it reads through both."""
+        await lineage(store)
+        made = await fork(store, D, B, 3, draft(inc={"n": 7}))
+        assert (made.head.floor, made.fields["n"]) == (3, 9)
+        if ending == "delete":
+            for of in (B, A):
+                await store.delete(of)
+        elif ending == "keep":
+            await store.erase(A, forks="keep")
+        found = await log(store, D)
+        assert [event.seq for event in found] == [1, 2, 3, 4, 5]
+        assert [event.removed for event in found[:3]] == [ending == "keep"] * 3
+        if ending != "keep":
+            assert [event.processed for event in found[:3]] == [None, 4, 4]
+            assert plain(found[:3]) == plain((await log(store, C))[:3])
+        assert (await load(store, D)).fields["n"] == 9
+        assert (await store.verify(None)).findings == ()
+
     async def test_a_fork_is_listed_with_its_state(self, store: Store) -> None:
         """A page with states shows what a load does."""
         await lineage(store)

@@ -32,6 +32,14 @@ SELECT count(*) FROM scopes c JOIN sessions s ON s.uid = c.uid
 -- name: tombstones
 SELECT {tombstone}, crc FROM tombstones
 
+-- name: parent_lost
+SELECT parent FROM sessions WHERE sid = ? AND parent IS NOT NULL
+  AND parent NOT IN (SELECT sid FROM sessions) AND parent NOT IN (SELECT sid FROM tombstones)
+
+-- name: lost_parents
+SELECT app || '/' || user || '/' || id FROM tombstones t
+WHERE parent IS NOT NULL AND parent NOT IN (SELECT sid FROM sessions) AND parent NOT IN (SELECT sid FROM tombstones)
+
 -- name: all_erased
 SELECT key_hash, version, link, erased_us, forks_kept, crc FROM erased
 
@@ -57,3 +65,10 @@ UNION ALL
 SELECT 'base', count(*) FROM bases b
 WHERE b.sid NOT IN (SELECT sid FROM sessions) AND b.sid NOT IN (SELECT sid FROM purges)
   AND b.sid NOT IN (SELECT sid FROM tombstones)
+UNION ALL
+SELECT 'blob', count(*) FROM blobs b
+WHERE b.sid NOT IN (SELECT sid FROM sessions) AND b.sid NOT IN (SELECT sid FROM purges)
+  AND NOT EXISTS (SELECT 1 FROM sessions f WHERE f.parent = b.sid AND f.floor > b.version)
+  AND NOT EXISTS (SELECT 1 FROM tombstones f WHERE f.parent = b.sid AND f.floor > b.version)
+UNION ALL
+SELECT 'chunk', count(*) FROM blob_chunks WHERE bid NOT IN (SELECT bid FROM blobs)

@@ -1,0 +1,433 @@
+"""A graph cannot be compiled, run, resumed or bound to its session.
+
+Every class has a `category` beside its code: the name that agent frameworks share for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from limpet.errors.input import InvalidInput, InvalidSchema
+from limpet.errors.root import LimpetError
+from limpet.errors.session import SessionError
+
+
+def said(error: BaseException) -> str:
+    """The kind and the text of an error, as a part of another error's message."""
+    return f"{type(error).__name__}: {error}"[:500].rstrip(".")
+
+
+class GraphError(LimpetError):
+    """A graph cannot do what was asked. `category` names the reason across frameworks."""
+
+    code = "graph.error"
+    category: ClassVar[str] = "graph_error"
+
+
+# --- compiling ------------------------------------------------------------------------------------
+
+
+class GraphInvalid(GraphError, InvalidInput):
+    """The declaration of a graph is wrong: the base of every compile error."""
+
+    code = "graph.invalid"
+    category = "graph_invalid"
+    status = 400
+    exit_code = 2
+
+
+class NoDeclaredEntry(GraphInvalid):
+    code, category = "graph.no_entry", "no_declared_entry"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the graph has no entry: {reason}. Call set_entry with one of its nodes.")
+
+
+class UnreachableNode(GraphInvalid):
+    code, category = "graph.unreachable_node", "unreachable_node"
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(
+            f"node {node!r} cannot be reached from the entry. Add an edge to it, or remove it."
+        )
+
+
+class DanglingEdge(GraphInvalid):
+    code, category = "graph.dangling_edge", "dangling_edge"
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+        super().__init__(
+            f"the edge of node {node!r} {reason}. Give every node one edge, to a node of this "
+            "graph or to END."
+        )
+
+
+class MultipleOutgoingEdges(GraphInvalid):
+    code, category = "graph.multiple_edges", "multiple_outgoing_edges"
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(
+            f"node {node!r} has more than one outgoing edge. Use one conditional edge to choose "
+            "between nodes, or a parallel-branches node to run several."
+        )
+
+
+class ConflictingReducers(GraphInvalid):
+    code, category = "graph.conflicting_reducers", "conflicting_reducers"
+
+    def __init__(self, field: str, reason: str) -> None:
+        self.field, self.reason = field, reason
+        super().__init__(f"field {field!r} has {reason}. Declare one reducer for each field.")
+
+
+class MappingReferencesUndeclaredField(GraphInvalid):
+    code, category = "graph.mapping_field", "mapping_references_undeclared_field"
+
+    def __init__(self, node: str, field: str, of: str) -> None:
+        self.node, self.field, self.of = node, field, of
+        super().__init__(
+            f"{node!r} maps the field {field!r}, which {of} does not declare. Correct the name, "
+            "or declare the field."
+        )
+
+
+class ConflictingProjectionForms(GraphInvalid):
+    code, category = "graph.conflicting_projections", "conflicting_projection_forms"
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(
+            f"{node!r} has a projection and also inputs or outputs. Give it one of the two forms."
+        )
+
+
+class ReducerConfigurationInvalid(GraphInvalid, InvalidSchema):
+    code, category = "schema.reducer", "reducer_configuration_invalid"
+
+    def __init__(self, reason: str, advice: str = "Correct the argument of the reducer") -> None:
+        self.reason, self.advice = reason, advice
+        LimpetError.__init__(self, f"{reason}. {advice}.")
+
+
+class FanOutFieldNotList(GraphInvalid):
+    code, category = "graph.fan_out_field", "fan_out_field_not_list"
+
+    def __init__(self, node: str, field: str) -> None:
+        self.node, self.field = node, field
+        super().__init__(
+            f"fan-out node {node!r} needs a list in the field {field!r}. Declare it as a list."
+        )
+
+
+class FanOutCountModeAmbiguous(GraphInvalid):
+    code, category = "graph.fan_out_count", "fan_out_count_mode_ambiguous"
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+        super().__init__(
+            f"fan-out node {node!r} {reason}. Give it either items_field with item_field, or count."
+        )
+
+
+class ParallelBranchesNoBranches(GraphInvalid):
+    code, category = "graph.no_branches", "parallel_branches_no_branches"
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        super().__init__(f"node {node!r} has no branches. Give it at least one.")
+
+
+class ParallelBranchesInvalidBranchSpec(GraphInvalid):
+    code, category = "graph.branch_invalid", "parallel_branches_invalid_branch_spec"
+
+    def __init__(self, node: str, name: str, reason: str) -> None:
+        self.node, self.name, self.reason = node, name, reason
+        super().__init__(
+            f"branch {name!r} of node {node!r} {reason}. Give each branch either a subgraph or a "
+            "call."
+        )
+
+
+# --- running --------------------------------------------------------------------------------------
+
+
+class GraphRunError(GraphError):
+    """A run stopped. `recoverable_state` is the state before the node or edge that failed."""
+
+    code = "graph.run_failed"
+    category = "graph_run_failed"
+
+    def __init__(self, message: str, node: str = "", recoverable_state: Any = None) -> None:
+        self.node, self.recoverable_state = node, recoverable_state
+        super().__init__(message)
+
+
+class NodeException(GraphRunError):
+    code, category = "graph.node_failed", "node_exception"
+
+    def __init__(self, node: str, reason: str, recoverable_state: Any = None) -> None:
+        self.reason = reason
+        super().__init__(
+            f"node {node!r} failed: {reason}. See __cause__; recoverable_state is the state "
+            "before the node.",
+            node=node,
+            recoverable_state=recoverable_state,
+        )
+
+
+class EdgeException(GraphRunError):
+    code, category = "graph.edge_failed", "edge_exception"
+
+    def __init__(self, node: str, reason: str, recoverable_state: Any = None) -> None:
+        self.reason = reason
+        super().__init__(
+            f"the edge after node {node!r} failed: {reason}. See __cause__; recoverable_state is "
+            "the state that the edge saw.",
+            node=node,
+            recoverable_state=recoverable_state,
+        )
+
+
+class ReducerError(GraphRunError):
+    code, category = "graph.reducer_failed", "reducer_error"
+
+    def __init__(self, node: str, field: str, reason: str, recoverable_state: Any = None) -> None:
+        self.field, self.reason = field, reason
+        super().__init__(
+            f"the update of field {field!r} by node {node!r} was not applied: {reason}. Return a "
+            "value that the field's reducer accepts.",
+            node=node,
+            recoverable_state=recoverable_state,
+        )
+
+
+class RoutingError(GraphRunError):
+    code, category = "graph.routing_failed", "routing_error"
+
+    def __init__(self, node: str, target: str, recoverable_state: Any = None) -> None:
+        self.target = target
+        super().__init__(
+            f"the edge after node {node!r} led to {target}, which is not a node of this graph. "
+            "Return the name of a node, or END.",
+            node=node,
+            recoverable_state=recoverable_state,
+        )
+
+
+class StateValidationError(GraphRunError):
+    code, category = "graph.state_invalid", "state_validation_error"
+    status = 422
+
+    def __init__(
+        self, where: str, fields: tuple[str, ...], reason: str, recoverable_state: Any = None
+    ) -> None:
+        self.where, self.fields, self.reason = where, fields, reason
+        super().__init__(
+            f"{where} is not a valid state, see {', '.join(fields) or 'the whole state'}: "
+            f"{reason}. Correct these fields.",
+            recoverable_state=recoverable_state,
+        )
+
+
+class FanOutEmpty(GraphRunError):
+    code, category = "graph.fan_out_empty", "fan_out_empty"
+
+    def __init__(self, node: str, recoverable_state: Any = None) -> None:
+        super().__init__(
+            f'fan-out node {node!r} has nothing to run. Give it items, or set on_empty="noop".',
+            node=node,
+            recoverable_state=recoverable_state,
+        )
+
+
+class ParallelBranchesBranchFailed(GraphRunError):
+    code, category = "graph.branch_failed", "parallel_branches_branch_failed"
+
+    def __init__(
+        self, node: str, branch_name: str, reason: str, recoverable_state: Any = None
+    ) -> None:
+        self.branch_name, self.reason = branch_name, reason
+        super().__init__(
+            f"branch {branch_name!r} of node {node!r} failed: {reason}. The other branches were "
+            "cancelled; see __cause__.",
+            node=node,
+            recoverable_state=recoverable_state,
+        )
+
+
+class GraphMisused(GraphError, InvalidInput):
+    code, category = "graph.misused", "graph_misused"
+    status = 400
+    exit_code = 2
+
+    def __init__(self, message: str) -> None:
+        self.message = message
+        super().__init__(message)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+class CheckpointError(GraphError):
+    """A checkpoint cannot be saved, loaded or resumed."""
+
+    code = "checkpoint.error"
+    category = "checkpoint_error"
+
+
+class CheckpointNotFound(CheckpointError, LookupError):
+    code, category = "checkpoint.not_found", "checkpoint_not_found"
+    status = 404
+    exit_code = 3
+
+    def __init__(self, invocation_id: str) -> None:
+        self.invocation_id = invocation_id
+        super().__init__(
+            f"no checkpoint of invocation {invocation_id!r} is stored. Pass the id of an "
+            "invocation that ran with this checkpointer and was not deleted."
+        )
+
+
+class CheckpointRecordInvalid(CheckpointError):
+    code, category = "checkpoint.record_invalid", "checkpoint_record_invalid"
+    status = 409
+    exit_code = 3
+
+    def __init__(self, invocation_id: str, reason: str) -> None:
+        self.invocation_id, self.reason = invocation_id, reason
+        super().__init__(
+            f"the checkpoint of invocation {invocation_id!r} cannot be resumed: {reason}. Resume "
+            "it with the graph that wrote it, or start a new invocation."
+        )
+
+
+class CheckpointSaveFailed(CheckpointError):
+    code, category = "checkpoint.save_failed", "checkpoint_save_failed"
+
+    def __init__(self, invocation_id: str, reason: str, result: Any = None) -> None:
+        self.invocation_id, self.reason, self.result = invocation_id, reason, result
+        super().__init__(
+            f"the checkpointer could not save invocation {invocation_id!r}: {reason}. The run "
+            "stopped; resume it from its last checkpoint when the checkpointer works again."
+        )
+
+
+class CheckpointLoadFailed(CheckpointError):
+    code, category = "checkpoint.load_failed", "checkpoint_load_failed"
+
+    def __init__(self, invocation_id: str, reason: str) -> None:
+        self.invocation_id, self.reason = invocation_id, reason
+        super().__init__(
+            f"the checkpointer could not load invocation {invocation_id!r}: {reason}. Nothing "
+            "ran; resume it again when the checkpointer works."
+        )
+
+
+# --- suspension -----------------------------------------------------------------------------------
+
+
+class SuspensionError(GraphError):
+    """A run cannot be suspended, or a suspended one cannot be resumed."""
+
+    code = "suspension.error"
+    category = "suspension_error"
+
+
+class SuspensionPersistenceFailed(SuspensionError):
+    code, category = "suspension.persistence_failed", "suspension_persistence_failed"
+
+    def __init__(self, invocation_id: str, reason: str) -> None:
+        self.invocation_id, self.reason = invocation_id, reason
+        super().__init__(
+            f"invocation {invocation_id!r} could not be suspended: {reason}. Resume it from its "
+            "last checkpoint when its stores work."
+        )
+
+
+class SuspensionRecordInvalid(SuspensionError):
+    code, category = "suspension.record_invalid", "suspension_record_invalid"
+    status = 409
+    exit_code = 3
+
+    def __init__(self, invocation_id: str, reason: str) -> None:
+        self.invocation_id, self.reason = invocation_id, reason
+        super().__init__(
+            f"invocation {invocation_id!r} does not wait for a signal: {reason}. Send a signal "
+            "once, to an invocation that is suspended."
+        )
+
+
+class SuspensionResumePayloadInvalid(SuspensionError):
+    code, category = "suspension.payload_invalid", "suspension_resume_payload_invalid"
+    status = 422
+    exit_code = 2
+
+    def __init__(self, invocation_id: str, reason: str) -> None:
+        self.invocation_id, self.reason = invocation_id, reason
+        super().__init__(
+            f"the signal payload of invocation {invocation_id!r} does not fit its state: {reason}. "
+            "The invocation is still suspended; send a dict of fields with valid values."
+        )
+
+
+class SuspensionInUnsupportedContext(SuspensionError):
+    code, category = "suspension.unsupported_context", "suspension_in_unsupported_context"
+
+    def __init__(self, node: str, reason: str) -> None:
+        self.node, self.reason = node, reason
+        super().__init__(
+            f"node {node!r} cannot suspend here: {reason}. Suspend in the body of a node, outside "
+            'fan-outs and branches with error_policy="collect".'
+        )
+
+
+# --- sessions of a graph --------------------------------------------------------------------------
+
+
+class SessionStoreError(GraphError, SessionError):
+    """The session of an invocation could not be loaded or saved."""
+
+    code = "session.store_error"
+    category = "session_store_error"
+    status = 500
+
+
+class SessionLoadFailed(SessionStoreError):
+    code, category = "session.load_failed", "session_load_failed"
+
+    def __init__(self, session_id: str, reason: str) -> None:
+        self.session_id, self.reason = session_id, reason
+        super().__init__(
+            f"session {session_id!r} could not be loaded: {reason}. Nothing ran; invoke again "
+            "when the session store works."
+        )
+
+
+class SessionSaveFailed(SessionStoreError):
+    code, category = "session.save_failed", "session_save_failed"
+
+    def __init__(self, session_id: str, reason: str, result: Any = None) -> None:
+        self.session_id, self.reason, self.result = session_id, reason, result
+        super().__init__(
+            f"session {session_id!r} was not saved: {reason}. The final state is in `result`; the "
+            "store has the session as it was before."
+        )
+
+
+class SessionWriteConflict(SessionStoreError):
+    code, category = "session.write_conflict", "session_write_conflict"
+    status = 409
+
+    def __init__(
+        self, session_id: str, expected_version: Any, actual_version: Any, result: Any = None
+    ) -> None:
+        self.session_id, self.result = session_id, result
+        self.expected_version, self.actual_version = expected_version, actual_version
+        super().__init__(
+            f"session {session_id!r} is at version {actual_version}, not {expected_version}: "
+            "another invocation saved it first. Nothing was overwritten; load it and decide again."
+        )

@@ -1,0 +1,195 @@
+"""The graph engine: nodes over typed state, with sessions, checkpoints, resume and suspension.
+
+    graph = (
+        GraphBuilder(Chat)
+        .add_node("respond", respond)
+        .add_edge("respond", END)
+        .set_entry("respond")
+        .with_session_store(SQLiteSessionStore("chat.db"))
+        .compile()
+    )
+    final = await graph.invoke(Chat(messages=[…]), session_id="ada")
+
+It needs pydantic: the extra `state`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from limpet.errors import ExtraMissing
+
+try:
+    import pydantic as _pydantic  # noqa: F401  # asked for first, so that the error names the extra
+except ModuleNotFoundError as error:
+    raise ExtraMissing("pydantic", "state") from error
+
+from limpet.graph.binding import save_session
+from limpet.graph.build import GraphBuilder
+from limpet.graph.chat import ChatHarness, ChatReply
+from limpet.graph.checkpoint import (
+    ChangeCheckpointer,
+    Checkpointer,
+    CheckpointFilter,
+    CheckpointRecord,
+    CheckpointSummary,
+    ClaimingCheckpointer,
+    Frame,
+    InMemoryCheckpointer,
+    JointCheckpointer,
+    Position,
+    Progress,
+    Slot,
+)
+from limpet.graph.context import (
+    current_correlation_id,
+    current_invocation_id,
+    current_metadata,
+    current_node,
+    current_session_id,
+)
+from limpet.graph.engine.branches import Branch
+from limpet.graph.engine.compiled import CompiledGraph
+from limpet.graph.engine.nodes import END
+from limpet.graph.harness import Harness, Outcome
+from limpet.graph.middleware import (
+    FailureIsolationMiddleware,
+    RetryMiddleware,
+    Timing,
+    TimingMiddleware,
+    full_jitter,
+)
+from limpet.graph.observe import Drained, NodeEvent, Span, Tracer
+from limpet.graph.project import DeclaredSameName, ExplicitMapping, FieldNameMatching, Projection
+from limpet.graph.sessions import (
+    InMemorySessionStore,
+    Listing,
+    SessionFilter,
+    SessionLocks,
+    SessionRecord,
+    SessionStore,
+    SessionSummary,
+)
+from limpet.graph.state import Message, State
+from limpet.graph.suspend import Suspended, SuspensionDescriptor, suspend
+from limpet.model.state.reducers import (
+    Reducer,
+    Replace,
+    append,
+    bounded_append,
+    concat_flatten,
+    dedupe_append,
+    last_write_wins,
+    merge,
+    merge_all,
+    merge_by_key,
+)
+
+if TYPE_CHECKING:
+    from limpet.graph.logs import IdentityFilter
+    from limpet.graph.otel import IdentitySpanProcessor as IdentitySpanProcessor
+    from limpet.graph.otel import OpenTelemetryTracer as OpenTelemetryTracer
+    from limpet.graph.stores.checkpoints import (
+        LimpetCheckpointer,
+        PostgresCheckpointer,
+        SQLiteCheckpointer,
+    )
+    from limpet.graph.stores.sessions import (
+        LimpetSessionStore,
+        PostgresSessionStore,
+        SQLiteSessionStore,
+    )
+
+__all__ = [
+    "END",
+    "Branch",
+    "ChangeCheckpointer",
+    "ChatHarness",
+    "ChatReply",
+    "CheckpointFilter",
+    "CheckpointRecord",
+    "CheckpointSummary",
+    "Checkpointer",
+    "ClaimingCheckpointer",
+    "CompiledGraph",
+    "DeclaredSameName",
+    "Drained",
+    "ExplicitMapping",
+    "FailureIsolationMiddleware",
+    "FieldNameMatching",
+    "Frame",
+    "GraphBuilder",
+    "Harness",
+    "IdentityFilter",
+    "InMemoryCheckpointer",
+    "InMemorySessionStore",
+    "JointCheckpointer",
+    "LimpetCheckpointer",
+    "LimpetSessionStore",
+    "Listing",
+    "Message",
+    "NodeEvent",
+    "Outcome",
+    "Position",
+    "PostgresCheckpointer",
+    "PostgresSessionStore",
+    "Progress",
+    "Projection",
+    "Reducer",
+    "Replace",
+    "RetryMiddleware",
+    "SQLiteCheckpointer",
+    "SQLiteSessionStore",
+    "SessionFilter",
+    "SessionLocks",
+    "SessionRecord",
+    "SessionStore",
+    "SessionSummary",
+    "Slot",
+    "Span",
+    "State",
+    "Suspended",
+    "SuspensionDescriptor",
+    "Timing",
+    "TimingMiddleware",
+    "Tracer",
+    "append",
+    "bounded_append",
+    "concat_flatten",
+    "current_correlation_id",
+    "current_invocation_id",
+    "current_metadata",
+    "current_node",
+    "current_session_id",
+    "dedupe_append",
+    "full_jitter",
+    "last_write_wins",
+    "merge",
+    "merge_all",
+    "merge_by_key",
+    "save_session",
+    "suspend",
+]
+
+# Loaded when first asked for: they need a store, or packages of another extra.
+_LATER = {
+    "IdentityFilter": "logs",
+    "IdentitySpanProcessor": "otel",
+    "OpenTelemetryTracer": "otel",
+    "LimpetCheckpointer": "stores.checkpoints",
+    "PostgresCheckpointer": "stores.checkpoints",
+    "SQLiteCheckpointer": "stores.checkpoints",
+    "LimpetSessionStore": "stores.sessions",
+    "PostgresSessionStore": "stores.sessions",
+    "SQLiteSessionStore": "stores.sessions",
+}
+
+if not TYPE_CHECKING:  # a type checker that saw it would believe in any name
+
+    def __getattr__(name: str) -> object:
+        if name not in _LATER:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module
+
+        found = globals()[name] = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+        return found

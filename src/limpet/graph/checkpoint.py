@@ -1,0 +1,356 @@
+"""Checkpoints: what is kept of an invocation after each node, so that it can be resumed.
+
+A record has a cursor: a stack of frames, the outermost graph first, each with its state and the
+node that runs next. Edges were evaluated before the record was saved; a resumed run continues at
+the cursor and evaluates none again.
+
+A record has one plain form, its document: what `to_document` returns. A checkpointer that can
+store changes gets operations on that document, so a step costs what it changed, not what the state
+weighs. A checkpointer of your own needs no base class: `save`, `load`, `delete` and `list` are
+enough, and `record.to_bytes()` gives it something to store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
+from limpet.model.limits import STATE_DEPTH_MAX
+from limpet.model.ops import Add, Merge, PlainOp, Set, apply
+from limpet.model.values import freeze, round_trip, settle, thaw
+
+Document: TypeAlias = dict[str, Any]
+Status: TypeAlias = Literal["running", "suspended", "completed"]
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_any: Final = msgspec.json.Decoder().decode
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One completed node: its name and its number within the invocation."""
+
+    node: str
+    step: int
+    parents: tuple[str, ...] = ()  # the nodes around it, the outermost first
+    fan_out_index: int | None = None
+    branch_name: str | None = None
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True):
+    """One graph of the stack: its state, and the node that runs next (None: it has ended)."""
+
+    node: str | None
+    state: dict[str, Any]
+    progress: Progress | None = None
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a fan-out or parallel-branches node has come; slots by index or branch name.
+
+    A slot that is not there has not begun.
+    """
+
+    total: int
+    slots: dict[str, Slot] = {}
+
+
+class Slot(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance or branch: what it contributes once it is done, its frames until then."""
+
+    done: bool = False
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An invocation as it stood after a node. All states are plain JSON data.
+
+    `state` is the state of the innermost graph of the cursor, `parent_states` those around it. The
+    engine always writes a cursor; a record without one is resumed by its completed positions.
+    `revision` grows by one with every save of the invocation.
+    """
+
+    invocation_id: str
+    correlation_id: str
+    state: dict[str, Any]
+    completed_positions: tuple[Position, ...] = ()
+    parent_states: tuple[dict[str, Any], ...] = ()
+    cursor: tuple[Frame, ...] | None = None
+    last_saved_at: datetime | None = None
+    schema_version: str = ""
+    session_id: str | None = None
+    status: Status = "running"
+    graph: str = ""  # identifies the graph's nodes: a record is resumed by the graph it is of
+    revision: int = 1
+    suspension: dict[str, Any] | None = None  # of a suspended invocation
+
+    @property
+    def fan_out_progress(self) -> Progress | None:
+        """How far the fan-out or parallel-branches node at the cursor has come, if it is at one."""
+        return self.cursor[-1].progress if self.cursor else None
+
+    def to_document(self) -> Document:
+        """The record as one dict of plain JSON data. With a cursor, states stand in its frames."""
+        made: Document = {
+            "invocation_id": self.invocation_id,
+            "correlation_id": self.correlation_id,
+            "completed_positions": [document_of(one) for one in self.completed_positions],
+            "cursor": None,
+            "last_saved_at": msgspec.to_builtins(self.last_saved_at),
+            "schema_version": self.schema_version,
+            "session_id": self.session_id,
+            "status": self.status,
+            "graph": self.graph,
+            "revision": self.revision,
+            "suspension": self.suspension,
+        }
+        if self.cursor is not None:
+            return {**made, "cursor": [document_of(frame) for frame in self.cursor]}
+        return {**made, "state": self.state, "parent_states": list(self.parent_states)}
+
+    @classmethod
+    def from_document(cls, document: Document) -> CheckpointRecord:
+        """The record of a document. Raises msgspec.ValidationError if it is not one."""
+        fields = dict(document)
+        if frames := fields.get("cursor"):
+            fields["state"] = frames[-1]["state"]
+            fields["parent_states"] = [frame["state"] for frame in frames[:-1]]
+        return msgspec.convert(fields, cls)
+
+    def to_bytes(self) -> bytes:
+        """The document as JSON. Raises InvalidValue for what JSON cannot hold, such as NaN."""
+        return _encode(exact(self.to_document()))
+
+    @classmethod
+    def from_bytes(cls, data: bytes | str) -> CheckpointRecord:
+        """The record of such bytes. Raises msgspec.DecodeError or msgspec.ValidationError."""
+        return cls.from_document(_decode(data))
+
+    def summary(self) -> CheckpointSummary:
+        """The record without its states."""
+        names = CheckpointSummary.__struct_fields__
+        return CheckpointSummary(**{name: getattr(self, name) for name in names})
+
+
+class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """An invocation in a listing, without its states."""
+
+    invocation_id: str
+    correlation_id: str
+    session_id: str | None = None
+    schema_version: str = ""
+    status: Status = "running"
+    revision: int = 1
+    last_saved_at: datetime | None = None
+
+
+class CheckpointFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which invocations to list: those that match every field that is given.
+
+    With `limit` a listing has at most that many; pass its `cursor` to get the next ones.
+    """
+
+    correlation_id: str | None = None
+    session_id: str | None = None
+    schema_version: str | None = None
+    status: Status | None = None
+    saved_after: datetime | None = None
+    limit: int | None = None
+    cursor: str | None = None
+
+
+@runtime_checkable
+class Checkpointer(Protocol):
+    """Keeps the newest record of each invocation."""
+
+    async def save(self, record: CheckpointRecord, /) -> None:
+        """Replace the record of its invocation, all or nothing, durable on return.
+
+        The engine never has two saves of one invocation under way at a time.
+        """
+        ...
+
+    async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
+        """The newest record of the invocation; None if there is none."""
+        ...
+
+    async def delete(self, invocation_id: str, /) -> None:
+        """Remove the record. Does nothing if there is none."""
+        ...
+
+    async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
+        """Summaries of the invocations that match the filter; of all without one."""
+        ...
+
+
+@runtime_checkable
+class ChangeCheckpointer(Checkpointer, Protocol):
+    """A checkpointer that stores what a step changed, beside whole records."""
+
+    async def save_changes(
+        self,
+        invocation_id: str,
+        ops: tuple[PlainOp, ...],
+        whole: Callable[[], CheckpointRecord],
+        /,
+    ) -> None:
+        """Apply `ops` to the document of the invocation, in one commit, durable on return.
+
+        The engine has saved a whole record of the invocation with this object before, and every
+        later change in order, so the stored document is the one that `ops` were made for. Calls of
+        one invocation may overlap and take effect in the order in which they were made. A
+        checkpointer that no longer has the document saves `whole()`, which is the record with this
+        change applied if it is called before the first await.
+        """
+        ...
+
+
+@runtime_checkable
+class ClaimingCheckpointer(Checkpointer, Protocol):
+    """A checkpointer that lets only one of several racing resumers have a suspended invocation."""
+
+    async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
+        """Save `record` if the stored record has this revision; otherwise return False."""
+        ...
+
+
+@runtime_checkable
+class JointCheckpointer(Checkpointer, Protocol):
+    """A checkpointer that saves a record and a session in one commit, where both live together."""
+
+    def joins(self, store: SessionStore, /) -> bool:
+        """Whether sessions of this store can be saved together with records."""
+        ...
+
+    async def save_with_session(
+        self,
+        record: CheckpointRecord,
+        store: SessionStore,
+        session: SessionRecord,
+        /,
+        *,
+        expected_version: int | None = None,
+    ) -> int | None:
+        """Save both, or neither. Returns the session's new version.
+
+        Raises SessionWriteConflict if `expected_version` is given and is not the stored one.
+        """
+        ...
+
+
+class InMemoryCheckpointer:
+    """A checkpointer for tests and experiments: everything ends with the process.
+
+    With `keep` it forgets the completed invocations that were saved longest ago beyond that many.
+    """
+
+    def __init__(self, *, keep: int | None = None) -> None:
+        self._documents: dict[str, Any] = {}  # the invocation saved last is last
+        self._keep = keep
+
+    async def save(self, record: CheckpointRecord, /) -> None:
+        """Replace the record."""
+        self._put(record.invocation_id, freeze(exact(record.to_document())))
+
+    async def save_changes(
+        self,
+        invocation_id: str,
+        ops: tuple[PlainOp, ...],
+        whole: Callable[[], CheckpointRecord],
+        /,
+    ) -> None:
+        """Apply the changes; if the record is gone, save the whole one."""
+        if (document := self._documents.get(invocation_id)) is None:
+            await self.save(whole())
+        else:
+            self._put(invocation_id, apply(document, _plain(ops)))
+
+    async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
+        """Save the record if the stored one has this revision."""
+        found = self._documents.get(record.invocation_id)
+        if found is None or found["revision"] != revision:
+            return False
+        await self.save(record)
+        return True
+
+    async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
+        """The newest record, as a copy."""
+        document = self._documents.get(invocation_id)
+        return None if document is None else CheckpointRecord.from_document(thaw(document))
+
+    async def latest(self, correlation_id: str, /) -> CheckpointRecord | None:
+        """The record that was saved last under this correlation id."""
+        for invocation_id, document in reversed(self._documents.items()):
+            if document["correlation_id"] == correlation_id:
+                return await self.load(invocation_id)
+        return None
+
+    async def delete(self, invocation_id: str, /) -> None:
+        """Remove the record, if there is one."""
+        self._documents.pop(invocation_id, None)
+
+    async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
+        """Summaries in the order of their ids."""
+        wanted = filter or CheckpointFilter()
+        records = [await self.load(name) for name in sorted(self._documents)]
+        found = [r.summary() for r in records if r is not None and matches(r.summary(), wanted)]
+        return page_of(found, [item.invocation_id for item in found], wanted.limit, wanted.cursor)
+
+    def _put(self, invocation_id: str, document: Any) -> None:
+        self._documents.pop(invocation_id, None)
+        self._documents[invocation_id] = document
+        if self._keep is not None and document["status"] == "completed":
+            ended = [name for name, d in self._documents.items() if d["status"] == "completed"]
+            for name in ended[: max(0, len(ended) - self._keep)]:
+                del self._documents[name]
+
+
+def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:
+    """Whether a listing with this filter has the item."""
+    for name in ("correlation_id", "session_id", "schema_version", "status"):
+        asked = getattr(wanted, name)
+        if asked is not None and getattr(item, name) != asked:
+            return False
+    if wanted.saved_after is None:
+        return True
+    return item.last_saved_at is not None and item.last_saved_at > wanted.saved_after
+
+
+def document_of(part: Position | Frame | Slot) -> Document:
+    """The plain form of a part of a record: dicts and lists, as JSON has them."""
+    if isinstance(part, Position):
+        made: Document = msgspec.to_builtins(part)
+        return {**made, "parents": list(part.parents)} if part.parents else made
+    if isinstance(part, Slot):
+        frames = [document_of(frame) for frame in part.frames]
+        return {"done": part.done, "result": part.result, "error": part.error, "frames": frames}
+    progress = None
+    if part.progress is not None:
+        slots = {key: document_of(slot) for key, slot in part.progress.slots.items()}
+        progress = {"total": part.progress.total, "slots": slots}
+    return {"node": part.node, "state": part.state, "progress": progress}
+
+
+def exact(value: Any) -> Any:
+    """A plain copy of a JSON value. Raises InvalidValue for what JSON would change, such as NaN."""
+    trip = round_trip(value, _decode_any)
+    return settle(value, "a checkpoint", depth_max=STATE_DEPTH_MAX) if trip is None else trip[1]
+
+
+def _plain(ops: Iterable[PlainOp]) -> tuple[PlainOp, ...]:
+    """The operations with values of their own: nothing in the record is shared with the run."""
+    made: list[PlainOp] = []
+    for op in ops:
+        if isinstance(op, (Set, Merge)):
+            made.append(type(op)(op.path, exact(op.value)))
+        elif isinstance(op, Add):
+            made.append(Add(op.path, exact(op.items)))
+        else:
+            made.append(op)  # it has no values
+    return tuple(made)

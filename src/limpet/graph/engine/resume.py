@@ -1,0 +1,189 @@
+"""Resuming: from a stored record to where a run starts.
+
+An unfinished invocation continues at its cursor. A completed one begins a new turn: its final state
+is the base, and the new input is folded in. A suspended one continues with the signal's payload in
+place of what its state had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from limpet.errors import (
+    CheckpointLoadFailed,
+    CheckpointNotFound,
+    CheckpointRecordInvalid,
+    StateValidationError,
+    SuspensionRecordInvalid,
+    SuspensionResumePayloadInvalid,
+)
+from limpet.errors.graph import said
+from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, Frame, Progress, Slot
+from limpet.model.values import described
+
+if TYPE_CHECKING:
+    from limpet.graph.engine.compiled import CompiledGraph
+
+
+class Start(NamedTuple):
+    """Where a run starts: the outermost state and node, and what is inside that node."""
+
+    state: Any
+    node: str | None
+    inside: tuple[tuple[Frame, ...], Progress | None] = ((), None)
+
+
+async def load_record(
+    checkpointer: Checkpointer | None, invocation_id: str, *, signal: bool
+) -> CheckpointRecord:
+    """The record to resume. Raises CheckpointNotFound, or for a signal SuspensionRecordInvalid."""
+    try:
+        record = None if checkpointer is None else await checkpointer.load(invocation_id)
+    except Exception as error:
+        reason = said(error)
+        raise CheckpointLoadFailed(invocation_id, reason) from error
+    if record is None:
+        if signal:
+            raise SuspensionRecordInvalid(invocation_id, "no such invocation is stored")
+        raise CheckpointNotFound(invocation_id)
+    if not isinstance(record, CheckpointRecord):
+        reason = f"the checkpointer returned {described(record)}"
+        raise CheckpointRecordInvalid(invocation_id, reason)
+    if signal and record.status != "suspended":
+        running = "it has been resumed already, or was never suspended"
+        reason = "it has completed" if record.status == "completed" else running
+        raise SuspensionRecordInvalid(invocation_id, reason)
+    return record
+
+
+def start_of(
+    graph: CompiledGraph[Any], record: CheckpointRecord, initial: Any, payload: Any
+) -> Start:
+    """Where a run of this graph starts that resumes the record. Raises, and nothing has run."""
+    if record.graph and record.graph != graph.name:
+        reason = f"it belongs to the graph {record.graph!r}, and this is {graph.name!r}"
+        raise CheckpointRecordInvalid(record.invocation_id, reason)
+    frames = _cursor(graph, record)
+    if record.schema_version != graph.plan.version:
+        migrated = graph.migrations.migrate(
+            dict(frames[0].state), record.schema_version, graph.plan.version
+        )
+        frames = (msgspec.structs.replace(frames[0], state=migrated), *frames[1:])
+    where = f"the state of invocation {record.invocation_id!r}"
+    if record.status == "completed":
+        base = graph.plan.load(frames[0].state, where)
+        if initial is not None:
+            base = graph.plan.fold_in(base, graph.plan.made(initial, "the initial state"))
+        return Start(base, graph.entry)
+    _check(graph, frames, record.invocation_id)
+    if record.status == "suspended":
+        frames = _signalled(graph, frames, record, payload)
+    root = frames[0]
+    return Start(graph.plan.load(root.state, where), root.node, (frames[1:], root.progress))
+
+
+# --- where it stood -------------------------------------------------------------------------------
+
+
+def _cursor(graph: CompiledGraph[Any], record: CheckpointRecord) -> tuple[Frame, ...]:
+    """The frames of the record; without a cursor, those after its last completed position."""
+    if record.cursor:
+        return record.cursor
+    states = (*record.parent_states, record.state)
+    if not record.completed_positions:
+        return (Frame(node=graph.entry, state=states[0]),)
+    last = record.completed_positions[-1]
+    frames: list[Frame] = []
+    at: CompiledGraph[Any] | None = graph
+    for name, state in zip(last.parents, states, strict=False):
+        frames.append(Frame(node=name, state=state))
+        at = at.inside(name) if at is not None else None
+        if at is None:  # a fan-out or branches: they begin again
+            return tuple(frames)
+    if at is None or last.node not in at.steps:
+        raise CheckpointRecordInvalid(record.invocation_id, f"this graph has no node {last.node!r}")
+    state = at.plan.load(states[len(frames)], f"the state of invocation {record.invocation_id!r}")
+    frames.append(Frame(node=at.steps[last.node].next(state), state=states[len(frames)]))
+    return tuple(frames)
+
+
+def _check(graph: CompiledGraph[Any], frames: tuple[Frame, ...], invocation_id: str) -> None:
+    """Refuse a cursor that this graph does not have."""
+    at: CompiledGraph[Any] | None = graph
+    for frame in frames:
+        if at is None:
+            raise CheckpointRecordInvalid(invocation_id, "its cursor is inside a plain node")
+        if frame.node is None:
+            return
+        if frame.node not in at.steps:
+            raise CheckpointRecordInvalid(
+                invocation_id, f"this graph has no node {frame.node!r}, where it stopped"
+            )
+        at = at.inside(frame.node)
+
+
+# --- signals --------------------------------------------------------------------------------------
+
+
+def _signalled(
+    graph: CompiledGraph[Any], frames: tuple[Frame, ...], record: CheckpointRecord, payload: Any
+) -> tuple[Frame, ...]:
+    """The frames with the payload in the state of the graph that suspended."""
+    values = {} if payload is None else payload
+    if not isinstance(values, Mapping):
+        reason = f"it is {described(payload)}, not a dict of fields"
+        raise SuspensionResumePayloadInvalid(record.invocation_id, reason)
+    known = record.suspension or {}
+    try:
+        return _into(
+            graph, frames, list(known.get("slots", ())), values, completed=bool(known["completed"])
+        )
+    except StateValidationError as error:
+        raise SuspensionResumePayloadInvalid(record.invocation_id, str(error)) from error
+    except (KeyError, IndexError, AttributeError) as error:
+        reason = f"its record of the suspension is not complete ({error})"
+        raise SuspensionRecordInvalid(record.invocation_id, reason) from error
+
+
+def _into(
+    graph: CompiledGraph[Any],
+    frames: tuple[Frame, ...],
+    slots: list[str],
+    values: Mapping[str, Any],
+    *,
+    completed: bool,
+) -> tuple[Frame, ...]:
+    for frame in frames[:-1]:
+        found = graph.inside(frame.node or "")
+        assert found is not None  # as checked
+        graph = found
+    last = frames[-1]
+    name = last.node or ""
+    if slots:
+        progress = last.progress or Progress(total=len(graph.branches_of(name)))
+        inner = graph.branch_graph(name, slots[0])
+        slot = progress.slots.get(slots[0], Slot())
+        if inner is None:  # a call: it has no state of its own
+            last = _overlaid(graph, last, values, next=last.node)
+            slot = Slot(done=True, result={}) if completed else Slot()
+        else:
+            found_frames = slot.frames or (Frame(node=inner.entry, state={}),)
+            slot = Slot(frames=_into(inner, found_frames, slots[1:], values, completed=completed))
+        held = {**progress.slots, slots[0]: slot}
+        progress = msgspec.structs.replace(progress, slots=held)
+        return (*frames[:-1], msgspec.structs.replace(last, progress=progress))
+    return (*frames[:-1], _overlaid(graph, last, values, next=None if completed else last.node))
+
+
+def _overlaid(
+    graph: CompiledGraph[Any], frame: Frame, values: Mapping[str, Any], *, next: str | None
+) -> Frame:
+    """The frame with these values; without `next`, the edge of its node says what follows."""
+    plan = graph.plan
+    state = plan.load(frame.state, "the suspended state")
+    state = plan.overlay(state, values, "the signal payload") if values else state
+    target = next if next is not None else graph.steps[frame.node or ""].next(state)
+    return msgspec.structs.replace(frame, state=plan.dump(state), node=target)

@@ -1,0 +1,205 @@
+"""Running: the loop that takes a graph from node to node.
+
+A step is: run the node, fold its update into the state, evaluate its edge, tell the observers, save
+a checkpoint. With no observers, no checkpointer and no tracer only the first three are left, and a
+step costs little more than the node itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
+
+from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, SuspensionError
+from limpet.errors.graph import said
+from limpet.graph.checkpoint import Position
+from limpet.graph.context import CURRENT, Scope
+from limpet.graph.observe import emit, span_of
+from limpet.graph.suspend import SuspendSignal
+
+Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
+Middleware: TypeAlias = Callable[[Any, Next], Awaitable[Mapping[str, Any]]]
+
+_BREATHE: Final = 128  # after so many steps others on the event loop get their turn
+
+
+class Step(Protocol):
+    """A node as the engine sees it, with the edge that leaves it."""
+
+    name: str
+    fn: Callable[[Any], Awaitable[Mapping[str, Any]]] | None  # of a function node
+    middleware: tuple[Middleware, ...]
+
+    def run(self, scope: Scope, state: Any, /) -> Awaitable[Any]:
+        """The node's update."""
+        ...
+
+    def next(self, state: Any, /) -> str | None:
+        """The node that follows; None at the end. Raises EdgeException and RoutingError."""
+        ...
+
+
+async def run_graph(scope: Scope, state: Any, node: str | None) -> Any:
+    """Run the scope's graph from `node` to its end; the final state."""
+    run, steps, plan = scope.run, scope.graph.steps, scope.graph.plan
+    simple = not scope.watched and run.tracker is None and run.tracer is None
+    token = CURRENT.set(scope)
+    try:
+        while node is not None:
+            step = steps[node]
+            scope.node, scope.state, scope.attempt = node, state, 0
+            run.step = number = run.step + 1
+            if not number % _BREATHE:
+                await asyncio.sleep(0)
+            if simple and step.fn is not None and not step.middleware:
+                try:
+                    update = await step.fn(state)
+                except Exception as error:
+                    if passes(step, error):
+                        raise
+                    raise failure(step, error, state) from error
+                state = plan.apply(state, update, node)
+                node = step.next(state)
+            else:
+                state, node = await _advance(scope, step, state, number)
+        return state
+    finally:
+        CURRENT.reset(token)
+
+
+async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[Any, str | None]:
+    """One step with all that may watch it."""
+    attempts = _Attempts(scope, step, number)
+    scope.body = False  # until the node itself runs
+    try:
+        update = await chained(step.middleware, attempts)(state)
+    except Exception as error:
+        attempts.end(error=error)
+        if passes(step, error):
+            raise
+        raise failure(step, error, state) from error
+    except BaseException as error:
+        attempts.end(error=error)
+        raise
+    try:
+        new = scope.graph.plan.apply(state, update, step.name)
+        target = step.next(new)
+    except Exception as error:
+        attempts.end(error=error)
+        raise
+    attempts.end(post=new)
+    scope.body, scope.rest = True, None
+    await _saved(scope, step, number, new, update, target)
+    return new, target
+
+
+async def _saved(
+    scope: Scope, step: Step, number: int, new: Any, update: Any, target: str | None
+) -> None:
+    """Save the step, if there is a checkpointer."""
+    tracker, frame = scope.run.tracker, scope.frame
+    if tracker is None or frame is None:
+        return
+    position = Position(
+        node=step.name,
+        step=number,
+        parents=scope.parents,
+        fan_out_index=scope.fan_out_index,
+        branch_name=scope.branch_name,
+    )
+    try:
+        await tracker.completed(frame, new, update, target, position)
+    except CheckpointSaveFailed as error:
+        error.result = new if scope.outer is None else None
+        raise
+
+
+class _Attempts:
+    """The attempts of one node: each is announced when it starts and once when it ends."""
+
+    __slots__ = ("_count", "_number", "_open", "_pre", "_scope", "_step")
+
+    def __init__(self, scope: Scope, step: Step, number: int) -> None:
+        self._scope, self._step, self._number = scope, step, number
+        self._count, self._open, self._pre = 0, False, None
+
+    async def __call__(self, state: Any) -> Any:
+        """Run the node once. A success stays open until its edge has been evaluated."""
+        scope, step, tracer = self._scope, self._step, self._scope.run.tracer
+        self.end()
+        scope.attempt, self._pre, self._open = self._count, state, True
+        self._count += 1
+        emit(scope, "started", self._number, state)
+        wrapped, scope.body = scope.body, step.fn is not None
+        try:
+            if tracer is None:
+                return await step.run(scope, state)
+            with tracer.span(span_of(scope.run, "node", step.name, scope)):
+                return await step.run(scope, state)
+        except SuspendSignal as signal:
+            self._open = False
+            emit(scope, "suspended", self._number, state)
+            raise signal
+        except BaseException as error:
+            self.end(error=error)
+            raise
+        finally:
+            scope.body = wrapped
+
+    def end(self, post: Any = None, error: BaseException | None = None) -> None:
+        """Announce the end of the attempt that is open, if there is one."""
+        if self._open:
+            self._open = False
+            emit(self._scope, "completed", self._number, self._pre, post, error)
+
+
+def chained(middleware: tuple[Middleware, ...], inner: Next) -> Next:
+    """The innermost call with its middleware around it, the first one outermost."""
+    call = inner
+    for layer in reversed(middleware):
+        call = _layered(layer, call)
+    return call
+
+
+def _layered(layer: Middleware, call: Next) -> Next:
+    async def through(state: Any) -> Mapping[str, Any]:
+        return await layer(state, call)
+
+    return through
+
+
+def passes(step: Step, error: Exception) -> bool:
+    """Whether an error leaves a node as it is: one of a graph inside it, or of suspending."""
+    return isinstance(error, SuspensionError if step.fn is not None else GraphError)
+
+
+def failure(step: Step, error: Exception, state: Any) -> NodeException:
+    """What the error of a node becomes."""
+    return NodeException(step.name, said(error), state)
+
+
+async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run jobs at the same time. The first that fails ends the others, and is raised.
+
+    All of them have ended when this returns or raises, also if this task is cancelled.
+    """
+    failed: list[BaseException] = []
+
+    async def watched(job: Coroutine[Any, Any, None]) -> None:
+        try:
+            await job
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    tasks = [asyncio.ensure_future(watched(job)) for job in jobs]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        first = failed[0] if failed else None
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    if first is not None:
+        raise first

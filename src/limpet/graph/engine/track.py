@@ -1,0 +1,367 @@
+"""Tracking: the checkpoint record of a running invocation, kept up to date step by step.
+
+The record is a tree of live frames: one for each graph under way, and inside a fan-out or branches
+one stack for each instance. A completed node changes its frame and is saved in one commit. A
+checkpointer that takes changes gets the operations of the step; frames that were begun since the
+last save are part of them. Any other gets the whole record, one save at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias
+
+from limpet.errors import CheckpointSaveFailed
+from limpet.errors.graph import said
+from limpet.graph.checkpoint import (
+    ChangeCheckpointer,
+    Checkpointer,
+    CheckpointRecord,
+    ClaimingCheckpointer,
+    Frame,
+    Position,
+    Progress,
+    Slot,
+    Status,
+    document_of,
+)
+from limpet.graph.context import Invocation
+from limpet.graph.state import StatePlan
+from limpet.model.ops import Add, Cut, Path, PlainOp, Set
+
+# How the last step is saved: with the end of the run; or the run ends after its session is saved,
+# which is saved after the last step, or in one commit with it.
+Ending: TypeAlias = Literal["alone", "after session", "with session"]
+
+
+class Box:
+    """A stack of frames: the invocation's own, or that of one instance or branch."""
+
+    __slots__ = ("frames", "key", "owner", "path", "stored")
+
+    def __init__(self, owner: LiveFrame | None = None, key: str = "", *, stored: bool) -> None:
+        self.owner, self.key, self.stored = owner, key, stored
+        self.frames: list[LiveFrame] = []
+        self.path: Path = ("cursor",)
+        if owner is not None:
+            self.path = (*owner.path, "progress", "slots", key, "frames")
+
+
+class LiveProgress:
+    """How far a fan-out or branches node has come; a slot under way is the box of its frames."""
+
+    __slots__ = ("slots", "stored", "total")
+
+    def __init__(self, total: int, slots: dict[str, Slot | Box], *, stored: bool) -> None:
+        self.total, self.slots, self.stored = total, slots, stored
+
+
+class LiveFrame:
+    """A graph under way: its state and its next node, where they stand in the document."""
+
+    __slots__ = ("at", "box", "node", "path", "plan", "progress", "rest", "state", "stored")
+
+    def __init__(
+        self, box: Box, plan: StatePlan[Any], state: Any, node: str | None, *, stored: bool
+    ) -> None:
+        self.box, self.plan, self.state, self.node, self.stored = box, plan, state, node, stored
+        self.at = len(box.frames)
+        self.path: Path = (*box.path, self.at)
+        self.progress: LiveProgress | None = None
+        # What a resumed run has not entered yet: frames inside this one, or instances.
+        self.rest: tuple[tuple[Frame, ...], Progress | None] = ((), None)
+        box.frames.append(self)
+
+    def frozen(self) -> Frame:
+        """The frame as a record has it."""
+        progress = self.rest[1] if self.progress is None else _progress(self.progress)
+        return Frame(node=self.node, state=self.plan.dump(self.state), progress=progress)
+
+
+class Tracker:
+    """Saves one invocation as it goes."""
+
+    def __init__(
+        self,
+        checkpointer: Checkpointer,
+        changes: ChangeCheckpointer | None,
+        run: Invocation,
+        graph: str,
+        plan: StatePlan[Any],
+    ) -> None:
+        self.checkpointer, self._run, self._graph, self._plan = checkpointer, run, graph, plan
+        self._changes = changes  # the same object, if it takes changes
+        self.box = Box(stored=True)
+        self.positions: list[Position] = []
+        self.revision, self.status = 0, "running"
+        self.suspension: dict[str, Any] | None = None
+        self._ops: list[PlainOp] = []
+        self._whole = True  # the next save is of the whole record
+        self._failed: Exception | None = None
+        self._lock = asyncio.Lock()
+        self._start: asyncio.Task[None] | None = None
+        self.ending: Ending = "alone"
+
+    # --- entering -------------------------------------------------------------------------------
+
+    def push(
+        self,
+        outer: LiveFrame,
+        plan: StatePlan[Any],
+        state: Any,
+        node: str | None,
+        rest: tuple[tuple[Frame, ...], Progress | None] | None = None,
+    ) -> LiveFrame:
+        """Enter a subgraph. `rest` is what a resumed run found inside it."""
+        if rest is None:
+            self._drop(outer)
+        outer.rest = ((), None)
+        frame = LiveFrame(outer.box, plan, state, node, stored=rest is not None)
+        frame.rest = rest or ((), None)
+        return frame
+
+    def begin(self, frame: LiveFrame, total: int, found: Progress | None) -> None:
+        """Begin a fan-out or branches; `found` is how far a resumed run had come."""
+        slots: dict[str, Slot | Box] = {} if found is None else dict(found.slots)
+        frame.progress = LiveProgress(total, slots, stored=found is not None)
+        frame.rest = ((), None)
+
+    def enter_slot(
+        self,
+        owner: LiveFrame,
+        key: str,
+        plan: StatePlan[Any],
+        state: Any,
+        node: str | None,
+        rest: tuple[tuple[Frame, ...], Progress | None] | None = None,
+    ) -> LiveFrame:
+        """Begin one instance or branch, with a stack of its own."""
+        assert owner.progress is not None
+        box = Box(owner, key, stored=rest is not None)
+        owner.progress.slots[key] = box
+        frame = LiveFrame(box, plan, state, node, stored=rest is not None)
+        frame.rest = rest or ((), None)
+        return frame
+
+    # --- completing -----------------------------------------------------------------------------
+
+    async def completed(
+        self, frame: LiveFrame, new: Any, update: Any, target: str | None, position: Position
+    ) -> None:
+        """A node has completed and its edge leads to `target`.
+
+        The end of a graph inside another is saved with the node that contains it.
+        """
+        old, fresh = frame.state, not frame.stored
+        self._drop(frame)
+        self.positions.append(position)
+        if self._changes is not None and not self._whole:
+            self._ops.append(Add(("completed_positions",), [document_of(position)]))
+            if frame.rest[1] is not None or (frame.progress and frame.progress.stored):
+                self._ops.append(Set((*frame.path, "progress"), None))
+            if not fresh:
+                self._ops += frame.plan.changes(old, new, update, (*frame.path, "state"))
+                self._ops.append(Set((*frame.path, "node"), target))
+        frame.progress, frame.state, frame.node, frame.rest = None, new, target, ((), None)
+        last = target is None and frame.box.owner is None and frame.at == 0
+        if last and self.ending == "alone":
+            self._end()
+        if target is not None or last:
+            self._store(frame.box)
+            if not last or self.ending != "with session":
+                await self.save()
+
+    async def completed_slot(self, owner: LiveFrame, key: str, slot: Slot) -> None:
+        """An instance or branch is done."""
+        assert owner.progress is not None
+        owner.progress.slots[key] = slot
+        self._store(owner.box)
+        self._store_progress(owner)
+        path = (*owner.path, "progress", "slots", key)
+        self._ops.append(Set(path, document_of(slot)))
+        await self.save()
+
+    # --- beginning and ending -------------------------------------------------------------------
+
+    def begin_soon(self) -> None:
+        """Save where the run starts while its first node waits for something.
+
+        A process that dies in there leaves a record to resume from. A first node that does not wait
+        is completed before this gets its turn, and is saved together with the start.
+        """
+        self._start = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _begin(self) -> None:
+        if not self.revision:
+            with suppress(CheckpointSaveFailed):  # raised by the save of the first step
+                await self.save()
+
+    async def begun(self) -> None:
+        """After a run that failed: where it started, or its last step, is saved."""
+        if not self.revision:
+            await self.save()
+        await self.settled()
+        if self._failed is not None:
+            raise self._unsaved(self._failed) from self._failed
+
+    async def settled(self) -> None:
+        """Wait until no whole save is under way."""
+        async with self._lock:
+            pass
+
+    async def end(self) -> None:
+        """Save the invocation as a completed one, if its last step did not."""
+        if self.status != "completed":
+            self._end()
+            await self.save()
+
+    def _end(self) -> None:
+        self.status = "completed"
+        self._ops.append(Set(("status",), "completed"))
+
+    def ended(self) -> CheckpointRecord:
+        """The record of the invocation, completed. The caller saves it, with the session."""
+        self.status, self._whole = "completed", True
+        self.revision += 1
+        return self.whole()
+
+    async def unended(self) -> None:
+        """Save the last step of an invocation whose session could not be saved."""
+        self.status = "running"
+        await self.save()
+
+    def suspended(self, document: dict[str, Any]) -> CheckpointRecord:
+        """The record of the invocation, suspended. The caller saves it."""
+        self.status, self.suspension = "suspended", document
+        self.revision += 1
+        self._whole = True
+        return self.whole()
+
+    async def unsuspend(self) -> None:
+        """Save the invocation as one that is still running."""
+        self.status, self.suspension = "running", None
+        await self.save()
+
+    async def claim(self, revision: int) -> bool:
+        """Save a resumed invocation in place of the suspended one; False if another was first."""
+        self.revision = revision + 1
+        record, self._whole = self.whole(), False
+        _mark(self.box)
+        if isinstance(self.checkpointer, ClaimingCheckpointer):
+            return await self.checkpointer.claim(record, revision)
+        await self.checkpointer.save(record)
+        return True
+
+    # --- saving ---------------------------------------------------------------------------------
+
+    async def save(self) -> None:
+        """Save what has changed, in one commit. Raises CheckpointSaveFailed."""
+        if self._failed is not None:
+            raise self._unsaved(self._failed) from self._failed
+        self.revision += 1
+        try:
+            if self._changes is None or self._whole:
+                async with self._lock:
+                    record, self._whole, self._ops = self.whole(), False, []
+                    if self._changes is not None:
+                        _mark(self.box)
+                    await self.checkpointer.save(record)
+            else:
+                await self.settled()  # the first, whole save may still be under way
+                ops = (*self._ops, *self._stamp())
+                self._ops = []
+                await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
+        except Exception as error:
+            self._failed = error
+            raise self._unsaved(error) from error
+        except BaseException:
+            self._whole = True  # cancelled: nobody knows whether it was saved
+            raise
+
+    def whole(self) -> CheckpointRecord:
+        """The record as it stands."""
+        cursor = _frames(self.box)
+        status: Status = self.status  # type: ignore[assignment]  # one of them
+        return CheckpointRecord(
+            invocation_id=self._run.invocation_id,
+            correlation_id=self._run.correlation_id,
+            session_id=self._run.session_id,
+            state=cursor[-1].state,
+            parent_states=tuple([frame.state for frame in cursor[:-1]]),
+            cursor=cursor,
+            completed_positions=tuple(self.positions),
+            last_saved_at=datetime.now(UTC),
+            schema_version=self._plan.version,
+            status=status,
+            graph=self._graph,
+            revision=self.revision,
+            suspension=self.suspension,
+        )
+
+    def _unsaved(self, error: Exception) -> CheckpointSaveFailed:
+        return CheckpointSaveFailed(self._run.invocation_id, said(error))
+
+    def _stamp(self) -> tuple[PlainOp, ...]:
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        return Set(("revision",), self.revision), Set(("last_saved_at",), now)
+
+    def _drop(self, frame: LiveFrame) -> None:
+        """Forget the frames inside this one: they ended, or another attempt begins."""
+        box, inside = frame.box, frame.at + 1
+        inner = box.frames[inside:]
+        last = inner[-1] if inner else frame
+        stored = sum(1 for one in inner if one.stored) + len(last.rest[0])
+        if stored:
+            self._ops.append(Cut(box.path, inside, inside + stored))
+        del box.frames[inside:]
+
+    def _store(self, box: Box) -> None:
+        """Add the operations that bring new frames up to this box into the document."""
+        if self._changes is None or self._whole:
+            return
+        if box.owner is not None:
+            self._store(box.owner.box)
+            self._store_progress(box.owner)
+            if not box.stored:
+                path = (*box.owner.path, "progress", "slots", box.key)
+                self._ops.append(Set(path, document_of(Slot())))
+                box.stored = True
+        for frame in box.frames:
+            if not frame.stored:
+                bare = Frame(node=frame.node, state=frame.plan.dump(frame.state))
+                self._ops.append(Add(box.path, [document_of(bare)]))
+                frame.stored = True
+
+    def _store_progress(self, owner: LiveFrame) -> None:
+        progress = owner.progress
+        if progress is not None and not progress.stored:
+            empty = {"total": progress.total, "slots": {}}
+            self._ops.append(Set((*owner.path, "progress"), empty))
+            progress.stored = True
+
+
+def _mark(box: Box) -> None:
+    """Note that everything in the box is in the document."""
+    box.stored = True
+    for frame in box.frames:
+        frame.stored = True
+        if frame.progress is not None:
+            frame.progress.stored = True
+            for slot in frame.progress.slots.values():
+                if isinstance(slot, Box):
+                    _mark(slot)
+
+
+def _progress(live: LiveProgress) -> Progress:
+    slots = {
+        key: Slot(frames=_frames(slot)) if isinstance(slot, Box) else slot
+        for key, slot in live.slots.items()
+    }
+    return Progress(total=live.total, slots=slots)
+
+
+def _frames(box: Box) -> tuple[Frame, ...]:
+    frames = [frame.frozen() for frame in box.frames]
+    return (*frames, *(box.frames[-1].rest[0] if box.frames else ()))

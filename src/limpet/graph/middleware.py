@@ -1,0 +1,195 @@
+"""Middleware: an async callable `(state, next)` around a node that returns its update.
+
+Middleware of a graph stands outside that of a node, and does not reach into subgraphs. Cancellation
+and suspension pass through: they are not `Exception`s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from limpet.errors import CheckpointError, GraphInvalid, LimpetError, SuspensionError
+from limpet.graph.context import current_attempt, current_node
+from limpet.graph.engine.run import Next
+
+_LOG: Final = logging.getLogger("limpet.graph")
+# What no middleware of ours treats as a failure of the node.
+_PASSES: Final = (CheckpointError, SuspensionError)
+
+
+def full_jitter(base: float = 1.0, cap: float = 30.0) -> Callable[[int], float]:
+    """Seconds to wait before the next attempt: random up to a bound that doubles each time."""
+
+    def seconds(attempt: int) -> float:
+        return random.uniform(0.0, min(cap, base * 2.0**attempt))
+
+    return seconds
+
+
+def is_transient(error: Exception, state: Any) -> bool:
+    """Whether another attempt may help: yes, unless an error of ours says that it does not."""
+    while isinstance(error, LimpetError):
+        if error.retryable:
+            return True
+        if not isinstance(error.__cause__, Exception):
+            return False
+        error = error.__cause__
+    return True
+
+
+class RetryMiddleware:
+    """Runs a node again when it fails, `max_attempts` times in all.
+
+    `classifier(error, state)` says whether another attempt may help, `backoff(attempt)` how many
+    seconds to wait before it, `on_retry(error, attempt)` is called before the wait.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_attempts: int = 3,
+        classifier: Callable[[Exception, Any], bool] | None = None,
+        backoff: Callable[[int], float] | None = None,
+        on_retry: Callable[[Exception, int], Awaitable[None] | None] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        if not isinstance(max_attempts, int) or max_attempts < 1:
+            raise GraphInvalid("max_attempts is a number from 1. Pass 1 to run a node once.")
+        self.max_attempts = max_attempts
+        self.classifier = classifier or is_transient
+        self.backoff = backoff or full_jitter()
+        self._on_retry, self._sleep = on_retry, sleep
+
+    async def __call__(self, state: Any, next: Next, /) -> Mapping[str, Any]:
+        """The update of the first attempt that succeeds."""
+        attempt = 0
+        while True:
+            try:
+                return await next(state)
+            except _PASSES:
+                raise
+            except Exception as error:
+                if attempt + 1 >= self.max_attempts or not self.classifier(error, state):
+                    raise
+                await _called(self._on_retry, error, attempt)
+            await self._sleep(self.backoff(attempt))
+            attempt += 1
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one call of a node took."""
+
+    node_name: str
+    duration_ms: float
+    outcome: Literal["success", "exception"]
+    attempt_index: int = 0
+    exception_type: str | None = None
+
+
+class TimingMiddleware:
+    """Measures a node and hands `on_complete` a Timing, whether the node succeeded or failed."""
+
+    def __init__(
+        self,
+        *,
+        on_complete: Callable[[Timing], Awaitable[None] | None],
+        node_name: str | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._on_complete, self._node_name, self._clock = on_complete, node_name, clock
+
+    async def __call__(self, state: Any, next: Next, /) -> Mapping[str, Any]:
+        """The update of the node, measured."""
+        begin = self._clock()
+        try:
+            update = await next(state)
+        except Exception as error:
+            await self._said(begin, "exception", type(error).__name__)
+            raise
+        await self._said(begin, "success", None)
+        return update
+
+    async def _said(
+        self, begin: float, outcome: Literal["success", "exception"], kind: str | None
+    ) -> None:
+        timing = Timing(
+            node_name=self._node_name or current_node() or "",
+            duration_ms=(self._clock() - begin) * 1000.0,
+            outcome=outcome,
+            attempt_index=current_attempt(),
+            exception_type=kind,
+        )
+        await _called(self._on_complete, timing)
+
+
+class FailureIsolationMiddleware:
+    """Gives a degraded update when a node fails, and lets the run go on.
+
+    `degraded_update` is the update, or a function of the state that returns it. `catch` limits it
+    to these error categories, of the error or of one of its causes; `predicate(error)` to errors
+    for which it is true. Put it outside of a RetryMiddleware.
+    """
+
+    def __init__(
+        self,
+        *,
+        degraded_update: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]],
+        event_name: str = "failure_isolated",
+        catch: Collection[str] | None = None,
+        predicate: Callable[[Exception], bool] | None = None,
+        on_caught: Callable[[Exception], Awaitable[None] | None] | None = None,
+    ) -> None:
+        if isinstance(catch, str):
+            raise GraphInvalid("catch takes several categories. Pass a list of them.")
+        self._degraded, self._event_name = degraded_update, event_name
+        self._catch = None if catch is None else frozenset(catch)
+        self._predicate, self._on_caught = predicate, on_caught
+
+    async def __call__(self, state: Any, next: Next, /) -> Mapping[str, Any]:
+        """The update of the node, or the degraded one."""
+        try:
+            return await next(state)
+        except _PASSES:
+            raise
+        except Exception as error:
+            if self._catch is not None and not self._catch & _categories(error):
+                raise
+            if self._predicate is not None and not self._predicate(error):
+                raise
+            _LOG.warning(
+                "failure isolated: event=%s node=%s error=%s",
+                self._event_name,
+                current_node(),
+                type(error).__name__,
+            )
+            await _called(self._on_caught, error)
+            return self._degraded(state) if callable(self._degraded) else self._degraded
+
+
+def _categories(error: BaseException | None) -> set[str]:
+    found = set()
+    while error is not None:
+        if isinstance(category := getattr(error, "category", None), str):
+            found.add(category)
+        error = error.__cause__
+    return found
+
+
+async def _called(hook: Callable[..., Any] | None, *args: Any) -> None:
+    """Call a hook of the user's. If it fails, that is logged: the node's outcome stands."""
+    if hook is None:
+        return
+    try:
+        answer = hook(*args)
+        if inspect.isawaitable(answer):
+            await answer
+    except Exception:
+        _LOG.exception("middleware hook failed: node=%s", current_node())

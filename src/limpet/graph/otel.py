@@ -1,0 +1,100 @@
+"""OpenTelemetry spans of a run: the invocation, its nodes, subgraphs, instances and branches.
+
+    graph = GraphBuilder(State)….with_tracer(OpenTelemetryTracer()).compile()
+
+A span is current while its part runs, so the spans that a node opens become its children. The
+packages are an extra, `pip install 'limpet[otel]'`; a graph without a tracer never loads them.
+"""
+
+from __future__ import annotations
+
+from asyncio import CancelledError
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from limpet.errors import ExtraMissing
+from limpet.graph.logs import identity
+from limpet.graph.observe import Span
+from limpet.graph.suspend import SuspendSignal
+
+try:
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import SpanProcessor
+except ModuleNotFoundError as error:
+    raise ExtraMissing("opentelemetry", "otel") from error
+
+_PREFIX: Final = "limpet."
+
+
+class OpenTelemetryTracer:
+    """Opens an OpenTelemetry span around each part of a run.
+
+    Without a provider it uses the global one. Every span has `limpet.invocation_id` and
+    `limpet.correlation_id`, and `limpet.session_id` if the invocation is bound to a session.
+    """
+
+    def __init__(self, tracer_provider: trace.TracerProvider | None = None) -> None:
+        self._tracer = trace.get_tracer("limpet.graph", tracer_provider=tracer_provider)
+
+    def span(self, span: Span, /) -> AbstractContextManager[None]:
+        """The span of one part, current while the block runs."""
+        return self._open(span)
+
+    @contextmanager
+    def _open(self, span: Span) -> Iterator[None]:
+        opened = self._tracer.start_as_current_span(
+            f"{span.kind} {span.name}".rstrip(),
+            attributes=_attributes(span),
+            record_exception=False,  # suspension passes as an exception and is none
+            set_status_on_exception=False,
+        )
+        with opened as own:
+            try:
+                yield
+            except BaseException as error:
+                _ended(own, error)
+                raise
+
+
+class IdentitySpanProcessor(SpanProcessor):  # type: ignore[misc, unused-ignore]  # untyped if absent
+    """Gives the ids of the invocation to every span that starts inside one, whoever opens it.
+
+    `tracer_provider.add_span_processor(IdentitySpanProcessor())`, before the exporter's.
+    """
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Add the ids that are bound."""
+        for name, value in identity().items():
+            span.set_attribute(_PREFIX + name, value)
+
+
+def _attributes(span: Span) -> dict[str, str | int]:
+    """Identity and place of the part; what does not apply is left out."""
+    found = {
+        "session_id": span.session_id,
+        "invocation_id": span.invocation_id,
+        "correlation_id": span.correlation_id,
+        "graph.kind": span.kind,
+        "graph.node": span.namespace[-1] if span.namespace else None,
+        "graph.namespace": "/".join(span.namespace) or None,
+        "graph.attempt_index": span.attempt_index if span.kind == "node" else None,
+        "graph.fan_out_index": span.fan_out_index,
+        "graph.branch_name": span.branch_name,
+    }
+    return {_PREFIX + name: value for name, value in found.items() if value is not None}
+
+
+def _ended(span: trace.Span, error: BaseException) -> None:
+    """Say how a part ended that did not end well. To suspend is not an error."""
+    if isinstance(error, SuspendSignal):
+        span.set_attribute(_PREFIX + "graph.suspended", True)
+        span.set_attribute(_PREFIX + "graph.signal_id", error.descriptor.signal_id)
+    elif isinstance(error, CancelledError):
+        span.set_attribute(_PREFIX + "graph.cancelled", True)
+    else:
+        category = getattr(error, "category", None)
+        if isinstance(category, str):
+            span.set_attribute(_PREFIX + "error.category", category)
+        span.record_exception(error)
+        span.set_status(trace.Status(trace.StatusCode.ERROR, type(error).__name__))

@@ -1,0 +1,360 @@
+"""State of a graph: the class users declare, and its fields compiled for the engine.
+
+A node returns a partial update. Each value in it is validated as what the field's reducer accepts
+and folded into the field; fields that no node changed are neither validated nor copied. A class
+with validators of its own is validated whole, because they may look at any field.
+
+`dump` and `load` are the stored form: JSON-mode values, so any pydantic type can be a field.
+`changes` says what a step changed as operations on that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Final, Generic, TypeVar, get_origin
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError
+
+from limpet.errors import (
+    ConflictingReducers,
+    GraphInvalid,
+    ReducerConfigurationInvalid,
+    ReducerError,
+    StateValidationError,
+)
+from limpet.errors.graph import said
+from limpet.graph.engine.fold import CONTAINERS, FOLDS, Fold, changed
+from limpet.model.ops import Path, PlainOp, Set
+from limpet.model.state.reducers import FACTORIES, Reducer, Replace, last_write_wins
+from limpet.model.values import described
+
+S = TypeVar("S", bound="State")
+
+_encode: Final = msgspec.json.Encoder().encode
+_set: Final = object.__setattr__
+
+
+class State(BaseModel):
+    """The state of a graph. Fields may have any pydantic type, and a reducer as annotation.
+
+    `schema_version` is any text; migrations lead from one to another.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64"
+    )
+    schema_version: ClassVar[str] = ""
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    role: str
+    content: str
+
+
+class FieldPlan:
+    """One field: how an update is validated and folded in, and how its value is stored."""
+
+    __slots__ = (
+        "fold",
+        "follows",
+        "given",
+        "holds_list",
+        "name",
+        "read",
+        "reducer",
+        "replace",
+        "store",
+        "takes",
+    )
+
+    def __init__(self, of: type[BaseModel], name: str) -> None:
+        info = of.model_fields[name]
+        self.name, self.reducer = name, _reducer(of, name)
+        rules = [item for item in info.metadata if not isinstance(item, Reducer)]
+        if isinstance(info.discriminator, str):
+            rules.append(Field(discriminator=info.discriminator))
+        whole = Annotated[info.annotation, *rules] if rules else info.annotation
+        adapter = _adapter(whole, of.model_config)
+        self.replace: Callable[[Any], Any] = adapter.validator.validate_python
+        self.store: Callable[..., Any] = adapter.serializer.to_python
+        self.read: Callable[[bytes], Any] = adapter.validator.validate_json
+        self.holds_list = _container(info.annotation) in CONTAINERS["list"]
+        self._check(of, info.annotation)
+        fold = FOLDS.get(type(self.reducer))
+        base = list[info.annotation] if self.reducer.nests else info.annotation  # type: ignore[name-defined]  # a type at run time
+        self.given = adapter if self.reducer is last_write_wins else _adapter(base, of.model_config)
+        self.takes = self.given.validator.validate_python if fold is not None else None
+        self.fold: Fold = self._folding(fold, check=bool(rules))
+        # A rule may change the whole value: then the stored field is set, not added to.
+        self.follows: Reducer = last_write_wins if rules else self.reducer
+
+    def _folding(self, fold: Fold | None, *, check: bool) -> Fold:
+        """How an accepted update changes the field; a rule of the field is checked afterwards."""
+        made, reducer, name = fold, self.reducer, self.name
+        if made is None:  # a reducer of the user's own: its result is checked as any value is
+            replace = self.replace
+            return lambda _, old, update: replace(reducer.fold(old, update, name))
+        if not check:
+            return made
+        inner, replace = made, self.replace
+        return lambda reducer, old, update: replace(inner(reducer, old, update))
+
+    def __call__(self, old: Any, update: Any) -> Any:
+        """The field's value after an update. Raises what validation and the reducer raise."""
+        if self.reducer is last_write_wins:
+            return self.replace(update.value if type(update) is Replace else update)
+        if type(update) is Replace:
+            return self.replace(update.value)
+        if self.takes is not None:
+            if not isinstance(update, CONTAINERS["list" if self.reducer.nests else self._held()]):
+                raise TypeError(
+                    f"{self.reducer.name} takes {self._words()}, not {described(update)}"
+                )
+            update = self.takes(update)
+        return self.fold(self.reducer, old, update)
+
+    def dump(self, value: Any) -> Any:
+        """The stored form of a value of this field."""
+        return self.store(value, mode="json", by_alias=False)
+
+    def load(self, plain: Any) -> Any:
+        """The value of a stored form."""
+        return self.read(_encode(plain))
+
+    def dump_update(self, update: Any) -> Any:
+        """The stored form of an update of this field."""
+        if type(update) is Replace:
+            return {"replace": self.dump(update.value)}
+        return {"update": self.given.serializer.to_python(update, mode="json", by_alias=False)}
+
+    def load_update(self, plain: Any) -> Any:
+        """The update of such a form."""
+        if "replace" in plain:
+            return Replace(self.load(plain["replace"]))
+        return self.given.validator.validate_json(_encode(plain["update"]))
+
+    def _held(self) -> str:
+        return self.reducer.holds
+
+    def _words(self) -> str:
+        return "a list" if self.reducer.nests else f"a {self.reducer.holds}"
+
+    def _check(self, of: type[BaseModel], annotation: Any) -> None:
+        if self.reducer.holds == "any":
+            return
+        if _container(annotation) not in CONTAINERS[self.reducer.holds]:
+            raise ReducerConfigurationInvalid(
+                f"{of.__name__}.{self.name} has the reducer {self.reducer.name}, which needs a "
+                f"{self.reducer.holds}",
+                "Declare the field with that type, or choose another reducer",
+            )
+
+
+class Contributions(dict[str, Any]):
+    """Several updates in a row, as one: `parts` are applied one after another."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: list[Mapping[str, Any]]) -> None:
+        super().__init__()
+        self.parts = parts
+        for part in parts:
+            for name, value in part.items():
+                if type(self.get(name)) is not Replace:  # once replaced, the field is set whole
+                    self[name] = value
+
+
+class StatePlan(Generic[S]):
+    """A State class compiled: its fields, and what happens to a state of it."""
+
+    __slots__ = ("custom", "fields", "name", "of", "version", "whole")
+
+    def __init__(self, of: type[S]) -> None:
+        if not of.__pydantic_complete__:
+            of.model_rebuild()
+        self.of, self.name, self.version = of, of.__name__, of.schema_version
+        self.fields = {name: FieldPlan(of, name) for name in of.model_fields}
+        made = of.__pydantic_decorators__
+        self.whole = bool(
+            made.field_validators
+            or made.model_validators
+            or made.validators
+            or made.root_validators
+            or of.__private_attributes__
+        )
+        self.custom = bool(made.field_serializers or made.model_serializers)
+
+    def made(self, given: Any, where: str) -> S:
+        """A state from a State or a dict, validated. Raises StateValidationError."""
+        if isinstance(given, BaseModel):
+            if type(given) is not self.of:
+                reason = f"it is a {type(given).__name__}, not a {self.name}"
+                raise StateValidationError(where, (), reason)
+            values, names = dict(given.__dict__), set(given.model_fields_set)
+        elif isinstance(given, Mapping):
+            values = names = given  # type: ignore[assignment]  # names are its keys
+        else:
+            reason = f"it is {described(given)}, not a {self.name} or a dict of its fields"
+            raise StateValidationError(where, (), reason)
+        try:
+            state: S = self.of.__pydantic_validator__.validate_python(values, by_name=True)
+        except ValidationError as error:
+            raise invalid(where, error) from error
+        _set(state, "__pydantic_fields_set__", set(names))
+        return state
+
+    def apply(self, state: S, update: Any, node: str) -> S:
+        """The state after a node's update. Raises StateValidationError or ReducerError."""
+        if not isinstance(update, dict):
+            update = self._mapping(update, node, state)
+        if not update:
+            return state
+        if type(update) is Contributions:
+            for part in update.parts:
+                state = self.apply(state, part, node)
+            return state
+        values, fields = state.__dict__.copy(), self.fields
+        for name, value in update.items():
+            try:
+                field = fields[name]
+                values[name] = field(values[name], value)
+            except Exception as error:
+                raise self._refused(error, name, node, state) from error
+        if self.whole:
+            return self._validated(state, values, node)
+        return self._next(state, values, update)
+
+    def overlay(self, state: S, values: Mapping[str, Any], where: str) -> S:
+        """The state with these values in place of its own, without reducers, validated."""
+        return self.made({**state.__dict__, **values}, where)
+
+    def fold_in(self, base: S, given: S) -> S:
+        """The base with those fields of `given` folded in that its caller set explicitly."""
+        update = {name: getattr(given, name) for name in given.model_fields_set}
+        return self.apply(base, update, "the initial state")
+
+    def dump(self, state: S) -> dict[str, Any]:
+        """The stored form of a state."""
+        if self.custom:
+            return state.model_dump(mode="json", by_alias=False, include=set(self.fields))
+        held = state.__dict__
+        return {name: field.dump(held[name]) for name, field in self.fields.items()}
+
+    def load(self, plain: Mapping[str, Any], where: str) -> S:
+        """The state of a stored form. Raises StateValidationError."""
+        try:
+            state: S = self.of.__pydantic_validator__.validate_json(_encode(plain), by_name=True)
+            return state
+        except ValidationError as error:
+            raise invalid(where, error) from error
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise StateValidationError(where, (), f"it is not JSON data ({error})") from error
+
+    def changes(self, old: S, new: S, update: Mapping[str, Any], path: Path) -> list[PlainOp]:
+        """What an update changed, as operations on the stored form at `path`."""
+        if old is new:
+            return []
+        if self.whole or self.custom:
+            before, after = self.dump(old), self.dump(new)
+            return [Set((*path, n), after[n]) for n in after if after[n] != before[n]]
+        was, now, fields = old.__dict__, new.__dict__, self.fields
+        ops: list[PlainOp] = []
+        for name, value in update.items():
+            field = fields[name]
+            reducer = last_write_wins if type(value) is Replace else field.follows
+            ops += changed(reducer, (*path, name), was[name], now[name], field.dump)
+        return ops
+
+    def _next(self, state: S, values: dict[str, Any], update: Iterable[str]) -> S:
+        new = self.of.__new__(self.of)
+        _set(new, "__dict__", values)
+        names = state.__pydantic_fields_set__
+        names = names if names.issuperset(update) else names.union(update)
+        _set(new, "__pydantic_fields_set__", names)
+        _set(new, "__pydantic_extra__", None)
+        _set(new, "__pydantic_private__", None)
+        return new
+
+    def _validated(self, state: S, values: dict[str, Any], node: str) -> S:
+        try:
+            new: S = self.of.__pydantic_validator__.validate_python(values, by_name=True)
+        except ValidationError as error:
+            raise invalid(f"the state after node {node!r}", error, state) from error
+        except Exception as error:
+            where = f"the state after node {node!r}"
+            raise StateValidationError(where, (), said(error), state) from error
+        _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
+        return new
+
+    def _mapping(self, update: Any, node: str, state: S) -> dict[str, Any]:
+        if isinstance(update, Mapping):
+            return dict(update)
+        reason = f"the node returned {described(update)}, not a dict of fields"
+        raise StateValidationError(f"the update of node {node!r}", (), reason, state)
+
+    def _refused(self, error: Exception, name: Any, node: str, state: S) -> Exception:
+        where = f"the update of node {node!r}"
+        if not isinstance(name, str) or name not in self.fields:
+            reason = f"{self.name} does not declare this field"
+            return StateValidationError(where, (str(name),), reason, state)
+        if isinstance(error, ValidationError):
+            return invalid(where, error, state, name)
+        return ReducerError(node, name, said(error), state)
+
+
+_PLANS: Final[dict[type[State], StatePlan[Any]]] = {}
+
+
+def plan_of(of: type[S]) -> StatePlan[S]:
+    """The compiled form of a State class. Raises GraphInvalid if it cannot be compiled."""
+    if not (isinstance(of, type) and issubclass(of, State)):
+        raise GraphInvalid(
+            f"{described(of)} is not a State class. Pass a subclass of limpet.graph.State."
+        )
+    found = _PLANS.get(of)
+    if found is None or found.version != of.schema_version:
+        if not isinstance(of.schema_version, str):
+            raise GraphInvalid(f"{of.__name__}.schema_version is not text. Write it as a text.")
+        found = _PLANS[of] = StatePlan(of)
+    return found
+
+
+def invalid(
+    where: str, error: ValidationError, state: Any = None, field: str = ""
+) -> StateValidationError:
+    """A validation error of pydantic, in our words: which fields, and why."""
+    places, reasons = [], []
+    for item in error.errors(include_url=False, include_input=False, include_context=False)[:5]:
+        way = ([field] if field else []) + [str(step) for step in item["loc"]]
+        places.append(".".join(way))
+        reasons.append(item["msg"])
+    return StateValidationError(where, tuple(places), "; ".join(reasons), state)
+
+
+def _reducer(of: type[BaseModel], name: str) -> Reducer:
+    metadata = of.model_fields[name].metadata
+    found = [item for item in metadata if isinstance(item, Reducer)]
+    if len(found) > 1:
+        names = " and ".join(reducer.name for reducer in found)
+        raise ConflictingReducers(name, f"the reducers {names}")
+    for item in metadata:
+        if any(item is factory for factory in FACTORIES):
+            raise ReducerConfigurationInvalid(
+                f"{of.__name__}.{name} has {item.__name__} without its argument", "Call it"
+            )
+    return found[0] if found else last_write_wins
+
+
+def _container(annotation: Any) -> Any:
+    return get_origin(annotation) or annotation
+
+
+def _adapter(annotation: Any, config: ConfigDict) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(annotation, config=config)
+    except PydanticUserError:  # a model or dataclass has settings of its own
+        return TypeAdapter(annotation)

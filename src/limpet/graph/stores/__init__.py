@@ -1,0 +1,1 @@
+"""Session stores and checkpointers over Limpet: in memory, in a file, on a server."""

@@ -1,0 +1,258 @@
+"""Checkpointers over Limpet: every invocation of a graph is a session, every step one commit.
+
+A step is written as the operations that the engine made for it, so its cost is what it changed. The
+newest record is the session's state; its log shows every step. A checkpointer and a session store
+of one Limpet, or of one file or database, save a suspended invocation and its session in one
+commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Final, Self, TypeGuard
+
+from limpet.errors import InvalidInput, SessionWriteConflict
+from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
+from limpet.graph.sessions import Listing, SessionRecord, SessionStore
+from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, id_of, own
+from limpet.graph.stores.labels import CORRELATION, label_text
+from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
+from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
+from limpet.graph.stores.retention import Retention
+from limpet.graph.stores.sessions import StoredSessions, document_of
+from limpet.model.limits import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX
+from limpet.model.ops import PlainOp, Set
+from limpet.session.limpet import Limpet
+
+STEPPED: Final = "graph.stepped"
+_PAGE: Final = 100  # records that one page of a listing reads
+
+
+class StoredCheckpoints:
+    """A checkpointer whose records are sessions of one app and user of a Limpet."""
+
+    def __init__(self, source: Source, app: str, user: str, keep: int | None) -> None:
+        self.documents = Documents(source, app, user)
+        self._retention = Retention(self.documents, keep)
+        self._turns: dict[str, _Turns] = {}  # of invocations that are saved whole just now
+
+    # --- writing -------------------------------------------------------------------------------
+
+    async def save(self, record: CheckpointRecord, /) -> None:
+        """Replace the record of its invocation, in one commit."""
+        id = record.invocation_id
+        async with self._in_order(id):
+            await self.documents.replace(id, record.to_document(), labels_of(record))
+        await self._settle(id, record.status)
+
+    async def save_changes(
+        self,
+        invocation_id: str,
+        ops: tuple[PlainOp, ...],
+        whole: Callable[[], CheckpointRecord],
+        /,
+    ) -> None:
+        """Apply the operations of one step, in one commit. Overlapping calls keep their order."""
+        await self.documents.limpet()  # open already, so it does not wait
+        session = self.documents.remembered(invocation_id)
+        states = [op.value for op in ops if type(op) is Set and op.path == ("status",)]
+        whole_now = invocation_id in self._turns or "suspended" in states  # which has a label
+        if session is None or whole_now or len(ops) > OPS_PER_EVENT_MAX:
+            return await self.save(whole())
+        await session.append(STEPPED, ops=ops)
+        return await self._settle(invocation_id, states[-1] if states else "running")
+
+    async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
+        """Save the record if the stored one has this revision; of several callers one succeeds."""
+        id = record.invocation_id
+        session = await self.documents.find(id)
+        if session is None or own(session).get("revision") != revision:
+            return False
+        fields, version = record.to_document(), session.version
+        try:
+            await self.documents.replace(id, fields, labels_of(record), expected=version)
+        except Moved:
+            return False
+        return True
+
+    async def delete(self, invocation_id: str, /) -> None:
+        """Delete the record with its log. Idempotent."""
+        await self.documents.delete(invocation_id)
+
+    # --- together with a session ---------------------------------------------------------------
+
+    def joins(self, store: SessionStore, /) -> TypeGuard[StoredSessions]:
+        """Whether the store keeps its sessions where this keeps its records."""
+        if not isinstance(store, StoredSessions):
+            return False
+        return store.documents.source == self.documents.source
+
+    async def save_with_session(
+        self,
+        record: CheckpointRecord,
+        store: SessionStore,
+        session: SessionRecord,
+        /,
+        *,
+        expected_version: int | None = None,
+    ) -> int:
+        """Save the record and the session in one commit. Returns the session's version.
+
+        Raises SessionWriteConflict if `expected_version` is given and is not the stored one.
+        """
+        if not self.joins(store):
+            raise InvalidInput("this store keeps its sessions elsewhere. Save them one by one.")
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            try:
+                return await self._join(record, store.documents, session, expected_version)
+            except Moved as moved:
+                id, actual = session.session_id, moved.actual
+                raise SessionWriteConflict(id, expected_version, actual) from None
+            except RACES:
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _join(
+        self,
+        record: CheckpointRecord,
+        sessions: Documents,
+        session: SessionRecord,
+        expected: int | None,
+    ) -> int:
+        fields, labels = document_of(session)
+        ours = await self.documents.prepared(record.invocation_id)
+        theirs = await sessions.prepared(session.session_id, expected)
+        lp = await self.documents.limpet()
+        async with lp.commit() as c:
+            self.documents.put(c, ours, record.to_document(), labels_of(record))
+            sessions.put(c, theirs, fields, labels)
+        self.documents.forget(record.invocation_id)
+        sessions.remember(session.session_id, theirs)
+        return theirs.version
+
+    # --- reading -------------------------------------------------------------------------------
+
+    async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
+        """The newest record of the invocation; None if there is none."""
+        session = await self.documents.find(invocation_id)
+        return None if session is None else record_of(own(session), invocation_id)
+
+    async def latest(self, correlation_id: str, /) -> CheckpointRecord | None:
+        """The record that was saved last under this correlation id; None if there is none.
+
+        Usually it is among the invocations that were saved last; if not, all of this correlation
+        id are looked at.
+        """
+        labels = {CORRELATION: label_text(correlation_id)}
+        page = await self.documents.page(order="updated", reverse=True, limit=_PAGE)
+        heads = [head for head in page.items if labels.items() <= head.labels.items()][:1]
+        if not heads:
+            heads = await self.documents.heads(labels)
+        for head in sorted(heads, key=lambda head: head.updated_us)[-1:]:
+            return await self.load(id_of(head.key))
+        return None
+
+    async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
+        """Summaries in the order in which the invocations began."""
+        wanted = filter or CheckpointFilter()
+        found: list[CheckpointSummary] = []
+        cursor, limit = wanted.cursor, wanted.limit
+        while True:
+            left = _PAGE if limit is None else min(_PAGE, max(1, limit) - len(found))
+            labels = labels_asked(wanted)
+            page = await self.documents.page(labels=labels, limit=left, cursor=cursor, state=True)
+            found += [item for item in summaries(page) if matches(item, wanted)]
+            cursor = page.cursor
+            if cursor is None or (limit is not None and len(found) >= limit):
+                return Listing.of(found, cursor)
+
+    async def session(self, invocation_id: str, /) -> Handle | None:
+        """The session of an invocation, whose log has every step; None if there is none."""
+        return await self.documents.find(invocation_id)
+
+    async def close(self) -> None:
+        """Let go of the database. A later call opens it again."""
+        await self.documents.source.close(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @asynccontextmanager
+    async def _in_order(self, invocation_id: str) -> AsyncIterator[None]:
+        """Let whole saves of one invocation take effect in the order of their calls.
+
+        A step that comes meanwhile is saved whole too, behind them.
+        """
+        turns = self._turns.setdefault(invocation_id, _Turns())
+        turns.taken += 1
+        try:
+            async with turns.lock:
+                yield
+        finally:
+            turns.taken -= 1
+            if not turns.taken:
+                del self._turns[invocation_id]
+
+    async def _settle(self, invocation_id: str, status: str) -> None:
+        """After the last save of a run: nothing more is remembered of it, old ones may go."""
+        if status != "running":
+            self.documents.forget(invocation_id)
+        if status == "completed":
+            await self._retention.completed(invocation_id)
+
+
+class _Turns:
+    """Who saves one invocation whole, and how many wait for it."""
+
+    __slots__ = ("lock", "taken")
+
+    def __init__(self) -> None:
+        self.lock, self.taken = asyncio.Lock(), 0
+
+
+class LimpetCheckpointer(StoredCheckpoints):
+    """Records in a Limpet that you opened: `lp.get(app, user, invocation_id)`."""
+
+    def __init__(
+        self, lp: Limpet, app: str, user: str = "invocations", *, keep: int | None = None
+    ) -> None:
+        super().__init__(Given(lp), app, user, keep)
+
+
+class SQLiteCheckpointer(StoredCheckpoints):
+    """Records in a SQLite file, which is made and opened at the first use.
+
+    With `keep` only so many completed invocations stay; by default all do.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        app: str = "graph",
+        user: str = "invocations",
+        keep: int | None = None,
+    ) -> None:
+        super().__init__(shared(sqlite_url(path), self), app, user, keep)
+
+
+class PostgresCheckpointer(StoredCheckpoints):
+    """Records in a PostgreSQL database: postgresql://user@host/database. `keep` as for SQLite."""
+
+    def __init__(
+        self, dsn: str, *, app: str = "graph", user: str = "invocations", keep: int | None = None
+    ) -> None:
+        super().__init__(shared(postgres_url(dsn), self), app, user, keep)

@@ -1,0 +1,51 @@
+"""Retention: how many completed invocations a checkpointer keeps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from limpet.errors import InvalidInput
+from limpet.graph.stores.documents import Documents, id_of
+
+_PAGE: Final = 100  # records that one page reads
+
+
+class Retention:
+    """Deletes the completed invocations that were saved longest ago, beyond the newest `keep`.
+
+    Invocations that run or are suspended are never deleted. What other processes complete is seen
+    when the list is read again, after `keep` invocations of this one.
+    """
+
+    def __init__(self, documents: Documents, keep: int | None) -> None:
+        if keep is not None and (type(keep) is not int or keep < 1):
+            raise InvalidInput(f"keep is a number of invocations from 1, not {keep!r}")
+        self._documents, self._keep = documents, keep
+        self._kept: list[str] | None = None  # the one that was completed first is first
+        self._since_read = 0
+
+    async def completed(self, invocation_id: str) -> None:
+        """One more invocation is complete: delete what is too many."""
+        if self._keep is None:
+            return
+        if self._kept is None or self._since_read >= self._keep:
+            self._kept, self._since_read = await self._read(), 0
+        elif invocation_id not in self._kept:
+            self._kept.append(invocation_id)
+        self._since_read += 1
+        while len(self._kept) > self._keep:
+            await self._documents.delete(self._kept.pop(0))
+
+    async def _read(self) -> list[str]:
+        found: list[tuple[int, str]] = []
+        cursor = None
+        while True:
+            page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
+            found += [
+                (head.updated_us, id_of(head.key))
+                for head in page.items
+                if page.states.get(head.key, {}).get("status") == "completed"
+            ]
+            cursor = page.cursor
+            if cursor is None:
+                return [id for _, id in sorted(found)]

@@ -1,0 +1,168 @@
+"""Session stores over Limpet: a graph's sessions in a file, on a server, or beside your own.
+
+Each session of a graph is a session of Limpet. A save records what changed, as one event in one
+commit, so a saved session has a log, diffs and everything else that sessions have:
+`await store.session(session_id)` gives it.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Any, Self
+
+from limpet.errors import InvalidInput, SessionWriteConflict
+from limpet.graph.sessions import Listing, SessionFilter, SessionRecord, SessionSummary
+from limpet.graph.stores.documents import UNSAVED, Documents, Handle, Moved, id_of, own
+from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
+from limpet.graph.stores.locks import Locks
+from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
+from limpet.model.head import Head
+from limpet.model.limits import PAGE_MAX
+from limpet.model.values import thaw
+from limpet.session.limpet import Limpet
+
+
+class StoredSessions:
+    """A session store whose sessions are those of one app and user of a Limpet."""
+
+    def __init__(self, source: Source, app: str, user: str) -> None:
+        self.documents = Documents(source, app, user)
+        self._locks = Locks(source, app, user)
+
+    async def load(self, session_id: str, /) -> SessionRecord | None:
+        """The newest record; None if there is none."""
+        session = await self.documents.find(_checked(session_id))
+        if session is None:
+            return None
+        head = session.head
+        return SessionRecord(
+            session_id=session_id,
+            state=thaw(own(session)),
+            schema_version=_schema(head),
+            created_at=head.created_at,
+            updated_at=head.updated_at,
+            version=head.version,
+        )
+
+    async def save(
+        self, session_id: str, record: SessionRecord, /, *, expected_version: int | None = None
+    ) -> int:
+        """Replace the record. Returns its version.
+
+        The last save wins. With `expected_version`, the version of the record that was loaded, or
+        0 if there was none, it raises SessionWriteConflict if the session has moved on.
+        """
+        documents, id = self.documents, _checked(session_id)
+        fields, labels = document_of(record)
+        try:
+            return await documents.replace(id, fields, labels, expected=expected_version)
+        except Moved as moved:
+            raise SessionWriteConflict(session_id, expected_version, moved.actual) from None
+
+    async def delete(self, session_id: str, /) -> None:
+        """Delete the session with its log. A later save begins a new one. Idempotent."""
+        await self.documents.delete(_checked(session_id))
+
+    async def list(self, filter: SessionFilter | None = None, /) -> Listing[SessionSummary]:
+        """Summaries in the order in which the sessions were created."""
+        wanted = filter or SessionFilter()
+        found: list[SessionSummary] = []
+        cursor, limit = wanted.cursor, wanted.limit
+        while True:
+            left = PAGE_MAX if limit is None else min(PAGE_MAX, max(1, limit) - len(found))
+            page = await self.documents.page(**_query(wanted), limit=left, cursor=cursor)
+            found += [_summary(head) for head in page.items if _passes(head, wanted)]
+            cursor = page.cursor
+            if cursor is None or (limit is not None and len(found) >= limit):
+                return Listing.of(found, cursor)
+
+    async def acquire_lock(self, session_id: str, /) -> None:
+        """Wait for the session's lock and take it, whichever process holds it.
+
+        A process that dies loses its locks within 30 seconds. Saves do not ask for the lock.
+        """
+        await self._locks.acquire(_checked(session_id))
+
+    async def release_lock(self, session_id: str, /) -> None:
+        """Release the lock that this object holds. Does nothing if it holds none."""
+        await self._locks.release(_checked(session_id))
+
+    async def session(self, session_id: str, /) -> Handle | None:
+        """The session itself, with its log; None if there is none."""
+        return await self.documents.find(_checked(session_id))
+
+    async def close(self) -> None:
+        """Release its locks and its database. A later call opens the database again."""
+        await self._locks.release_all()
+        await self.documents.source.close(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+
+class LimpetSessionStore(StoredSessions):
+    """Sessions of one app and user in a Limpet that you opened: `lp.get(app, user, session_id)`."""
+
+    def __init__(self, lp: Limpet, app: str, user: str) -> None:
+        super().__init__(Given(lp), app, user)
+
+
+class SQLiteSessionStore(StoredSessions):
+    """Sessions in a SQLite file, which is made and opened at the first use."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, app: str = "graph", user: str = "sessions"
+    ) -> None:
+        super().__init__(shared(sqlite_url(path), self), app, user)
+
+
+class PostgresSessionStore(StoredSessions):
+    """Sessions in a PostgreSQL database: postgresql://user@host/database."""
+
+    def __init__(self, dsn: str, *, app: str = "graph", user: str = "sessions") -> None:
+        super().__init__(shared(postgres_url(dsn), self), app, user)
+
+
+def document_of(record: SessionRecord) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """The fields and labels of a record's document."""
+    return record.state, {SCHEMA: schema_label(record.schema_version)}
+
+
+def _checked(session_id: Any) -> str:
+    if not isinstance(session_id, str) or not session_id:
+        raise InvalidInput(f"a session id is a text that is not empty, not {session_id!r}")
+    return session_id
+
+
+def _query(wanted: SessionFilter) -> dict[str, Any]:
+    times = {"created_after": wanted.created_after, "updated_after": wanted.updated_after}
+    if not wanted.schema_version:  # the version "" is also that of a session without the label
+        return times
+    return {**times, "labels": {SCHEMA: label_text(wanted.schema_version)}}
+
+
+def _schema(head: Head) -> str:
+    return schema_of(head.labels.get(SCHEMA, head.schema_version or '""'))
+
+
+def _passes(head: Head, wanted: SessionFilter) -> bool:
+    return UNSAVED not in head.labels and wanted.schema_version in (None, _schema(head))
+
+
+def _summary(head: Head) -> SessionSummary:
+    return SessionSummary(
+        session_id=id_of(head.key),
+        schema_version=_schema(head),
+        created_at=head.created_at,
+        updated_at=head.updated_at,
+        version=head.version,
+    )

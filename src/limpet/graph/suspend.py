@@ -1,0 +1,93 @@
+"""Suspension: a node ends the run until a signal arrives.
+
+`suspend` raises a signal that no `except Exception` catches. It ends the attempt, the graphs around
+it and the invocation, which is saved with its session and returns `Suspended`. A later
+`invoke(resume_invocation=…, signal_payload=…)` continues it under the same invocation id.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import msgspec
+
+from limpet.errors import GraphMisused, SuspensionInUnsupportedContext
+from limpet.graph.context import CURRENT
+
+
+class SuspensionDescriptor(msgspec.Struct, frozen=True):
+    """What a suspended invocation waits for. `metadata` is plain JSON data."""
+
+    signal_id: str
+    metadata: dict[str, Any] = {}
+
+
+class Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of an invocation that waits for a signal.
+
+    `state` is the state of the outermost graph, `namespace` the path to the node that suspended.
+    """
+
+    invocation_id: str
+    correlation_id: str
+    descriptor: SuspensionDescriptor
+    state: Any
+    node_name: str
+    namespace: tuple[str, ...]
+    session_id: str | None = None
+
+
+class SuspendSignal(BaseException):
+    """Carries a suspension from its node to the invocation. Not an error: nothing may catch it."""
+
+    def __init__(
+        self,
+        descriptor: SuspensionDescriptor,
+        *,
+        completed: bool,
+        node_name: str,
+        namespace: tuple[str, ...],
+    ) -> None:
+        super().__init__(descriptor.signal_id)
+        self.descriptor, self.completed = descriptor, completed
+        self.node_name, self.namespace = node_name, namespace
+        self.slots: list[str] = []  # the instances and branches around the node
+
+    def document(self) -> dict[str, Any]:
+        """What a record keeps of it."""
+        return {
+            "descriptor": msgspec.to_builtins(self.descriptor),
+            "completed": self.completed,
+            "node_name": self.node_name,
+            "namespace": list(self.namespace),
+            "slots": list(self.slots),
+        }
+
+
+async def suspend(
+    descriptor: SuspensionDescriptor | str, *, mark_node_completed: bool = True
+) -> NoReturn:
+    """End this attempt, and the run, until a signal resumes the invocation.
+
+    With `mark_node_completed` the resumed run continues after this node; without, it runs this node
+    again, as the same attempt. Raises SuspensionInUnsupportedContext outside the body of a node,
+    and inside a fan-out or branch with error_policy="collect".
+    """
+    if isinstance(descriptor, str):
+        descriptor = SuspensionDescriptor(descriptor)
+    if not isinstance(descriptor, SuspensionDescriptor) or not descriptor.signal_id:
+        raise GraphMisused("suspend takes a SuspensionDescriptor or a signal id. Pass one of them.")
+    scope = CURRENT.get()
+    if scope is None:
+        raise SuspensionInUnsupportedContext("", "no graph is running")
+    if not scope.body:
+        raise SuspensionInUnsupportedContext(scope.node, "middleware called suspend")
+    if scope.collecting:
+        reason = "its fan-out or branches collect errors, so the others would go on"
+        raise SuspensionInUnsupportedContext(scope.node, reason)
+    raise SuspendSignal(
+        descriptor,
+        completed=mark_node_completed,
+        node_name=scope.node,
+        namespace=(*scope.parents, scope.node),
+    )

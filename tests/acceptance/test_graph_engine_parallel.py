@@ -1,0 +1,615 @@
+"""Fan-outs and parallel branches: order, failure, and resume exactly once for each instance."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+import limpet
+from limpet.graph import (
+    END,
+    Branch,
+    FailureIsolationMiddleware,
+    GraphBuilder,
+    InMemorySessionStore,
+    RetryMiddleware,
+    State,
+    append,
+    concat_flatten,
+    current_session_id,
+    merge,
+    save_session,
+)
+from tests.support.graphs import CheckedCheckpointer, Heard, PlainCheckpointer, gives, line
+
+
+class One(State):
+    x: int = 0
+    factor: int = 1
+    y: int = 0
+    trail: list[str] = []
+
+
+class Many(State):
+    xs: list[int] = []
+    factor: int = 10
+    ys: list[int] = []
+    trails: Annotated[list[str], concat_flatten] = []
+    failed: list[dict[str, Any]] = []
+    total: int = -1
+
+
+async def multiply(s: One) -> dict[str, Any]:
+    return {"y": s.x * s.factor, "trail": [f"{s.x}"]}
+
+
+def fan_out(subgraph: Any = None, **how: Any) -> GraphBuilder[Many]:
+    given = {
+        "subgraph": subgraph or line(One, multiply=multiply).compile(),
+        "collect_field": "y",
+        "target_field": "ys",
+        "inputs": {"factor": "factor"},
+        "items_field": "xs",
+        "item_field": "x",
+        "count_field": "total",
+    } | how
+    made = GraphBuilder(Many).add_fan_out_node("each", **given)
+    return made.add_edge("each", END).set_entry("each")
+
+
+@pytest.fixture(params=["changes", "whole"])
+def checkpointer(request: pytest.FixtureRequest) -> Any:
+    """One that takes changes and checks each, and one that knows whole records only."""
+    return CheckedCheckpointer() if request.param == "changes" else PlainCheckpointer()
+
+
+# --- fan-out --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, None, lambda s: 3])
+async def test_results_stand_in_the_order_of_the_items(concurrency: Any) -> None:
+    """However the instances overtake each other."""
+
+    async def slow_first(s: One) -> dict[str, Any]:
+        for _ in range(10 - s.x):
+            await asyncio.sleep(0)
+        return {"y": s.x * s.factor, "trail": [str(s.x)]}
+
+    graph = fan_out(
+        line(One, a=slow_first).compile(),
+        concurrency=concurrency,
+        extra_outputs={"trails": "trail"},
+    ).compile()
+    final = await graph.invoke(Many(xs=[3, 1, 2]))
+    assert final.ys == [30, 10, 20]
+    assert final.trails == ["3", "1", "2"]
+    assert final.total == 3
+
+
+@pytest.mark.parametrize(("concurrency", "most"), [(1, 1), (3, 3), (10, 6), (None, 6)])
+async def test_no_more_instances_run_at_a_time_than_allowed(concurrency: Any, most: int) -> None:
+    """The bound is reached and never passed."""
+    now, peak = 0, 0
+
+    async def busy(s: One) -> dict[str, Any]:
+        nonlocal now, peak
+        now += 1
+        peak = max(peak, now)
+        await asyncio.sleep(0)
+        now -= 1
+        return {}
+
+    await (
+        fan_out(line(One, a=busy).compile(), concurrency=concurrency)
+        .compile()
+        .invoke(Many(xs=list(range(6))))
+    )
+    assert peak == most
+
+
+@pytest.mark.parametrize("count", [4, lambda s: s.factor - 6])
+async def test_a_count_runs_as_many_instances(count: Any) -> None:
+    """Without items each instance starts alike."""
+    graph = fan_out(items_field=None, item_field=None, count=count).compile()
+    final = await graph.invoke(Many())
+    assert final.ys == [0, 0, 0, 0]
+    assert final.total == 4
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"items_field": None, "item_field": None, "count": lambda s: -1},
+        {"items_field": None, "item_field": None, "count": lambda s: "2"},
+        {"concurrency": lambda s: 0},
+    ],
+)
+async def test_a_function_that_gives_a_wrong_number_is_an_error_of_the_node(how: Any) -> None:
+    """It is found when the node runs."""
+    with pytest.raises(limpet.NodeException, match="number from"):
+        await fan_out(**how).compile().invoke(Many(xs=[1]))
+
+
+async def test_nothing_to_run_raises_or_does_nothing_as_asked() -> None:
+    """The default is to raise."""
+    with pytest.raises(limpet.FanOutEmpty) as info:
+        await fan_out().compile().invoke(Many())
+    assert info.value.category == "fan_out_empty"
+    assert await fan_out(on_empty="noop").compile().invoke(Many()) == Many(ys=[], total=0)
+
+
+async def _fails_at_two(s: One) -> dict[str, Any]:
+    if s.x == 2:
+        raise ValueError("two")
+    return {"y": s.x}
+
+
+async def test_fail_fast_cancels_the_others_and_keeps_the_entry_state() -> None:
+    """The error is the node's; its cause is the instance's."""
+    cancelled = 0
+
+    async def node(s: One) -> dict[str, Any]:
+        nonlocal cancelled
+        if s.x != 2:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+                raise
+        return await _fails_at_two(s)
+
+    start = Many(xs=[1, 2, 3])
+    with pytest.raises(limpet.NodeException, match="two") as info:
+        await fan_out(line(One, a=node).compile()).compile().invoke(start)
+    assert info.value.node == "each"
+    assert info.value.recoverable_state.xs == [1, 2, 3]
+    assert isinstance(info.value.__cause__, limpet.NodeException)
+    assert cancelled == 2
+
+
+async def test_collect_keeps_the_results_and_records_the_failures() -> None:
+    """Each failure has its index and category."""
+    graph = fan_out(
+        line(One, a=_fails_at_two).compile(), error_policy="collect", errors_field="failed"
+    ).compile()
+    final = await graph.invoke(Many(xs=[1, 2, 3]))
+    assert final.ys == [1, 3]
+    assert final.total == 3
+    (failure,) = final.failed
+    assert (failure["fan_out_index"], failure["category"]) == (1, "node_exception")
+    assert failure["cause_type"] == "ValueError"
+
+
+async def test_instance_middleware_stands_around_each_instance() -> None:
+    """A failed instance can be tried again or replaced, alone."""
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    tries: list[int] = []
+
+    async def node(s: One) -> dict[str, Any]:
+        tries.append(s.x)
+        return await _fails_at_two(s)
+
+    graph = fan_out(
+        line(One, a=node).compile(),
+        instance_middleware=[
+            FailureIsolationMiddleware(degraded_update={"y": -1}),
+            RetryMiddleware(max_attempts=2, sleep=sleep),
+        ],
+    ).compile()
+    final = await graph.invoke(Many(xs=[1, 2, 3]))
+    assert final.ys == [1, -1, 3]
+    assert sorted(tries) == [1, 2, 2, 3]
+
+
+async def test_events_of_instances_have_their_index() -> None:
+    """An observer can tell them apart."""
+    heard = Heard()
+    graph = fan_out().compile()
+    await graph.invoke(Many(xs=[5, 6]), observers=[heard])
+    await graph.drain()
+    inner = [e for e in heard.events if e.node_name == "multiply" and e.phase == "completed"]
+    assert sorted((e.fan_out_index, e.post_state.y) for e in inner) == [(0, 50), (1, 60)]
+    assert {e.namespace for e in inner} == {("each", "multiply")}
+
+
+async def test_cancelling_a_fan_out_ends_every_instance() -> None:
+    """No instance outlives its invocation."""
+    running = 0
+    all_in = asyncio.Event()
+
+    async def wait(s: One) -> dict[str, Any]:
+        nonlocal running
+        running += 1
+        if running == 3:
+            all_in.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            running -= 1
+        return {}
+
+    graph = fan_out(line(One, a=wait).compile()).compile()
+    task = asyncio.ensure_future(graph.invoke(Many(xs=[1, 2, 3])))
+    await all_in.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert running == 0
+
+
+# --- resume ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("concurrency", [1, 10])
+async def test_a_resumed_fan_out_repeats_no_instance_that_was_done(
+    checkpointer: Any, concurrency: int
+) -> None:
+    """Instances that were under way continue at their own node."""
+    runs: list[tuple[int, str]] = []
+    broken = True
+
+    def step(name: str) -> Any:
+        async def node(s: One) -> dict[str, Any]:
+            runs.append((s.x, name))
+            if broken and (s.x, name) == (2, "b"):
+                for _ in range(20):  # let the others come as far as they can
+                    await asyncio.sleep(0)
+                raise RuntimeError("down")
+            return {"y": s.y + s.x}
+
+        return node
+
+    inner = line(One, a=step("a"), b=step("b")).compile()
+    graph = fan_out(inner, concurrency=concurrency).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(Many(xs=[0, 1, 2, 3]), invocation_id="i")
+    record = await checkpointer.load("i")
+    done = {key for key, slot in record.fan_out_progress.slots.items() if slot.done}
+    assert {"0", "1"} <= done
+    assert record.fan_out_progress.slots["2"].frames[0].node == "b"
+    broken = False
+    final = await graph.invoke(resume_invocation="i")
+    assert final.ys == [0, 2, 4, 6]
+    assert sorted(runs) == sorted([(x, n) for x in range(4) for n in "ab"] + [(2, "b")])
+
+
+async def test_a_failure_that_was_collected_is_not_tried_again(checkpointer: Any) -> None:
+    """Its entry is kept with the checkpoint."""
+    tries: list[int] = []
+    broken = True
+
+    async def node(s: One) -> dict[str, Any]:
+        tries.append(s.x)
+        if broken and s.x == 3:
+            raise asyncio.CancelledError
+        return await _fails_at_two(s)
+
+    graph = (
+        fan_out(
+            line(One, a=node).compile(),
+            error_policy="collect",
+            errors_field="failed",
+            concurrency=1,
+        )
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await graph.invoke(Many(xs=[1, 2, 3]), invocation_id="i")
+    broken = False
+    final = await graph.invoke(resume_invocation="i")
+    assert final.ys == [1, 3]
+    assert [failure["fan_out_index"] for failure in final.failed] == [1]
+    assert tries == [1, 2, 3, 3]
+
+
+async def test_another_number_of_items_cannot_be_resumed(checkpointer: Any) -> None:
+    """Indexes would no longer mean the same instances."""
+    size = 2
+
+    async def node(s: One) -> dict[str, Any]:
+        if s.factor == 10:
+            raise RuntimeError("down")
+        return {}
+
+    graph = (
+        fan_out(
+            line(One, a=gives(y=1), b=node).compile(),
+            items_field=None,
+            item_field=None,
+            count=lambda s: size,
+        )
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i")
+    size = 3
+    with pytest.raises(limpet.CheckpointRecordInvalid, match="had 2 instances and now has 3"):
+        await graph.invoke(resume_invocation="i")
+
+
+async def test_a_fan_out_inside_a_fan_out_is_resumed_exactly_once(checkpointer: Any) -> None:
+    """Progress is kept at every level."""
+
+    class Mid(State):
+        x: int = 0
+        parts: list[int] = []
+        halves: list[int] = []
+        y: int = 0
+
+    runs: list[tuple[int, int]] = []
+    broken = True
+
+    async def split(s: Mid) -> dict[str, Any]:
+        return {"parts": [s.x * 10, s.x * 10 + 1]}
+
+    async def leaf(s: One) -> dict[str, Any]:
+        runs.append((s.factor, s.x))
+        if broken and s.x == 21:
+            raise RuntimeError("down")
+        return {"y": s.x}
+
+    async def total(s: Mid) -> dict[str, Any]:
+        return {"y": sum(s.halves)}
+
+    mid = (
+        GraphBuilder(Mid)
+        .add_node("split", split)
+        .add_fan_out_node(
+            "parts",
+            subgraph=line(One, leaf=leaf).compile(),
+            collect_field="y",
+            target_field="halves",
+            items_field="parts",
+            item_field="x",
+            concurrency=1,
+        )
+        .add_node("total", total)
+        .add_edge("split", "parts")
+        .add_edge("parts", "total")
+        .add_edge("total", END)
+        .set_entry("split")
+        .compile()
+    )
+    graph = fan_out(mid, concurrency=1, inputs={}).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(Many(xs=[1, 2, 3]), invocation_id="i")
+    broken = False
+    final = await graph.invoke(resume_invocation="i")
+    assert final.ys == [21, 41, 61]
+    assert [x for _, x in runs] == [10, 11, 20, 21, 21, 30, 31]
+
+
+@pytest.mark.parametrize("kind", ["instance", "branch"])
+async def test_an_instance_or_branch_that_is_retried_is_checkpointed_right(
+    checkpointer: Any, kind: str
+) -> None:
+    """What its first attempt had done is replaced by the second."""
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    tries: list[str] = []
+
+    class Trail(State):
+        x: int = 0
+        factor: int = 0
+        trail: Annotated[list[str], append] = []
+
+    def noting(name: str) -> Any:
+        async def node(s: Trail) -> dict[str, Any]:
+            tries.append(name)
+            if tries.count("b") == 1 and name == "b":
+                raise ConnectionError("not yet")
+            return {"trail": [f"{name}{len(tries)}"]}
+
+        return node
+
+    inner = line(Trail, a=noting("a"), b=noting("b"), c=noting("c")).compile()
+    retry = [RetryMiddleware(sleep=sleep)]
+    if kind == "instance":
+        builder: Any = fan_out(
+            inner, collect_field="trail", target_field="trails", instance_middleware=retry
+        )
+    else:
+        builder = (
+            GraphBuilder(Many)
+            .add_parallel_branches_node(
+                "one",
+                branches={
+                    "sub": Branch(subgraph=inner, outputs={"total": "x"}, middleware=tuple(retry))
+                },
+            )
+            .add_edge("one", END)
+            .set_entry("one")
+        )
+    final = await builder.with_checkpointer(checkpointer).compile().invoke(Many(xs=[1]))
+    assert tries == ["a", "b", "a", "b", "c"]
+    assert final.trails == (["a3", "b4", "c5"] if kind == "instance" else [])
+
+
+# --- branches -------------------------------------------------------------------------------------
+
+
+class Desk(State):
+    text: str = "hi"
+    notes: Annotated[list[str], append] = []
+    facts: Annotated[dict[str, int], merge] = {}
+    raw: bytes = b""
+    failed: list[dict[str, Any]] = []
+
+
+class Side(State):
+    text: str = ""
+    notes: list[str] = []
+
+
+async def side(s: Side) -> dict[str, Any]:
+    return {"notes": [f"side {s.text}"]}
+
+
+def both(branches: Any, **how: Any) -> GraphBuilder[Desk]:
+    made = GraphBuilder(Desk).add_parallel_branches_node("both", branches=branches, **how)
+    return made.add_edge("both", END).set_entry("both")
+
+
+async def test_branches_are_merged_in_the_order_of_their_declaration() -> None:
+    """Whichever ends first; updates of one field go through its reducer one after another."""
+
+    async def slow(s: Desk) -> dict[str, Any]:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return {"notes": ["slow"], "text": "slow"}
+
+    graph = both(
+        {
+            "slow": slow,
+            "sub": Branch(
+                subgraph=line(Side, side=side).compile(),
+                inputs={"text": "text"},
+                outputs={"notes": "notes"},
+            ),
+            "skipped": Branch(call=gives(notes=["never"]), when=lambda s: s.text == "other"),
+            "quick": gives(notes=["quick"], text="quick", facts={"a": 1}),
+        }
+    ).compile()
+    final = await graph.invoke()
+    assert final.notes == ["slow", "side hi", "quick"]
+    assert (final.text, final.facts) == ("quick", {"a": 1})
+
+
+async def test_a_failed_branch_ends_the_others() -> None:
+    """The error names the branch and keeps the entry state."""
+    ended = asyncio.Event()
+
+    async def waits(s: Desk) -> dict[str, Any]:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return {}
+
+    async def fails(s: Desk) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        raise ValueError("no")
+
+    start = Desk(notes=["start"])
+    with pytest.raises(limpet.ParallelBranchesBranchFailed, match="no") as info:
+        await both({"waits": waits, "fails": fails}).compile().invoke(start)
+    assert (info.value.branch_name, info.value.node) == ("fails", "both")
+    assert info.value.category == "parallel_branches_branch_failed"
+    assert info.value.recoverable_state == start
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize(
+    "bad", [gives(what=1), gives(notes="x"), Branch(call=gives(), when=lambda s: s.nothing)]
+)
+async def test_failures_of_branches_are_collected(bad: Any) -> None:
+    """Also an update that does not fit, or a condition that raises; the others count."""
+    graph = both(
+        {"bad": bad, "good": gives(notes=["good"])}, error_policy="collect", errors_field="failed"
+    ).compile()
+    final = await graph.invoke()
+    assert final.notes == ["good"]
+    assert [failure["branch_name"] for failure in final.failed] == ["bad"]
+
+
+async def test_a_resumed_run_repeats_no_branch_that_was_done(checkpointer: Any) -> None:
+    """Updates of branches that were done are kept with the checkpoint, of any type."""
+    runs: list[str] = []
+    broken = True
+
+    def call(name: str, **update: Any) -> Any:
+        async def branch(s: Desk) -> dict[str, Any]:
+            runs.append(name)
+            return update
+
+        return branch
+
+    async def fails(s: Desk) -> dict[str, Any]:
+        runs.append("fails")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        if broken:
+            raise RuntimeError("down")
+        return {"notes": ["late"]}
+
+    async def inner_fails(s: Side) -> dict[str, Any]:
+        runs.append("inner")
+        if broken:
+            await asyncio.Event().wait()
+        return {"notes": [*s.notes, "inner"]}
+
+    sub = line(Side, side=side, inner=inner_fails).compile()
+    graph = (
+        both(
+            {
+                "done": call("done", notes=["done"], raw=b"\xff", facts={"a": 1}),
+                "sub": Branch(subgraph=sub, inputs={"text": "text"}, outputs={"notes": "notes"}),
+                "fails": fails,
+            }
+        )
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    with pytest.raises(limpet.ParallelBranchesBranchFailed):
+        await graph.invoke(invocation_id="i")
+    record = await checkpointer.load("i")
+    assert record.fan_out_progress.slots["done"].done
+    assert record.fan_out_progress.slots["sub"].frames[0].node == "inner"
+    broken = False
+    final = await graph.invoke(resume_invocation="i")
+    assert final == Desk(notes=["done", "side hi", "inner", "late"], raw=b"\xff", facts={"a": 1})
+    assert sorted(runs) == ["done", "fails", "fails", "inner", "inner"]
+
+
+async def test_events_of_branches_have_their_name() -> None:
+    """An observer can tell them apart."""
+    heard = Heard()
+    graph = both({"sub": Branch(subgraph=line(Side, side=side).compile())}).compile()
+    await graph.invoke(observers=[heard])
+    await graph.drain()
+    inner = [event for event in heard.events if event.node_name == "side"]
+    assert {event.branch_name for event in inner} == {"sub"}
+
+
+# --- no session inside ----------------------------------------------------------------------------
+
+
+async def test_inner_graphs_do_not_save_the_session() -> None:
+    """In a subgraph, an instance or a branch it is a misuse; without a session it does nothing."""
+
+    async def saves(s: Any) -> dict[str, Any]:
+        assert current_session_id() in (None, "s")
+        await save_session()
+        return {}
+
+    store = InMemorySessionStore()
+    graphs = [
+        fan_out(line(One, a=saves).compile()),
+        both({"call": saves}),
+        both({"sub": line(Side, a=saves).compile()}),
+        GraphBuilder(Desk)
+        .add_subgraph_node("sub", line(Side, a=saves).compile())
+        .add_edge("sub", END)
+        .set_entry("sub"),
+    ]
+    for builder in graphs:
+        graph: Any = builder.with_session_store(store).compile()
+        initial = {"xs": [1]} if graph.plan.name == "Many" else None
+        with pytest.raises(limpet.GraphRunError) as info:
+            await graph.invoke(initial, session_id="s")
+        error: BaseException | None = info.value
+        while error is not None and not isinstance(error, limpet.GraphMisused):
+            error = error.__cause__
+        assert error is not None
+        assert "outermost" in str(error)
+        await graph.invoke(initial)
+    assert len(await store.list()) == 0

@@ -1,0 +1,603 @@
+"""Suspension: a run that waits for a signal is an outcome, is saved whole, and goes on once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+import limpet
+from limpet.graph import (
+    END,
+    Branch,
+    CheckpointRecord,
+    FailureIsolationMiddleware,
+    GraphBuilder,
+    InMemoryCheckpointer,
+    InMemorySessionStore,
+    RetryMiddleware,
+    SessionRecord,
+    State,
+    Suspended,
+    SuspensionDescriptor,
+    append,
+    concat_flatten,
+    current_invocation_id,
+    suspend,
+)
+from tests.support.graphs import CheckedCheckpointer, Heard, PlainCheckpointer, gives, line
+
+
+class Order(State):
+    item: str = "book"
+    approved: bool | None = None
+    log: Annotated[list[str], append] = []
+
+
+def logs(name: str) -> Any:
+    async def node(s: Any) -> dict[str, Any]:
+        return {"log": [name]}
+
+    return node
+
+
+async def ask(s: Order) -> dict[str, Any]:
+    await suspend(SuspensionDescriptor("approval", {"item": s.item}))
+
+
+async def ask_until_known(s: Order) -> dict[str, Any]:
+    if s.approved is None:
+        await suspend("approval", mark_node_completed=False)
+    return {"log": [f"asked: {s.approved}"]}
+
+
+@pytest.fixture(params=["changes", "whole"])
+def checkpointer(request: pytest.FixtureRequest) -> Any:
+    """One that takes changes and checks each, and one that knows whole records only."""
+    return CheckedCheckpointer() if request.param == "changes" else PlainCheckpointer()
+
+
+def shop(checkpointer: Any, asks: Any = ask) -> GraphBuilder[Order]:
+    return (
+        GraphBuilder(Order)
+        .add_node("pick", logs("pick"))
+        .add_node("ask", asks)
+        .add_node("ship", logs("ship"))
+        .add_node("cancel", logs("cancel"))
+        .add_edge("pick", "ask")
+        .add_conditional_edge("ask", lambda s: "ship" if s.approved else "cancel")
+        .add_edge("ship", END)
+        .add_edge("cancel", END)
+        .set_entry("pick")
+        .with_checkpointer(checkpointer)
+    )
+
+
+async def test_a_suspended_run_says_what_it_waits_for(checkpointer: Any) -> None:
+    """The outcome has the ids, the state, the descriptor and the node."""
+    outcome = await shop(checkpointer).compile().invoke(invocation_id="i", correlation_id="c")
+    assert outcome == Suspended(
+        invocation_id="i",
+        correlation_id="c",
+        descriptor=SuspensionDescriptor("approval", {"item": "book"}),
+        state=Order(log=["pick"]),
+        node_name="ask",
+        namespace=("ask",),
+    )
+    record = await checkpointer.load("i")
+    assert record.status == "suspended"
+    assert [position.node for position in record.completed_positions] == ["pick", "ask"]
+
+
+@pytest.mark.parametrize(("approved", "last"), [(True, "ship"), (False, "cancel")])
+async def test_a_signal_continues_after_the_node_with_its_payload(
+    checkpointer: Any, approved: bool, last: str
+) -> None:
+    """The same invocation goes on; the edge after the node sees the payload."""
+    ids: list[str | None] = []
+
+    async def note(s: Any) -> dict[str, Any]:
+        ids.append(current_invocation_id())
+        return {"log": [last]}
+
+    builder = shop(checkpointer)
+    graph = builder.compile()
+    await graph.invoke(invocation_id="i")
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": approved})
+    assert final == Order(approved=approved, log=["pick", last])
+    record = await checkpointer.load("i")
+    assert record.status == "completed"
+    assert record.suspension is None
+    assert [position.node for position in record.completed_positions] == ["pick", "ask", last]
+
+
+async def test_a_payload_replaces_values_without_reducers(checkpointer: Any) -> None:
+    """A list in the payload is the new list."""
+    graph = shop(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    final = await graph.invoke(resume_invocation="i", signal_payload={"log": ["from outside"]})
+    assert final.log == ["from outside", "cancel"]
+
+
+async def test_a_node_that_was_not_completed_runs_again(checkpointer: Any) -> None:
+    """With the payload in its state, as the same attempt."""
+    graph = shop(checkpointer, ask_until_known).compile()
+    await graph.invoke(invocation_id="i")
+    heard = Heard()
+    final = await graph.invoke(
+        resume_invocation="i", signal_payload={"approved": True}, observers=[heard]
+    )
+    await graph.drain()
+    assert final.log == ["pick", "asked: True", "ship"]
+    assert heard.events[0].attempt_index == 0
+
+
+async def test_a_run_may_be_suspended_again(checkpointer: Any) -> None:
+    """Each signal continues it under the same id until it ends."""
+    graph = shop(checkpointer, ask_until_known).compile()
+    await graph.invoke(invocation_id="i")
+    for _ in range(3):
+        outcome = await graph.invoke(resume_invocation="i", signal_payload={"item": "pen"})
+        assert isinstance(outcome, Suspended)
+        assert outcome.invocation_id == "i"
+        assert outcome.state.item == "pen"
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
+    assert final.log == ["pick", "asked: True", "ship"]
+
+
+async def test_a_suspended_run_is_resumed_without_a_payload_too(checkpointer: Any) -> None:
+    """A signal need not carry anything."""
+    graph = shop(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    assert (await graph.invoke(resume_invocation="i")).log == ["pick", "cancel"]
+
+
+async def test_observers_hear_suspended_instead_of_completed() -> None:
+    """Every attempt that was open ends with it, also the one of the node around."""
+    graph = (
+        GraphBuilder(Order)
+        .add_subgraph_node("sub", line(Order, ask=ask).compile())
+        .add_edge("sub", END)
+        .set_entry("sub")
+        .with_checkpointer(InMemoryCheckpointer())
+        .compile()
+    )
+    heard = Heard()
+    await graph.invoke(observers=[heard])
+    await graph.drain()
+    assert heard.phases == [
+        ("sub", "started"),
+        ("ask", "started"),
+        ("ask", "suspended"),
+        ("sub", "suspended"),
+    ]
+
+
+async def test_neither_except_nor_middleware_catches_a_suspension() -> None:
+    """Code that handles every Exception lets it pass."""
+
+    async def careful(s: Order) -> dict[str, Any]:
+        try:
+            return await ask(s)
+        except Exception:
+            return {"log": ["caught"]}
+
+    graph = (
+        line(Order, careful=careful)
+        .add_middleware(FailureIsolationMiddleware(degraded_update={}))
+        .add_middleware(RetryMiddleware())
+        .with_checkpointer(InMemoryCheckpointer())
+        .compile()
+    )
+    assert isinstance(await graph.invoke(), Suspended)
+
+
+# --- inside other nodes ---------------------------------------------------------------------------
+
+
+async def test_a_suspension_in_a_subgraph_continues_there(checkpointer: Any) -> None:
+    """The payload goes into the state of the graph that suspended."""
+
+    class Inner(State):
+        answer: str = ""
+        log: list[str] = []
+
+    runs: list[str] = []
+
+    async def first(s: Inner) -> dict[str, Any]:
+        runs.append("first")
+        return {}
+
+    async def waits(s: Inner) -> dict[str, Any]:
+        await suspend("question")
+
+    async def after(s: Inner) -> dict[str, Any]:
+        return {"log": [s.answer]}
+
+    graph = (
+        GraphBuilder(Order)
+        .add_node("pick", logs("pick"))
+        .add_subgraph_node("sub", line(Inner, first=first, waits=waits, after=after).compile())
+        .add_edge("pick", "sub")
+        .add_edge("sub", END)
+        .set_entry("pick")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    outcome = await graph.invoke(invocation_id="i")
+    assert (outcome.node_name, outcome.namespace) == ("waits", ("sub", "waits"))
+    assert outcome.state == Order(log=["pick"])
+    final = await graph.invoke(resume_invocation="i", signal_payload={"answer": "42"})
+    assert final.log == ["pick", "42"]
+    assert runs == ["first"]
+
+
+class Item(State):
+    x: int = 0
+    ok: bool | None = None
+    out: list[str] = []
+
+
+class Batch(State):
+    xs: list[int] = []
+    outs: Annotated[list[str], concat_flatten] = []
+
+
+async def test_a_suspension_in_a_fan_out_suspends_the_whole_node(checkpointer: Any) -> None:
+    """Instances that were done stay done, the others continue, and the payload finds its own."""
+    runs: list[tuple[str, int]] = []
+
+    async def a(s: Item) -> dict[str, Any]:
+        runs.append(("a", s.x))
+        return {}
+
+    async def b(s: Item) -> dict[str, Any]:
+        if s.x == 1 and s.ok is None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            await suspend("ok?", mark_node_completed=False)
+        if s.x == 2 and runs.count(("a", 2)) == 1 and ("again", 0) not in runs:
+            await asyncio.Event().wait()  # cancelled with the others
+        return {"out": [f"{s.x} {s.ok}"]}
+
+    graph = (
+        GraphBuilder(Batch)
+        .add_fan_out_node(
+            "each",
+            subgraph=line(Item, a=a, b=b).compile(),
+            collect_field="out",
+            target_field="outs",
+            items_field="xs",
+            item_field="x",
+        )
+        .add_edge("each", END)
+        .set_entry("each")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    outcome = await graph.invoke(Batch(xs=[0, 1, 2]), invocation_id="i")
+    assert isinstance(outcome, Suspended)
+    assert outcome.namespace == ("each", "b")
+    runs.append(("again", 0))
+    final = await graph.invoke(resume_invocation="i", signal_payload={"ok": True})
+    assert final.outs == ["0 None", "1 True", "2 None"]
+    assert [run for run in runs if run[0] == "a"] == [("a", 0), ("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize("completed", [True, False])
+async def test_a_suspension_in_a_branch_suspends_the_whole_node(
+    checkpointer: Any, completed: bool
+) -> None:
+    """Also in a branch that is a call; branches that were done do not run again."""
+    runs: list[str] = []
+
+    async def done(s: Order) -> dict[str, Any]:
+        runs.append("done")
+        return {"log": ["done"]}
+
+    async def asks(s: Order) -> dict[str, Any]:
+        runs.append("asks")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if s.approved is None:
+            await suspend("ok?", mark_node_completed=completed)
+        return {"log": ["asked"]}
+
+    graph = (
+        GraphBuilder(Order)
+        .add_parallel_branches_node("both", branches={"done": done, "asks": asks})
+        .add_edge("both", END)
+        .set_entry("both")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    assert isinstance(await graph.invoke(invocation_id="i"), Suspended)
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
+    assert final == Order(approved=True, log=["done"] + ([] if completed else ["asked"]))
+    assert runs == ["done", "asks"] + ([] if completed else ["asks"])
+
+
+async def test_a_suspension_in_a_branch_that_is_a_subgraph_continues_there(
+    checkpointer: Any,
+) -> None:
+    """Its inner node is not repeated."""
+    sub = line(Order, first=logs("first"), ask=ask, last=logs("last")).compile()
+    graph = (
+        GraphBuilder(Order)
+        .add_parallel_branches_node(
+            "one", branches={"sub": Branch(subgraph=sub, outputs={"log": "log"})}
+        )
+        .add_edge("one", END)
+        .set_entry("one")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    assert isinstance(await graph.invoke(invocation_id="i"), Suspended)
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
+    assert final.log == ["first", "last"]
+
+
+# --- where it cannot ------------------------------------------------------------------------------
+
+
+async def _suspends_outside() -> Any:
+    await suspend("x")
+
+
+async def _in_middleware() -> Any:
+    async def layer(state: Any, next: Any) -> Any:
+        await suspend("x")
+
+    graph = line(Order, a=gives()).add_middleware(layer).with_checkpointer(PlainCheckpointer())
+    return await graph.compile().invoke()
+
+
+async def _in_instance_middleware() -> Any:
+    async def layer(state: Any, next: Any) -> Any:
+        await suspend("x")
+
+    return await _fan_out(line(Item, a=gives()).compile(), instance_middleware=[layer])
+
+
+async def _in_collecting_fan_out() -> Any:
+    return await _fan_out(line(Order, ask=ask).compile(), error_policy="collect")
+
+
+async def _deep_in_collecting_branches() -> Any:
+    inner = (
+        GraphBuilder(Order)
+        .add_subgraph_node("sub", line(Order, ask=ask).compile())
+        .add_edge("sub", END)
+        .set_entry("sub")
+        .compile()
+    )
+    graph = (
+        GraphBuilder(Order)
+        .add_parallel_branches_node("b", branches={"l": inner}, error_policy="collect")
+        .add_edge("b", END)
+        .set_entry("b")
+        .with_checkpointer(PlainCheckpointer())
+    )
+    return await graph.compile().invoke()
+
+
+async def _fan_out(subgraph: Any, **how: Any) -> Any:
+    graph = (
+        GraphBuilder(Batch)
+        .add_fan_out_node(
+            "each",
+            subgraph=subgraph,
+            collect_field="log" if subgraph.plan.name == "Order" else "out",
+            target_field="outs",
+            count=2,
+            **how,
+        )
+        .add_edge("each", END)
+        .set_entry("each")
+        .with_checkpointer(PlainCheckpointer())
+    )
+    return await graph.compile().invoke()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        _suspends_outside,
+        _in_middleware,
+        _in_instance_middleware,
+        _in_collecting_fan_out,
+        _deep_in_collecting_branches,
+    ],
+)
+async def test_suspending_where_it_cannot_be_kept_is_an_error(where: Any) -> None:
+    """It reaches the caller with its category and is not collected as a failure."""
+    with pytest.raises(limpet.SuspensionInUnsupportedContext) as info:
+        await where()
+    assert info.value.category == "suspension_in_unsupported_context"
+
+
+@pytest.mark.parametrize("descriptor", ["", None, 3, SuspensionDescriptor("")])
+async def test_a_descriptor_has_a_signal_id(descriptor: Any) -> None:
+    """Anything else is a misuse, in the node that did it."""
+
+    async def node(s: Order) -> dict[str, Any]:
+        await suspend(descriptor)
+
+    with pytest.raises(limpet.NodeException) as info:
+        await line(Order, a=node).with_checkpointer(PlainCheckpointer()).compile().invoke()
+    assert isinstance(info.value.__cause__, limpet.GraphMisused)
+
+
+async def test_without_a_checkpointer_nothing_can_be_suspended() -> None:
+    """The caller learns that nothing would resume it."""
+    with pytest.raises(limpet.SuspensionPersistenceFailed, match="no checkpointer"):
+        await line(Order, ask=ask).compile().invoke()
+
+
+# --- signals that do not fit ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("payload", [{"approved": "perhaps"}, {"nothing": 1}, [1], "yes"])
+async def test_a_wrong_payload_leaves_the_run_suspended(checkpointer: Any, payload: Any) -> None:
+    """A right one continues it afterwards."""
+    graph = shop(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    before = await checkpointer.load("i")
+    with pytest.raises(limpet.SuspensionResumePayloadInvalid) as info:
+        await graph.invoke(resume_invocation="i", signal_payload=payload)
+    assert info.value.category == "suspension_resume_payload_invalid"
+    assert await checkpointer.load("i") == before
+    final = await graph.invoke(resume_invocation="i", signal_payload={"approved": True})
+    assert final.log == ["pick", "ship"]
+
+
+async def test_a_signal_for_nothing_that_waits_is_refused(checkpointer: Any) -> None:
+    """An unknown invocation, a completed one, and one that failed."""
+    graph = shop(checkpointer).compile()
+    await graph.invoke(invocation_id="done")
+    await graph.invoke(resume_invocation="done", signal_payload={})
+
+    async def fails(s: Order) -> dict[str, Any]:
+        raise RuntimeError("down")
+
+    broken = line(Order, a=fails).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await broken.invoke(invocation_id="failed")
+    for known in ("never", "done", "failed"):
+        with pytest.raises(limpet.SuspensionRecordInvalid) as info:
+            await graph.invoke(resume_invocation=known, signal_payload={})
+        assert info.value.category == "suspension_record_invalid"
+    with pytest.raises(limpet.GraphMisused, match="resume_invocation"):
+        await graph.invoke(signal_payload={})
+
+
+async def test_of_two_signals_one_continues_the_run() -> None:
+    """The other one finds it resumed, and its node does not run."""
+    checkpointer = CheckedCheckpointer()
+    started, go = asyncio.Event(), asyncio.Event()
+    ships = 0
+
+    async def ship(s: Order) -> dict[str, Any]:
+        nonlocal ships
+        ships += 1
+        started.set()
+        await go.wait()
+        return {"log": ["ship"]}
+
+    graph = line(Order, ask=ask, ship=ship).with_checkpointer(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    tasks = [
+        asyncio.ensure_future(graph.invoke(resume_invocation="i", signal_payload={}))
+        for _ in range(2)
+    ]
+    await started.wait()
+    go.set()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sorted(type(result).__name__ for result in results) == [
+        "Order",
+        "SuspensionRecordInvalid",
+    ]
+    assert ships == 1
+
+
+# --- together with a session ----------------------------------------------------------------------
+
+
+async def test_the_session_is_saved_with_the_suspended_run() -> None:
+    """A worker that resumes it elsewhere sees both; at the end the session is saved again."""
+    store, checkpointer = InMemorySessionStore(), CheckedCheckpointer()
+    graph = shop(checkpointer).with_session_store(store).compile()
+    await graph.invoke(invocation_id="i", session_id="s")
+    saved = await store.load("s")
+    assert saved is not None
+    assert saved.state["log"] == ["pick"]
+    final = await graph.invoke(
+        resume_invocation="i", signal_payload={"approved": True}, session_id="s"
+    )
+    saved = await store.load("s")
+    assert saved is not None
+    assert saved.state["log"] == final.log == ["pick", "ship"]
+
+
+async def test_without_auto_save_the_suspension_saves_no_session() -> None:
+    """Only explicit saves reach the store."""
+    store = InMemorySessionStore()
+    graph = shop(InMemoryCheckpointer()).with_session_store(store, auto_save=False).compile()
+    await graph.invoke(invocation_id="i", session_id="s")
+    assert await store.load("s") is None
+
+
+class Joint(InMemoryCheckpointer):
+    """Saves a record and a session together, or neither."""
+
+    def __init__(self, store: InMemorySessionStore) -> None:
+        super().__init__()
+        self.store, self.joint, self.fails = store, 0, False
+
+    def joins(self, store: Any, /) -> bool:
+        return store is self.store
+
+    async def save_with_session(
+        self,
+        record: CheckpointRecord,
+        store: Any,
+        session: SessionRecord,
+        /,
+        *,
+        expected_version: int | None = None,
+    ) -> int:
+        if self.fails:
+            raise OSError("disk")
+        self.joint += 1
+        version = await store.save(session.session_id, session, expected_version=expected_version)
+        await self.save(record)
+        return int(version)
+
+
+async def test_where_both_live_together_they_are_saved_in_one_commit() -> None:
+    """The checkpointer gets the record and the session in one call."""
+    store = InMemorySessionStore()
+    checkpointer = Joint(store)
+    graph = shop(checkpointer).with_session_store(store, conflicts="raise").compile()
+    await graph.invoke(invocation_id="i", session_id="s")
+    assert checkpointer.joint == 1
+    final = await graph.invoke(
+        resume_invocation="i", signal_payload={"approved": True}, session_id="s"
+    )
+    assert final.log == ["pick", "ship"]
+    elsewhere = shop(Joint(InMemorySessionStore())).with_session_store(store).compile()
+    await elsewhere.invoke(session_id="t")
+    assert elsewhere.checkpointer.joint == 0  # type: ignore[union-attr]
+
+
+async def test_a_suspension_that_cannot_be_saved_leaves_a_run_to_resume() -> None:
+    """The session is as it was; the invocation continues at its node when the stores work."""
+    store = InMemorySessionStore()
+    checkpointer = Joint(store)
+    checkpointer.fails = True
+    graph = shop(checkpointer).with_session_store(store).compile()
+    with pytest.raises(limpet.SuspensionPersistenceFailed) as info:
+        await graph.invoke(invocation_id="i", session_id="s")
+    assert info.value.category == "suspension_persistence_failed"
+    assert await store.load("s") is None
+    checkpointer.fails = False
+    outcome = await graph.invoke(resume_invocation="i", session_id="s")
+    assert isinstance(outcome, Suspended)
+    assert outcome.state.log == ["pick"]
+
+
+async def test_a_session_store_that_fails_at_the_suspension_keeps_the_run() -> None:
+    """The record is put back to running: a signal finds nothing that waits."""
+
+    class Broken(InMemorySessionStore):
+        async def save(self, *args: Any, **how: Any) -> int:
+            raise OSError("disk")
+
+    checkpointer = InMemoryCheckpointer()
+    graph = shop(checkpointer).with_session_store(Broken()).compile()
+    with pytest.raises(limpet.SuspensionPersistenceFailed):
+        await graph.invoke(invocation_id="i", session_id="s")
+    record = await checkpointer.load("i")
+    assert record is not None
+    assert (record.status, record.suspension) == ("running", None)

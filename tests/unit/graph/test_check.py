@@ -1,0 +1,272 @@
+"""Compile errors: each wrong declaration has its own error, and says what to do."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import pytest
+
+import limpet
+from limpet.graph import (
+    END,
+    Branch,
+    DeclaredSameName,
+    ExplicitMapping,
+    GraphBuilder,
+    InMemorySessionStore,
+    Reducer,
+    State,
+    append,
+    bounded_append,
+    dedupe_append,
+    merge,
+    merge_by_key,
+)
+from tests.support.graphs import gives, line
+
+
+class Outer(State):
+    xs: list[int] = []
+    ys: list[int] = []
+    n: int = 0
+
+
+class Inner(State):
+    x: int = 0
+    y: int = 0
+
+
+node = gives()
+inner = line(Inner, only=node).compile()
+
+
+def builder() -> GraphBuilder[Outer]:
+    return GraphBuilder(Outer).add_node("a", node).add_edge("a", END).set_entry("a")
+
+
+def fan_out(**how: Any) -> GraphBuilder[Outer]:
+    given = {
+        "subgraph": inner,
+        "collect_field": "y",
+        "target_field": "ys",
+        "items_field": "xs",
+        "item_field": "x",
+    } | how
+    made = GraphBuilder(Outer).add_fan_out_node("f", **given)
+    return made.add_edge("f", END).set_entry("f")
+
+
+def branches(given: Any, **how: Any) -> GraphBuilder[Outer]:
+    made = GraphBuilder(Outer).add_parallel_branches_node("b", branches=given, **how)
+    return made.add_edge("b", END).set_entry("b")
+
+
+def subgraph(*projection: Any, **how: Any) -> GraphBuilder[Outer]:
+    made = GraphBuilder(Outer).add_subgraph_node("s", inner, *projection, **how)
+    return made.add_edge("s", END).set_entry("s")
+
+
+class Two(State):
+    xs: Annotated[list[int], append, bounded_append(2)] = []
+
+
+class Wrong(State):
+    n: Annotated[int, append] = 0
+
+
+class WrongToo(State):
+    n: Annotated[list[int], merge] = []
+
+
+class Uncalled(State):
+    n: Annotated[list[int], bounded_append] = []
+
+
+CASES: list[tuple[str, str, Any]] = [
+    ("no entry", "no_declared_entry", lambda: GraphBuilder(Outer).add_node("a", node)),
+    ("strange entry", "no_declared_entry", lambda: builder().set_entry("z")),
+    ("island", "unreachable_node", lambda: builder().add_node("b", node).add_edge("b", "b")),
+    (
+        "island by declared targets",
+        "unreachable_node",
+        lambda: (
+            GraphBuilder(Outer)
+            .add_node("a", node)
+            .add_node("b", node)
+            .add_conditional_edge("a", lambda s: END, targets=[END])
+            .add_edge("b", END)
+            .set_entry("a")
+        ),
+    ),
+    ("no edge", "dangling_edge", lambda: GraphBuilder(Outer).add_node("a", node).set_entry("a")),
+    ("to nowhere", "dangling_edge", lambda: line(Outer, a=node).add_edge("z", "a")),
+    (
+        "from nowhere",
+        "dangling_edge",
+        lambda: GraphBuilder(Outer).add_node("a", node).add_edge("a", "z").set_entry("a"),
+    ),
+    ("to a number", "dangling_edge", lambda: GraphBuilder(Outer).add_edge("a", 3)),  # type: ignore[arg-type]
+    ("two edges", "multiple_outgoing_edges", lambda: builder().add_edge("a", "a")),
+    (
+        "an edge and a choice",
+        "multiple_outgoing_edges",
+        lambda: builder().add_conditional_edge("a", lambda s: END),
+    ),
+    ("two reducers", "conflicting_reducers", lambda: line(Two, a=node)),
+    ("append on a number", "reducer_configuration_invalid", lambda: line(Wrong, a=node)),
+    ("merge on a list", "reducer_configuration_invalid", lambda: line(WrongToo, a=node)),
+    ("reducer not called", "reducer_configuration_invalid", lambda: line(Uncalled, a=node)),
+    ("bound of nothing", "reducer_configuration_invalid", lambda: bounded_append(0)),
+    ("bound that is text", "reducer_configuration_invalid", lambda: bounded_append("2")),  # type: ignore[arg-type]
+    ("empty key", "reducer_configuration_invalid", lambda: merge_by_key("")),
+    ("number as key", "reducer_configuration_invalid", lambda: dedupe_append(3)),  # type: ignore[arg-type]
+    (
+        "input from nowhere",
+        "mapping_references_undeclared_field",
+        lambda: subgraph(inputs={"x": "zs"}),
+    ),
+    (
+        "input to nowhere",
+        "mapping_references_undeclared_field",
+        lambda: subgraph(inputs={"z": "n"}),
+    ),
+    (
+        "output to nowhere",
+        "mapping_references_undeclared_field",
+        lambda: subgraph(ExplicitMapping(outputs={"z": "y"})),
+    ),
+    (
+        "declared on one side only",
+        "mapping_references_undeclared_field",
+        lambda: subgraph(DeclaredSameName(in_fields=["x"])),
+    ),
+    (
+        "session field of its own",
+        "mapping_references_undeclared_field",
+        lambda: builder().with_session_store(InMemorySessionStore(), session_state=Inner),
+    ),
+    (
+        "session mapped to nowhere",
+        "mapping_references_undeclared_field",
+        lambda: builder().with_session_store(
+            InMemorySessionStore(),
+            session_state=Inner,
+            projection=ExplicitMapping(outputs={"x": "n", "y": "nothing"}),
+        ),
+    ),
+    (
+        "projection and inputs",
+        "conflicting_projection_forms",
+        lambda: subgraph(ExplicitMapping(), inputs={"x": "n"}),
+    ),
+    ("items not a list", "fan_out_field_not_list", lambda: fan_out(items_field="n")),
+    ("target not a list", "fan_out_field_not_list", lambda: fan_out(target_field="n")),
+    ("errors not a list", "fan_out_field_not_list", lambda: fan_out(errors_field="n")),
+    (
+        "collects what is not there",
+        "mapping_references_undeclared_field",
+        lambda: fan_out(collect_field="z"),
+    ),
+    ("items and count", "fan_out_count_mode_ambiguous", lambda: fan_out(count=2)),
+    (
+        "neither items nor count",
+        "fan_out_count_mode_ambiguous",
+        lambda: fan_out(items_field=None, item_field=None),
+    ),
+    ("items without item", "fan_out_count_mode_ambiguous", lambda: fan_out(item_field=None)),
+    ("no branches", "parallel_branches_no_branches", lambda: branches({})),
+    ("branches in a list", "parallel_branches_no_branches", lambda: branches([node])),
+    ("empty branch", "parallel_branches_invalid_branch_spec", lambda: branches({"l": Branch()})),
+    (
+        "branch of both kinds",
+        "parallel_branches_invalid_branch_spec",
+        lambda: branches({"l": Branch(subgraph=inner, call=node)}),
+    ),
+    (
+        "call with outputs",
+        "parallel_branches_invalid_branch_spec",
+        lambda: branches({"l": Branch(call=node, outputs={"n": "y"})}),
+    ),
+    ("branch of nothing", "parallel_branches_invalid_branch_spec", lambda: branches({"l": 3})),
+    (
+        "branch without a name",
+        "parallel_branches_invalid_branch_spec",
+        lambda: branches({"": node}),
+    ),
+    ("two nodes of one name", "graph_invalid", lambda: builder().add_node("a", node)),
+    ("node without a name", "graph_invalid", lambda: builder().add_node("", node)),
+    ("node that is no function", "graph_invalid", lambda: builder().add_node("b", 3)),  # type: ignore[arg-type]
+    ("node that is not async", "graph_invalid", lambda: builder().add_node("b", _plain)),  # type: ignore[arg-type]
+    ("async edge", "graph_invalid", lambda: builder().add_conditional_edge("a", node)),  # type: ignore[arg-type]
+    ("not a State", "graph_invalid", lambda: GraphBuilder(int)),  # type: ignore[type-var]
+    ("a State of typed sessions", "graph_invalid", lambda: GraphBuilder(limpet.State)),  # type: ignore[type-var]
+    ("not compiled", "graph_invalid", lambda: builder().add_subgraph_node("b", builder())),  # type: ignore[arg-type]
+    ("not a checkpointer", "graph_invalid", lambda: builder().with_checkpointer(3)),  # type: ignore[arg-type]
+    ("not a store", "graph_invalid", lambda: builder().with_session_store(3)),  # type: ignore[arg-type]
+    ("no such conflicts", "graph_invalid", lambda: _sessions(conflicts="ask")),
+    ("no such policy", "graph_invalid", lambda: fan_out(error_policy="ignore")),
+    (
+        "no such policy for branches",
+        "graph_invalid",
+        lambda: branches({"l": node}, error_policy="x"),
+    ),
+    ("no such on_empty", "graph_invalid", lambda: fan_out(on_empty="ignore")),
+    ("no concurrency", "graph_invalid", lambda: fan_out(concurrency=0)),
+    (
+        "negative count",
+        "graph_invalid",
+        lambda: fan_out(items_field=None, item_field=None, count=-1),
+    ),
+    ("middleware that cannot be called", "graph_invalid", lambda: builder().add_middleware(3)),  # type: ignore[arg-type]
+    (
+        "version that is a number",
+        "graph_invalid",
+        lambda: GraphBuilder(type("Odd", (State,), {"schema_version": 3})),
+    ),
+]
+
+
+def _plain(state: Any) -> dict[str, Any]:
+    return {}
+
+
+def _sessions(**how: Any) -> GraphBuilder[Outer]:
+    return builder().with_session_store(InMemorySessionStore(), **how)
+
+
+@pytest.mark.parametrize(("what", "category", "declare"), CASES, ids=[c[0] for c in CASES])
+def test_a_wrong_declaration_has_its_own_error(what: str, category: str, declare: Any) -> None:
+    """It is refused before anything runs, with a stable category and code."""
+    with pytest.raises(limpet.InvalidInput) as info:
+        declare().compile()
+    assert info.value.category == category  # type: ignore[attr-defined]
+    assert info.value.code.partition(".")[0] in ("graph", "schema")
+
+
+def test_every_compile_error_is_provoked() -> None:
+    """The cases above cover each category that a compile error has."""
+    kinds = limpet.GraphInvalid.__subclasses__()
+    assert {kind.category for kind in kinds} <= {category for _, category, _ in CASES}
+
+
+def test_a_reducer_of_ones_own_is_accepted() -> None:
+    """Any Reducer object may stand on a field."""
+
+    class Longest(Reducer, frozen=True):
+        def fold(self, old: Any, update: Any, field: str = "field") -> Any:
+            return max(old, update, key=len)
+
+    class Mine(State):
+        word: Annotated[str, Longest()] = ""
+
+    line(Mine, a=node).compile()
+
+
+def test_a_builder_can_be_compiled_twice() -> None:
+    """Compiling changes nothing in the builder, and the graphs are separate."""
+    made = builder()
+    first = made.compile()
+    second = made.add_node("b", node).add_edge("b", END)
+    with pytest.raises(limpet.UnreachableNode):
+        second.compile()
+    assert list(first.steps) == ["a"]
