@@ -39,6 +39,7 @@ from limpet.testing.laws.ladder import LadderLaws
 from limpet.testing.laws.listing import ListLaws
 from limpet.testing.laws.live import LiveLaws
 from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
+from limpet.testing.laws.names import NameLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
@@ -86,6 +87,7 @@ class StoreContract(
     CommitLaws,
     RepeatLaws,
     ScopeLaws,
+    NameLaws,
     RoomLaws,
     ReadLaws,
     PageLaws,
