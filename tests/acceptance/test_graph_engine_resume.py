@@ -124,16 +124,24 @@ async def test_the_start_is_saved_while_the_first_node_waits(checkpointer: Any) 
     assert (await checkpointer.load("i")).state["log"] == ["start", "waited", "last"]
 
 
-async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() -> None:
-    """The error of the checkpointer is the cause, and no later node runs."""
+@pytest.mark.parametrize("base", [PlainCheckpointer, InMemoryCheckpointer])
+@pytest.mark.parametrize("turns", [1, 5])
+async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step(
+    base: Any, turns: int
+) -> None:
+    """The error of the checkpointer is the cause; nothing is saved and no node runs after it."""
+    calls = 0
 
-    class Slow(PlainCheckpointer):
+    class Slow(base):  # type: ignore[misc]
         async def save(self, record: CheckpointRecord) -> None:
-            await asyncio.sleep(0)
+            nonlocal calls
+            calls += 1
+            for _ in range(3):
+                await asyncio.sleep(0)
             raise OSError("disk full")
 
     async def waits(s: Log) -> dict[str, Any]:
-        for _ in range(5):
+        for _ in range(turns):
             await asyncio.sleep(0)
         return {}
 
@@ -142,7 +150,7 @@ async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() ->
     with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
         await graph.invoke(Log())
     assert isinstance(info.value.__cause__, OSError)
-    assert last.runs == 0
+    assert (last.runs, calls) == (0, 1)
 
 
 async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:

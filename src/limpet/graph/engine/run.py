@@ -137,10 +137,10 @@ class _Attempts:
                 return await step.run(scope, state)
             with tracer.span(span_of(scope.run, "node", step.name, scope)):
                 return await step.run(scope, state)
-        except SuspendSignal as signal:
+        except SuspendSignal:
             self._open = False
             emit(scope, "suspended", self._number, state)
-            raise signal
+            raise
         except BaseException as error:
             self.end(error=error)
             raise

@@ -269,19 +269,22 @@ class Tracker:
 
     async def save(self) -> None:
         """Save what has changed, in one commit. Raises CheckpointSaveFailed."""
+        if self._takes_ops:
+            await self.settled()  # the first, whole save may still be under way
         if self._failed is not None:
             raise self._unsaved(self._failed) from self._failed
         self.revision += 1
         try:
-            if self._changes is None or self._whole:
-                async with self._lock:
-                    record, self._whole, self._ops = self.whole(), False, []
-                    await self.checkpointer.save(record)
-            else:
-                await self.settled()  # the first, whole save may still be under way
+            if self._changes is not None and not self._whole:
                 ops = (*self._ops, *self._stamp())
                 self._ops = []
                 await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
+            else:
+                async with self._lock:
+                    if self._failed is not None:  # while this one waited
+                        raise self._failed
+                    record, self._whole, self._ops = self.whole(), False, []
+                    await self.checkpointer.save(record)
         except Exception as error:
             self._failed = error
             raise self._unsaved(error) from error
