@@ -162,6 +162,17 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         },
     ),
     *rows(
+        [None, 5, 1.5, True, OBJECT, "x", b"x", ["x"], {"x": 1}],
+        {
+            "get_blob ref": lambda lp, s, v: s.get_blob(v),
+            "stream_blob ref": lambda lp, s, v: s.stream_blob(v),
+        },
+    ),
+    *rows(
+        [5, True, OBJECT, "text", {"x": 1}],
+        {"put_blob data": lambda lp, s, v: s.put_blob(v, "text/plain")},
+    ),
+    *rows(
         [5, 1.5, True, OBJECT, ["x"], {"x": 1}],
         {
             "import_ path": lambda lp, s, v: lp.import_(v),
