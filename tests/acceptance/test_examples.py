@@ -153,8 +153,21 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/workers.md", "workers.db"),
         ("docs/documents.md", None),
         ("docs/blobs.md", "blobs.db"),
+        ("docs/move.md", "ada.limpet"),
+        ("docs/forgetting.md", "forgetting.db"),
     ],
-    ids=["tutorial", "envelopes", "diff", "state", "evolution", "workers", "documents", "blobs"],
+    ids=[
+        "tutorial",
+        "envelopes",
+        "diff",
+        "state",
+        "evolution",
+        "workers",
+        "documents",
+        "blobs",
+        "move",
+        "forgetting",
+    ],
 )
 def test_a_page_prints_what_it_shows(
     page: str,

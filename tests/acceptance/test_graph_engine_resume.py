@@ -13,6 +13,7 @@ from limpet.graph import (
     END,
     CheckpointFilter,
     CheckpointRecord,
+    FailureIsolationMiddleware,
     GraphBuilder,
     InMemoryCheckpointer,
     InMemorySessionStore,
@@ -625,6 +626,28 @@ async def test_a_checkpointer_that_fails_to_save_stops_the_run(fails_at: int) ->
         return
     final = await graph.invoke(resume_invocation="i")
     assert final.log == ["a", "b"]
+
+
+async def test_a_failed_save_is_not_a_failure_of_the_node_to_be_retried_or_isolated() -> None:
+    """Middleware around a subgraph lets it pass: the run cannot go on unsaved."""
+
+    class Broken(PlainCheckpointer):
+        async def save(self, record: CheckpointRecord) -> None:
+            raise OSError("disk full")
+
+    made = nodes("x", "y")
+    layers = [FailureIsolationMiddleware(degraded_update={}), RetryMiddleware()]
+    graph = (
+        GraphBuilder(Log)
+        .add_subgraph_node("sub", line(Log, **made).compile(), middleware=layers)
+        .add_edge("sub", END)
+        .set_entry("sub")
+        .with_checkpointer(Broken())
+        .compile()
+    )
+    with pytest.raises(limpet.CheckpointSaveFailed):
+        await graph.invoke()
+    assert made["x"].runs == 1
 
 
 # --- migrations of checkpoints --------------------------------------------------------------------

@@ -194,6 +194,8 @@ async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
             raise
 
     tasks = [asyncio.ensure_future(watched(job)) for job in jobs]
+    if not tasks:  # a resumed run may find that all had been done
+        return
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         first = failed[0] if failed else None

@@ -41,7 +41,7 @@ Handle: TypeAlias = Session[Mapping[str, Any]]
 SAVED: Final = "graph.saved"
 UNSAVED: Final = "graph.unsaved"  # a label: made for a commit that has not been recorded yet
 _ACTOR: Final = "system:graph"
-_REMEMBERED_MAX: Final = 256  # handles, so that a save after a load reads nothing
+_REMEMBERED_MAX: Final = 1_024  # handles, so that a save after a load or a step reads nothing
 RACES: Final = (  # another writer was faster: look again
     SessionConflict,
     SessionExists,

@@ -151,7 +151,7 @@ class BundleReader:
         try:
             self._file = _zstd().ZstdFile(path, "rb")
         except OSError as error:
-            raise BundleRefused("imported", self._path, _unread(error)) from error
+            raise BundleRefused(self._path, _unread(error)) from error
         self._hash, self._events = sha256(), 0
         self.ended = False
         self.opening = self._open()
@@ -251,19 +251,19 @@ class BundleReader:
         except (zstd.ZstdError, EOFError) as error:
             raise self.damaged(f"it cannot be decompressed ({error})") from error
         except OSError as error:
-            raise BundleRefused("imported", self._path, _unread(error)) from error
+            raise BundleRefused(self._path, _unread(error)) from error
 
 
 def refuse_place(target: Path) -> None:
     """Raise BundleRefused where no new file can be made."""
     if target.is_dir():
-        raise BundleRefused("exported", str(target), "is a directory; name a file in it")
+        raise BundleRefused(str(target), "is a directory; name a file in it")
     if not target.parent.is_dir():
         reason = "is in a directory that does not exist; create it first"
-        raise BundleRefused("exported", str(target), reason)
+        raise BundleRefused(str(target), reason)
     if target.exists():
         reason = "exists already; choose another name or remove it"
-        raise BundleRefused("exported", str(target), reason)
+        raise BundleRefused(str(target), reason)
 
 
 def missing_bodies(records: Iterable[Record]) -> Iterator[Record]:

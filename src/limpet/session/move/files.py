@@ -199,4 +199,4 @@ def _refuse_reserved(key: Key) -> None:
 
 
 def _unwritten(path: Path, error: OSError) -> BundleRefused:
-    return BundleRefused("exported", str(path), f"cannot be written ({error.strerror or error})")
+    return BundleRefused(str(path), f"cannot be written ({error.strerror or error})")

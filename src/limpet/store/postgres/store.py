@@ -19,7 +19,7 @@ from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.model.values import described
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.codec import Codec
@@ -369,8 +369,8 @@ def read_token(token: str) -> int | None:
     """The number in the token of a commit; None if there is none. Raises InvalidInput."""
     if not token:
         return None
-    if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 19):
-        raise InvalidInput(
-            f"{described(token)} is not a token. Pass the token of a commit as it is."
-        )
+    digits = isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 20
+    if not digits or int(token) > INT_MAX:
+        said = described(token)
+        raise InvalidInput(f"{said} is not a token. Pass the token of a commit as it is.")
     return int(token)
