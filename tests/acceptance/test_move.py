@@ -304,6 +304,40 @@ async def test_a_fork_without_its_parent_is_named(two: tuple[Limpet, Limpet]) ->
         assert (await third.verify()).findings == ()
 
 
+async def test_blobs_are_copied_before_the_events_that_name_them(
+    pair: tuple[Limpet, Limpet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones too; a copy that stops in between goes on; the fork sees its parent's."""
+    source, target = pair
+    await filled(source)
+    s = await source.get(A)
+    content = bytes(range(256)) * 10_000
+    refs = [await s.put_blob(content, "image/png"), await s.put_blob(b"small", "text/plain")]
+    for ref in refs:
+        await s.append("agent.message", {"file": ref.sha256}, actor="agent:a")
+    child = Key("support", "bob", "f1")
+    await fork(source._journal.store, child, A, s.version)
+    put = adopter.Adopter.put_chunk
+
+    async def fails(*_: object) -> str:
+        raise limpet.StoreBusy("the test")
+
+    monkeypatch.setattr(adopter.Adopter, "put_chunk", fails)
+    with pytest.raises(limpet.StoreBusy):
+        await source.copy(to=target)
+    assert (await target.get(A)).version == 1
+    monkeypatch.setattr(adopter.Adopter, "put_chunk", put)
+    assert (await source.copy(to=target)).ok
+    for key in (A, child):
+        there = await target.get(key)
+        assert [await there.get_blob(ref) for ref in refs] == [content, b"small"]
+        await same(source, target, key)
+    late = await s.put_blob(b"late", "text/plain")
+    await source.copy(to=target)
+    assert await (await target.get(A)).get_blob(late) == b"late"
+    assert (await target.verify()).findings == ()
+
+
 async def test_everything_includes_reserved_apps(two: tuple[Limpet, Limpet]) -> None:
     """Documents are logs like any other."""
     source, target = two
@@ -600,7 +634,7 @@ async def test_wrong_arguments_of_export_and_import_are_refused(
         await source.import_(tmp_path / "missing.limpet")
     with pytest.raises(limpet.SessionNotFound):
         await source.export(A, tmp_path / "none.limpet")
-    with pytest.raises(limpet.InvalidKey):
+    with pytest.raises(limpet.ReservedApp):
         await source.export(("$agents", "ada", "1"), tmp_path / "none.limpet")
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from itertools import chain
 from pathlib import Path
-from typing import Final
 
 from limpet.errors import (
     BundleRefused,
     InvalidInput,
-    InvalidKey,
     LimpetError,
+    ReservedApp,
     SessionConflict,
     SessionCorrupt,
 )
@@ -38,8 +37,6 @@ from limpet.session.move.bundle import BundleReader, BundleWriter, Opening, refu
 from limpet.store.protocol import Record
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
-
-_RESERVED: Final = "begins with $, which is reserved; copy the store instead (lp.copy)"
 
 
 async def export_session(journal: Journal, key: Key, path: Path) -> None:
@@ -195,7 +192,7 @@ def check_path(path: object) -> Path:
 
 def _refuse_reserved(key: Key) -> None:
     if is_reserved(key.app):
-        raise InvalidKey("app", _RESERVED)
+        raise ReservedApp(key.app)
 
 
 def _unwritten(path: Path, error: OSError) -> BundleRefused:

@@ -36,6 +36,7 @@ from limpet.session.move.adopter import (
     piece,
     records_in,
 )
+from limpet.session.move.contents import blobs_in, copy_blobs
 from limpet.session.move.files import check_whole
 from limpet.session.move.names import copy_names, missing, owners
 from limpet.store.protocol import Committed, Owner, Progress, Query
@@ -81,6 +82,7 @@ class Transfer:
     def __init__(self, source: Journal, target: Adopter, progress: Progress | None = None) -> None:
         self._journal, self._source = source, records_in(source)
         self._target, self._progress = target, progress
+        self._blobs = blobs_in(source)
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
         self._names = 0
@@ -182,14 +184,30 @@ class Transfer:
         if base is not None:
             await self._note_cut(key, base)
         self._done += after - head.floor
+        begins = not here.seq
+        if not begins:
+            await self._contents(key)
         while after < head.version and not self._outbox.stopped(key):
-            found = await self._source.records(key, after=after, limit=self._outbox.room)
+            alone = begins and await self._has_contents(key)
+            limit = 1 if alone else self._outbox.room
+            found = await self._source.records(key, after=after, limit=limit)
             check_whole(key, found, after)
             after = found[-1].event.seq
             size = sum([len(each.raw or b"") for each in found])
             await self._outbox.add(piece(key, found, base), size)
-            base = None
+            base, begins = None, False
             self._report(self._done + len(found))
+            if alone:
+                await self._outbox.flush()
+                if not self._outbox.stopped(key):
+                    await self._contents(key)
+
+    async def _has_contents(self, key: Key) -> bool:
+        return self._blobs is not None and bool(await self._blobs.page(key, after="", limit=1))
+
+    async def _contents(self, key: Key) -> None:
+        if self._blobs is not None:
+            await copy_blobs(self._blobs, self._target, key)
 
     async def _note_cut(self, key: Key, base: Base) -> None:
         """Note a fork whose parent is not in the target: a parent that comes later is not found."""
