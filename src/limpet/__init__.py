@@ -24,6 +24,7 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.session.context import Context
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -75,6 +77,7 @@ __all__ = [
     "Change",
     "Check",
     "Conflict",
+    "Context",
     "Copied",
     "Diagnosis",
     "Diff",
@@ -96,6 +99,7 @@ __all__ = [
     "Lease",
     "Limpet",
     "Merged",
+    "Message",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -175,6 +179,7 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Context": "session.context",
     "Copied": "session.move.transfer",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",

@@ -105,6 +105,8 @@ ARGUMENTS: dict[str, Any] = {
     "hash": "9f86d081",
     "phase": "suspended",
     "event": "complete",
+    "available": 100,
+    "needed": 200,
 }
 
 

@@ -12,6 +12,7 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── InsufficientTokenBudget
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -140,6 +141,7 @@ from limpet.errors.session import (
     DocumentNotFound,
     FollowerBehind,
     GuardFailed,
+    InsufficientTokenBudget,
     InvalidTransition,
     SessionArchived,
     SessionConflict,
@@ -229,6 +231,7 @@ __all__ = [
     "GraphMisused",
     "GraphRunError",
     "GuardFailed",
+    "InsufficientTokenBudget",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",

@@ -194,6 +194,17 @@ class GuardFailed(SessionError):
         )
 
 
+class InsufficientTokenBudget(SessionError):
+    code = "session.tokens_insufficient"
+
+    def __init__(self, key: object, available: int, needed: int) -> None:
+        self.key, self.available, self.needed = key, available, needed
+        super().__init__(
+            f"session {key} has {available:,} tokens left and needs {needed:,}. Raise its budget, "
+            "or leave more out: pin less, or shorten the newest message."
+        )
+
+
 class SessionNotLoaded(SessionError):
     code = "session.not_loaded"
 

@@ -23,11 +23,14 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
+from limpet.session.context import Context, Count, Summarize
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Cleanup, Function, Transition
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -230,6 +233,17 @@ class SyncSession(Generic[S_co]):
     def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
     def get_blob(self, ref: AnyRef) -> bytes: ...
     def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
+    def messages(self) -> list[Message]: ...
+    def context(
+        self,
+        *,
+        tokens: int | None = None,
+        shape: Shape = "openai",
+        count: Count | None = None,
+        system: str = "",
+        pinned: Iterable[int] = (),
+        summarize: Summarize | None = None,
+    ) -> Context: ...
     @property
     def phase(self) -> Phase: ...
     @property
