@@ -47,6 +47,7 @@ from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.sweep import Swept
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.shapes import Shape

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.context import Context
+    from limpet.session.life.sweep import Swept, Unswept
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -119,6 +120,7 @@ __all__ = [
     "Seal",
     "Session",
     "State",
+    "Swept",
     "SyncApp",
     "SyncDocuments",
     "SyncLimpet",
@@ -127,6 +129,7 @@ __all__ = [
     "Timer",
     "Transition",
     "UnknownVariant",
+    "Unswept",
     "access",
     "deadline_at",
     "decode_fields",
@@ -181,6 +184,8 @@ _LATER = {
     "MigrationPlan": "session.migrate",
     "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Swept": "session.life.sweep",
+    "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",

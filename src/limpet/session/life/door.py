@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from limpet.errors import InvalidInput
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
+from limpet.model.values import described
 from limpet.session.arguments import check_flag, check_sessions
 from limpet.session.door import Door
 from limpet.session.life.policy import (
@@ -16,6 +18,9 @@ from limpet.session.life.policy import (
     Function,
     policy,
 )
+
+if TYPE_CHECKING:
+    from limpet.session.life.sweep import Swept
 
 
 class LongLife(Door):
@@ -64,3 +69,17 @@ class LongLife(Door):
             timeouts=timeouts,
             suspensions_per_day=suspensions_per_day,
         )
+
+    async def sweep(self, *, limit: int = 1_000) -> Swept:
+        """Act on every timeout that has passed, for at most so many sessions; what was done.
+
+        An idle session is suspended, one past its absolute timeout or its grace is terminated, one
+        past its expiry is deleted, and one that was suspended for idleness and has input since is
+        resumed. A leased session is left for the next sweep. Any number of processes may sweep one
+        store: each session is dealt with once. What cannot be done is in `failed`.
+        """
+        from limpet.session.life.sweep import Sweep
+
+        if type(limit) is not int or limit < 1:
+            raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
+        return await Sweep(self._journal).run(limit)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
 
 from limpet.errors import GuardFailed, LimpetError, SchemaViolation, SessionConflict
+from limpet.model.events import Fact
 from limpet.model.facts.phases import (
     TYPES,
     Phase,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 _TAIL: Final = 20
 _PAUSE_SECONDS_MAX: Final = 0.002
 _ENDS: Final = ("terminate", "expire")
-# Before the drafts are made: what goes into the data of the last event.
-Prepare = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Mover:
@@ -83,21 +81,31 @@ class Mover:
             await self._guard(step)
         for step in steps:
             await self._before(step)
-        drafts = []
-        for step in steps:
-            last = step is steps[-1]
-            more = {**(self._more if last else {}), **(self._ending.data if self._ending else {})}
-            gone = self._ending.scrubbed if self._ending is not None else ()
-            fact = transition(step.before, step.name, reason=step.reason, more=more, delete=gone)
-            drafts.append(writer.journal.prepare(fact, self._actor))
-        events = await writer.commit(tuple(drafts), version, release=self._release)
-        performed = self._ending.effects if self._ending is not None else ()
+        drafts = tuple(
+            [
+                writer.journal.prepare(self._fact(step, last=step is steps[-1]), self._actor)
+                for step in steps
+            ]
+        )
+        events = await writer.commit(drafts, version, release=self._release)
+        if self._release is not None:
+            writer.lease = None  # it ended with the commit
         return tuple(
-            structs.replace(
-                step, event=event, side_effects=(*step.side_effects, *performed, TYPES[step.name])
-            )
+            structs.replace(step, event=event, side_effects=self._performed(step))
             for step, event in zip(steps, events, strict=True)
         )
+
+    def _fact(self, step: Transition, *, last: bool) -> Fact:
+        more = self._more if last else {}
+        gone: tuple[str, ...] = ()
+        if self._ending is not None and step.name in _ENDS:
+            more, gone = {**more, **self._ending.data}, self._ending.scrubbed
+        return transition(step.before, step.name, reason=step.reason, more=more, delete=gone)
+
+    def _performed(self, step: Transition) -> tuple[str, ...]:
+        ended = self._ending is not None and step.name in _ENDS
+        effects = self._ending.effects if ended and self._ending is not None else step.side_effects
+        return (*effects, TYPES[step.name])
 
     def _steps(self, phase: Phase) -> list[Transition]:
         """The proposed transitions, each from where the one before leads. Raises."""

@@ -28,6 +28,7 @@ from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.sweep import Swept
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.shapes import Shape
@@ -595,6 +596,7 @@ class SyncLimpet:
         timeouts: Timeouts | None = None,
         suspensions_per_day: float = ...,
     ) -> None: ...
+    def sweep(self, *, limit: int = 1000) -> Swept: ...
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
