@@ -31,6 +31,8 @@ from limpet.model import ops as op
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -40,9 +42,15 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
+from limpet.session.context import Context, Count, Summarize
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.sweep import Swept
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -80,7 +88,7 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session")],
+        [("session", "Session"), ("conversation", "Conversation"), ("life/verbs", "Life")],
         "S_co",
     ),
     (
@@ -106,6 +114,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("life/door", "LongLife"),
             ("listing", "Listing"),
             ("moving", "Moving"),
             ("watch", "Watching"),

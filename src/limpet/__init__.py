@@ -17,13 +17,17 @@ from limpet.errors import *  # noqa: F403  # each error is listed once, there
 from limpet.errors import ExtraMissing
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.events import Draft, Event
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -55,6 +59,8 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.session.context import Context
+    from limpet.session.life.sweep import Swept, Unswept
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -72,6 +78,7 @@ __all__ = [
     "Change",
     "Check",
     "Conflict",
+    "Context",
     "Copied",
     "Diagnosis",
     "Diff",
@@ -79,6 +86,7 @@ __all__ = [
     "DocumentPage",
     "Documents",
     "Draft",
+    "Durations",
     "Envelope",
     "Erasure",
     "Erasures",
@@ -92,6 +100,7 @@ __all__ = [
     "Lease",
     "Limpet",
     "Merged",
+    "Message",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -111,12 +120,16 @@ __all__ = [
     "Seal",
     "Session",
     "State",
+    "Swept",
     "SyncApp",
     "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
+    "Timeouts",
     "Timer",
+    "Transition",
     "UnknownVariant",
+    "Unswept",
     "access",
     "deadline_at",
     "decode_fields",
@@ -169,7 +182,10 @@ _LATER = {
     "merge": "model.diff.merge",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Swept": "session.life.sweep",
+    "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",

@@ -103,6 +103,10 @@ ARGUMENTS: dict[str, Any] = {
     "collection": "agents",
     "version": 3,
     "hash": "9f86d081",
+    "phase": "suspended",
+    "event": "complete",
+    "available": 100,
+    "needed": 200,
 }
 
 

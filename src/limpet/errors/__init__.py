@@ -11,6 +11,8 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── InsufficientTokenBudget
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -138,9 +140,14 @@ from limpet.errors.session import (
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
+    GuardFailed,
+    InsufficientTokenBudget,
+    InvalidTransition,
+    SessionArchived,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
+    SessionEnded,
     SessionErased,
     SessionError,
     SessionExists,
@@ -149,6 +156,7 @@ from limpet.errors.session import (
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    SessionSuspended,
     SessionTyped,
     UploadLost,
 )
@@ -222,6 +230,8 @@ __all__ = [
     "GraphInvalid",
     "GraphMisused",
     "GraphRunError",
+    "GuardFailed",
+    "InsufficientTokenBudget",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",
@@ -232,6 +242,7 @@ __all__ = [
     "InvalidOp",
     "InvalidQuery",
     "InvalidSchema",
+    "InvalidTransition",
     "InvalidURL",
     "InvalidValue",
     "Lifecycle",
@@ -262,9 +273,11 @@ __all__ = [
     "ScopeFull",
     "ScopeUnknown",
     "SealUnavailable",
+    "SessionArchived",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",
+    "SessionEnded",
     "SessionErased",
     "SessionError",
     "SessionExists",
@@ -280,6 +293,7 @@ __all__ = [
     "SessionSaveFailed",
     "SessionSchemaIncompatible",
     "SessionStoreError",
+    "SessionSuspended",
     "SessionTyped",
     "SessionWriteConflict",
     "StateError",

@@ -12,6 +12,8 @@ from limpet.model import ops as op
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -21,9 +23,15 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
+from limpet.session.context import Context, Count, Summarize
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.sweep import Swept
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -64,6 +72,8 @@ class SyncCommit:
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[Any]: ...
     def expect(self, session: SyncSession[Any], version: int) -> None: ...
     def guard(self, session: SyncSession[Any], name: str, version: int) -> None: ...
@@ -224,6 +234,32 @@ class SyncSession(Generic[S_co]):
     def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
     def get_blob(self, ref: AnyRef) -> bytes: ...
     def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
+    def messages(self) -> list[Message]: ...
+    def context(
+        self,
+        *,
+        tokens: int | None = None,
+        shape: Shape = "openai",
+        count: Count | None = None,
+        system: str = "",
+        pinned: Iterable[int] = (),
+        summarize: Summarize | None = None,
+    ) -> Context: ...
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def timeouts(self) -> Timeouts | None: ...
+    @property
+    def durations(self) -> Durations: ...
+    @property
+    def suspended_often(self) -> bool: ...
+    def activate(self, *, actor: str | None = None) -> Transition: ...
+    def suspend(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
+    def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition: ...
+    def complete(self, output: Any = None, *, actor: str | None = None) -> Transition: ...
+    def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
+    def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event: ...
+    def renew(self, *, idle: timedelta, actor: str | None = None) -> Event: ...
 
 class SyncApp(Generic[A]):
     name: str
@@ -239,6 +275,8 @@ class SyncApp(Generic[A]):
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[A]: ...
     def get(
         self,
@@ -346,6 +384,8 @@ class SyncLimpet:
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[S]: ...
     @overload
     def create(
@@ -359,6 +399,8 @@ class SyncLimpet:
         actor: str | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -539,6 +581,22 @@ class SyncLimpet:
         worker: str,
         lease_seconds: float = 30,
     ) -> Lease: ...
+    def lifecycle(
+        self,
+        app: str,
+        *,
+        guards: Mapping[tuple[Phase, str], Function] | None = None,
+        before: Mapping[tuple[Phase, Phase], Function] | None = None,
+        after: Mapping[tuple[Phase, Phase], Function] | None = None,
+        exit_criteria: Sequence[Function] = (),
+        compensate: Sequence[Function] = (),
+        cleanup: Mapping[Cleanup, Function] | None = None,
+        cleanup_seconds: float = ...,
+        resume_on_input: bool = True,
+        timeouts: Timeouts | None = None,
+        suspensions_per_day: float = ...,
+    ) -> None: ...
+    def sweep(self, *, limit: int = 1000) -> Swept: ...
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
