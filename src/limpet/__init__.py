@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -110,6 +111,7 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "SharedLimpet",
     "State",
     "SyncApp",
     "SyncDocuments",
@@ -171,6 +173,7 @@ _LATER = {
     "MigrationPlan": "session.migrate",
     "Copied": "session.move.transfer",
     "Refused": "session.move.transfer",
+    "SharedLimpet": "session.sync.shared",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
