@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from limpet.session.life.sweep import Swept, Unswept
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -119,6 +120,7 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "SharedLimpet",
     "State",
     "Swept",
     "SyncApp",
@@ -187,6 +189,7 @@ _LATER = {
     "Swept": "session.life.sweep",
     "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
+    "SharedLimpet": "session.sync.shared",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
