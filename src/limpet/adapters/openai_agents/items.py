@@ -48,9 +48,9 @@ def item_of(event: Event) -> Item | None:
     if event.data is None:
         return None
     item = event.data.get(MEMBER)
-    if not isinstance(item, Mapping):
+    if not isinstance(item, dict):
         return _translated(event)
-    own: Item = copy.deepcopy(item)  # type: ignore[assignment]  # a frozen dict's copy is plain
+    own: Item = copy.deepcopy(item)
     return own
 
 
