@@ -104,7 +104,9 @@ def test_any_thread_and_any_event_loop_may_call(tmp_path: Path) -> None:
 
     async def read() -> Any:
         config = GetSessionConfig(num_recent_events=1)
-        found = await service.get_session(app_name=APP, user_id="u0", session_id="u0", config=config)
+        found = await service.get_session(
+            app_name=APP, user_id="u0", session_id="u0", config=config
+        )
         await service.close()
         return found
 

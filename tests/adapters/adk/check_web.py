@@ -29,7 +29,9 @@ root_agent = LlmAgent(name="bot", model=Scripted(model="scripted"), tools=[add])
 def recipe() -> str:
     """services.py as the page has it."""
     page = (ROOT / "docs/adk.md").read_text()
-    (found,) = re.findall(r"^```python title=services.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (found,) = re.findall(
+        r"^```python title=services.py\n(.*?)^```", page, re.DOTALL | re.MULTILINE
+    )
     return found
 
 
