@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import moving
+from limpet.cli import importing, moving
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
@@ -334,3 +334,4 @@ for verb in (moving.copy, moving.erase, moving.export):
     app.command()(verb)
 app.command("import")(moving.import_)
 app.command("erase-user")(moving.erase_user)
+app.command("import-adk")(importing.import_adk)
