@@ -33,15 +33,20 @@ _WHO: Final = {"app_name": "bench", "user_id": "ada"}
 def _service(of: str, path: str) -> Any:
     if of == "ours":
         return LimpetSessionService(f"sqlite:///{path}/ours.db")
-    return DatabaseSessionService(f"sqlite+aiosqlite:///{path}/adk.db")
+    # With the usual five seconds it gives up: "database is locked".
+    patient = {"connect_args": {"timeout": 300}}
+    return DatabaseSessionService(f"sqlite+aiosqlite:///{path}/adk.db", **patient)
 
 
 def _events(count: int) -> list[Event]:
-    """A tool's answer and a change to state, as an agent writes them."""
+    """By turns what an agent says and what a tool answers, each with a change to state."""
     found = []
     for number, data in enumerate(texts.tool_results(count)):
         answer = types.FunctionResponse(id=f"c{number}", name="search", response=data)
-        content = types.Content(role="user", parts=[types.Part(function_response=answer)])
+        part = (
+            types.Part(function_response=answer) if number % 2 else types.Part(text=data["output"])
+        )
+        content = types.Content(role="model", parts=[part])
         actions = EventActions(state_delta=texts.changes(number))
         found.append(Event(author="bot", invocation_id="i", content=content, actions=actions))
     return found
