@@ -372,6 +372,8 @@ def _fence(sessions: Iterable[Session[Any]]) -> int | None:
 def _uid(sessions: Iterable[Session[Any]]) -> str | None:
     """Which session is meant by the objects that have loaded it. Two of one key: one is gone."""
     uids = {uid for session in sessions if (uid := session.writer.known.uid) is not None}
+    leases = [session.lease for session in sessions if session.lease is not None]
+    uids |= {lease.uid for lease in leases if lease.uid}
     if len(uids) > 1:
         raise SessionDeleted(next(iter(sessions)).key)
     return uids.pop() if uids else None

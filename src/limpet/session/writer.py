@@ -85,7 +85,7 @@ class Writer:
         known, lease = self.known, self.lease
         known.check_temp(drafts)
         fence = None if lease is None else lease.fence
-        uid = known.uid
+        uid = known.uid if lease is None or known.uid is not None else lease.uid or None
         commit = Commit(known.key, drafts, expect, fence, guards, schema, self.classless, uid)
         try:
             (committed,) = await self.journal.commit((commit,))

@@ -77,7 +77,7 @@ class Leasing(Tables):
         seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
         until_us = now_us + span_us(seconds)
         try:
-            self._set_head(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+            self._set_head(renewed(self._head(lease.key), lease, now_us, until_us))
         except LimpetError as error:
             return error
         return lasting(lease, until_us, seconds)

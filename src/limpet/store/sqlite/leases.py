@@ -56,8 +56,9 @@ class Leases:
                     lease_seconds,
                     now_us,
                     rows.reasons_from(now_us, facts),
+                    uid=rows.unpack_id(uid),
                 )
-                for _, app, user, id, fence, facts in found
+                for _, app, user, id, uid, fence, facts in found
             ]
             values = [
                 (lease.fence, until_us, worker, now_us, row[0])
@@ -86,7 +87,7 @@ class Leases:
         until_us = now_us + span_us(seconds)
         try:
             sid, head = self._writes.reader.living(lease.key)
-            after = renewed(head, lease.fence, now_us, until_us)
+            after = renewed(head, lease, now_us, until_us)
         except SessionError as error:
             return error, None
         self._write(sid, after)
