@@ -143,7 +143,7 @@ def status(
     ] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show which sessions are waiting, which are leased, and to whom.
+    """Show which sessions wait, and which are leased.
 
     Counts all sessions and lists those that are leased, due or held back, the most urgent first.
     Read-only; safe to run while other processes write.

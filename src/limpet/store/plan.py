@@ -173,6 +173,7 @@ class Plan:
             or draft.type == PROCESSED
             or draft.origin is not None
             or commit.pin is not None
+            or commit.release is not None
         ):
             return None
         key = commit.key
@@ -266,7 +267,8 @@ class Plan:
             raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
-        if fold.damaged and commit.guards:  # what was decided may rest on what is missing
+        # What was decided may rest on what is missing, and a kept state would hide that it is.
+        if fold.damaged and (commit.guards or commit.pin is not None):
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         self._check_guards(commit, fold)
         return fold

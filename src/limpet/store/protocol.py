@@ -182,7 +182,8 @@ class Store(Protocol):
         update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
         Commits of concurrent callers do not fail each other.
 
-        While an event of the session cannot be read, guards cannot be compared: SessionCorrupt.
+        While an event of the session cannot be read, guards cannot be compared, and no state can be
+        pinned: SessionCorrupt.
         Ops are checked on what the other events made and are recorded: one damaged event does not
         stop a session. What could not be read is not remembered: the next commit reads it again.
 

@@ -33,6 +33,7 @@ from limpet.store.marks import Marks
 from limpet.store.memory import listing
 from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
+from limpet.store.memory.log import Log
 from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
@@ -66,8 +67,12 @@ class MemoryStore(Leasing):
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self.blobs: Blobs = MemoryBlobs(self._living, self._clock)
+        self.blobs: Blobs = MemoryBlobs(self._living, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
+
+    def _logs(self) -> list[Log]:
+        self._check_open()
+        return list(self._kept.values())
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()
