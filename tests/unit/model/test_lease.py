@@ -12,6 +12,7 @@ from limpet.model.head import Head, advance, blank
 from limpet.model.keys import Key
 from limpet.model.lease import (
     AHEAD_US,
+    Lease,
     acquired,
     admits,
     is_ahead,
