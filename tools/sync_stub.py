@@ -37,7 +37,10 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
+from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
+from limpet.session.blobs import AnyRef, Content
+from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
@@ -64,7 +67,12 @@ BLOCK: Final = """
     ) -> None: ..."""
 # The stand-in, what it adds by itself, the async classes (module, class) and the name of `S` there.
 CLASSES: Final = (
-    ("SyncCommit", "\n    events: tuple[Event, ...]" + BLOCK, [("commit", "CommitBuilder")], "S"),
+    (
+        "SyncCommit",
+        "\n    events: tuple[Event, ...]\n    documents: tuple[Document, ...]" + BLOCK,
+        [("commit", "CommitBuilder")],
+        "S",
+    ),
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
@@ -77,6 +85,12 @@ CLASSES: Final = (
         "\n    migrations: MigrationRegistry | None\n    actor: str | None",
         [("app", "App")],
         "A",
+    ),
+    (
+        "SyncDocuments",
+        "\n    collection: str\n    owner: tuple[str, str] | None\n    actor: str | None",
+        [("documents", "Documents")],
+        "S",
     ),
     (
         "SyncLimpet",
@@ -94,6 +108,7 @@ CLASSES: Final = (
     ),
 )
 NAMES: Final = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
+NAMES["Documents"] = "SyncDocuments"
 
 
 def main() -> None:
@@ -139,7 +154,7 @@ def _signature(member: ast.FunctionDef | ast.AsyncFunctionDef, of_state: str) ->
             if isinstance(default, ast.Name):  # a name of that module; its value says no more
                 kind[place] = ast.Constant(...)
     text = ast.unparse(ast.fix_missing_locations(plain))
-    text = re.sub(r"\b(Session|CommitBuilder|App)\b", lambda found: NAMES[found[0]], text)
+    text = re.sub(r"\b(Session|CommitBuilder|App|Documents)\b", lambda found: NAMES[found[0]], text)
     text = re.sub(r"AsyncGenerator\[(\w+), None\]", r"Iterator[\1]", text)
     text = re.sub(r"\bS\b", of_state, text)
     return "\n".join(f"    {line}" for line in text.splitlines())

@@ -23,6 +23,7 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
-    from limpet.session.sync.verbs import SyncApp, SyncLimpet, SyncSession
+    from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -71,6 +72,9 @@ __all__ = [
     "Conflict",
     "Diagnosis",
     "Diff",
+    "Document",
+    "DocumentPage",
+    "Documents",
     "Draft",
     "Envelope",
     "Erasure",
@@ -103,6 +107,7 @@ __all__ = [
     "Session",
     "State",
     "SyncApp",
+    "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
     "Timer",
@@ -160,6 +165,7 @@ _LATER = {
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
     "SyncApp": "session.sync.verbs",
+    "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
 }

@@ -13,12 +13,19 @@ from limpet.store.protocol import Seal
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.contract import (
+    BlobLaws,
+    DocumentLaws,
+    DurableBlobLaws,
     DurableLaws,
+    DurableMarkLaws,
     FeedLaws,
     LiveLaws,
+    MarkLaws,
     Reopen,
     SetBackLaws,
+    SharedBlobLaws,
     SharedLaws,
+    SharedMarkLaws,
     SharedWorkLaws,
     StoreContract,
     TimeLaws,
@@ -27,7 +34,17 @@ from limpet.testing.contract import (
 from tests.support.seal import FixedKeySeal
 
 
-class TestMemory(StoreContract, FeedLaws, LiveLaws, WorkLaws, SetBackLaws, TimeLaws):
+class TestMemory(
+    StoreContract,
+    FeedLaws,
+    LiveLaws,
+    WorkLaws,
+    SetBackLaws,
+    TimeLaws,
+    DocumentLaws,
+    BlobLaws,
+    MarkLaws,
+):
     @pytest.fixture
     async def store(self, clock: FakeClock) -> AsyncIterator[MemoryStore]:
         store = MemoryStore(clock.clock())
@@ -45,6 +62,13 @@ class TestSQLite(
     DurableLaws,
     SharedLaws,
     SharedWorkLaws,
+    DocumentLaws,
+    BlobLaws,
+    DurableBlobLaws,
+    SharedBlobLaws,
+    MarkLaws,
+    DurableMarkLaws,
+    SharedMarkLaws,
 ):
     seal: Seal | None = None
     sync = "full"

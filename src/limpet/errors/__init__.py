@@ -4,13 +4,13 @@
     ├── InvalidInput        the request itself is wrong; nothing was changed
     │   ├── InvalidKey · InvalidURL · InvalidQuery · InvalidCursor · PositionUnknown
     │   ├── InvalidValue · EventTooLarge · CommitTooLarge
-    │   ├── InvalidEvent · ReservedType · ActorMissing
+    │   ├── InvalidEvent · ReservedType · ReservedApp · ActorMissing · BlobTooLarge
     │   ├── InvalidOp · ScopeUnknown · OpPathUnknown · OpTypeMismatch · NotPending
     │   └── InvalidSchema · SchemaViolation · FieldAccessDenied · InvalidDiff
     ├── SessionError        the session is not in the state the call needs
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
-    │   ├── SessionHasForks
+    │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -89,6 +89,7 @@ from limpet.errors.graph import (
 )
 from limpet.errors.input import (
     ActorMissing,
+    BlobTooLarge,
     CommitTooLarge,
     EventTooLarge,
     FieldAccessDenied,
@@ -106,6 +107,7 @@ from limpet.errors.input import (
     OpPathUnknown,
     OpTypeMismatch,
     PositionUnknown,
+    ReservedApp,
     ReservedType,
     SchemaViolation,
     ScopeUnknown,
@@ -131,6 +133,9 @@ from limpet.errors.root import (
     LimpetError,
 )
 from limpet.errors.session import (
+    BlobNotFound,
+    DocumentConflict,
+    DocumentNotFound,
     FollowerBehind,
     SessionConflict,
     SessionCorrupt,
@@ -144,6 +149,7 @@ from limpet.errors.session import (
     SessionNotFound,
     SessionNotLoaded,
     SessionTyped,
+    UploadLost,
 )
 from limpet.errors.state import (
     DiffMismatch,
@@ -179,6 +185,8 @@ __all__ = [
     "Asked",
     "BackupDamaged",
     "BackupRefused",
+    "BlobNotFound",
+    "BlobTooLarge",
     "CheckpointError",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
@@ -193,6 +201,8 @@ __all__ = [
     "ConflictingReducers",
     "DanglingEdge",
     "DiffMismatch",
+    "DocumentConflict",
+    "DocumentNotFound",
     "EdgeException",
     "EnvelopeNewer",
     "EventTooLarge",
@@ -238,6 +248,7 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "ReservedApp",
     "ReservedType",
     "RoutingError",
     "SchemaIncompatible",
@@ -286,4 +297,5 @@ __all__ = [
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
     "UnreachableNode",
+    "UploadLost",
 ]

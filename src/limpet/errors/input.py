@@ -125,14 +125,53 @@ class InvalidEvent(InvalidInput):
         super().__init__(f"the event is not valid: {reason}.")
 
 
+# As limpet.model.events.RESERVED has them; a test compares the two.
+_FAMILIES: Final = (
+    "session.*",
+    "state.*",
+    "audit.*",
+    "span.*",
+    "step.*",
+    "effect.*",
+    "budget.*",
+    "checkpoint.*",
+    "document.*",
+)
+
+
 class ReservedType(InvalidInput):
     code = "event.reserved"
 
     def __init__(self, type: str) -> None:
         self.type = type
         super().__init__(
-            f"only Limpet writes events of type {type!r}. Choose a type outside session.*, "
-            "state.* and audit.*, or record the fact with s.record and limpet.facts."
+            f"only Limpet writes events of type {type!r}. Choose a type outside "
+            f"{', '.join(_FAMILIES[:-1])} and {_FAMILIES[-1]}, or record the fact with s.record "
+            "and limpet.facts."
+        )
+
+
+class ReservedApp(InvalidInput):
+    code = "app.reserved"
+
+    def __init__(self, app: str) -> None:
+        self.app = app
+        name = app.lstrip("$") or "agents"
+        super().__init__(
+            f"the app {app!r} is reserved: apps that begin with '$' hold documents. Use "
+            f"lp.documents({name!r}), or choose another app."
+        )
+
+
+class BlobTooLarge(InvalidInput):
+    code = "blob.too_large"
+    status = 413
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        super().__init__(
+            f"the blob has more than {bytes_max:,} bytes, which is the limit; nothing of it was "
+            "kept. Split it, or keep it elsewhere and record a limpet.Ref to it."
         )
 
 

@@ -160,3 +160,55 @@ class FollowerBehind(SessionError):
             f"this follower had more than {waiting_max:,} unread partial events and was "
             f"disconnected. No recorded event is lost: continue with s.follow(after={after})."
         )
+
+
+class DocumentNotFound(SessionError, LookupError):
+    code = "document.not_found"
+    status = 404
+
+    def __init__(self, collection: str, name: str, version: int | None = None) -> None:
+        self.collection, self.name, self.version = collection, name, version
+        found = "does not exist" if version is None else f"has no version {version}"
+        super().__init__(
+            f"the document {name!r} in {collection!r} {found}. Look with list() or history(), or "
+            "put it first."
+        )
+
+
+class DocumentConflict(SessionError):
+    code = "document.conflict"
+    retryable = True
+
+    def __init__(self, collection: str, name: str, expected: int, actual: int | None) -> None:
+        self.collection, self.name = collection, name
+        self.expected, self.actual = expected, actual  # None: it is there, at some version
+        found = "exists" if actual is None else f"is at version {actual}" if actual else "is absent"
+        wanted = f"version {expected} was expected" if expected else "it was to be created"
+        super().__init__(
+            f"the document {name!r} in {collection!r} {found}, and {wanted}. Get it again, decide "
+            "again and put the result with the version that you read."
+        )
+
+
+class BlobNotFound(SessionError, LookupError):
+    code = "blob.not_found"
+    status = 404
+
+    def __init__(self, key: object, hash: str) -> None:
+        self.key, self.hash = key, hash
+        super().__init__(
+            f"session {key} has no blob {hash}. Pass the Ref that s.put_blob of this session "
+            "returned; a fork loses its parent's blobs when the parent is erased."
+        )
+
+
+class UploadLost(SessionError):
+    code = "blob.upload_lost"
+    retryable = True
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        super().__init__(
+            f"a blob of session {key} was not kept: the upload paused for too long and was "
+            "cleaned up. Put the blob again."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -14,6 +15,9 @@ from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 # Control characters (NUL among them) break logs, terminals and PostgreSQL text; lone surrogates
 # cannot be encoded. Neither is ever intended.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
+
+# A longer one is hashed, so that there is space in the key for the name of a document.
+_OWNER_BYTES_MAX: Final = KEY_BYTES_MAX // 2
 
 
 class Key(msgspec.Struct, frozen=True, gc=False, order=True):
@@ -44,8 +48,14 @@ def is_reserved(app: str) -> bool:
 
 
 def owner_of(app: str, user: str) -> str:
-    """Under which user a reserved app keeps what belongs to a user of an app."""
-    return f"{app}/{user}"
+    """Under which user a reserved app keeps what belongs to a user of an app.
+
+    No two pairs share one: ("a/b", "c") and ("a", "b/c") differ. It always fits a key.
+    """
+    owner = f"{len(app)}/{app}/{user}"
+    if len(owner) <= KEY_PART_CHARS_MAX and len(owner.encode()) <= _OWNER_BYTES_MAX:
+        return owner
+    return f"sha256/{sha256(owner.encode()).hexdigest()}"
 
 
 def unfit(text: object, chars_max: int) -> str | None:

@@ -39,6 +39,14 @@ DRAFTS_PER_COMMIT_MAX: Final = 10_000
 COMMIT_BYTES_MAX: Final = 64 * 2**20
 SESSIONS_PER_COMMIT_MAX: Final = 1_000
 
+BLOB_BYTES_MAX: Final = 4 * 2**30
+BLOB_CHUNK_BYTES: Final = 2**20  # a blob is written and read in pieces of this size
+BLOB_UPLOAD_SECONDS_MAX: Final = 3_600  # without a new chunk, then an upload is cleaned up
+BLOB_UPLOADS_SWEPT: Final = 4  # uploads that ended without an end, cleaned up by a new one
+BLOB_CHUNKS_PURGED: Final = 32  # of ended sessions, in one transaction
+MEDIA_TYPE_CHARS_MAX: Final = 256
+MARKS_SWEPT: Final = 2  # ended marks that each write of a mark removes
+
 ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
 PAGE_MAX: Final = 1_000

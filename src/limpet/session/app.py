@@ -15,7 +15,7 @@ from limpet.model.keys import unfit
 from limpet.model.lease import Lease
 from limpet.model.limits import KEY_PART_CHARS_MAX
 from limpet.model.values import described
-from limpet.session.arguments import AnyKey, check_actor
+from limpet.session.arguments import AnyKey, check_actor, check_sessions
 from limpet.session.session import Session
 from limpet.store.protocol import FeedEntry, Order, Page
 
@@ -53,6 +53,7 @@ class App(Generic[S]):
     ) -> None:
         if reason := unfit(name, KEY_PART_CHARS_MAX):
             raise InvalidKey("app", reason)
+        check_sessions(name)
         self._lp = lp
         self.name = name
         self.state_type = state_type

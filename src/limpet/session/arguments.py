@@ -11,8 +11,17 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from limpet.errors import ExtraMissing, InvalidEvent, InvalidInput, InvalidKey, InvalidQuery
+from limpet.errors import (
+    ExtraMissing,
+    InvalidEvent,
+    InvalidInput,
+    InvalidKey,
+    InvalidQuery,
+    ReservedApp,
+    ReservedType,
+)
 from limpet.model.events import Fact, to_time, to_us
+from limpet.model.facts.documents import FAMILY
 from limpet.model.keys import Key, is_reserved, unfit
 from limpet.model.lease import Lease
 from limpet.model.limits import (
@@ -28,6 +37,7 @@ from limpet.model.limits import (
 )
 from limpet.model.reasons import Reasons
 from limpet.model.values import described
+from limpet.store.cursor import check_app
 from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
@@ -38,8 +48,31 @@ T = TypeVar("T", bound=Callable[..., Any])
 AnyKey: TypeAlias = Key | tuple[str, str, str]
 
 
-def key_of(key: AnyKey | str | None, user: str | None = None, id: str | None = None) -> Key:
-    """The key that a verb was given: a Key, a tuple, or app, user and id. Raises InvalidKey."""
+def key_of(
+    key: AnyKey | str | None,
+    user: str | None = None,
+    id: str | None = None,
+    *,
+    reserved: bool = False,
+) -> Key:
+    """The key that a verb was given: a Key, a tuple, or app, user and id. Raises InvalidKey.
+
+    ReservedApp if it is not that of a session, unless the verb is for documents too.
+    """
+    found = _key_of(key, user, id)
+    if not reserved:
+        check_sessions(found.app)
+    return found
+
+
+def check_sessions(app: str | None) -> str | None:
+    """An app of sessions, or None for all of them. Raises ReservedApp, InvalidQuery."""
+    if check_app(app) is not None and is_reserved(str(app)):
+        raise ReservedApp(str(app))
+    return app
+
+
+def _key_of(key: AnyKey | str | None, user: str | None, id: str | None) -> Key:
     if isinstance(key, str):
         for part, text in (("user", user), ("id", id)):
             if text is None:
@@ -56,10 +89,9 @@ def key_of(key: AnyKey | str | None, user: str | None = None, id: str | None = N
 
 
 def own_key(app: str, user: str, id: str) -> Key:
-    """The key of a new session, which is not one of ours. Raises InvalidKey."""
+    """The key of a new session, which is not one of ours. Raises InvalidKey, ReservedApp."""
     key = Key(app, user, id)
-    if is_reserved(app):
-        raise InvalidKey("app", "begins with '$', which is reserved for documents")
+    check_sessions(app)
     return key
 
 
@@ -110,12 +142,14 @@ def check_change(change: T) -> T:
 
 
 def check_fact(fact: Any) -> Fact:
-    """What `record` takes: made by a constructor, so checked already."""
+    """What `record` takes: made by a constructor, so checked already. Documents are only put."""
     if not isinstance(fact, Fact):
         raise InvalidInput(
             f"record takes facts, not {described(fact)}. Make them with limpet.facts, as in "
             "limpet.facts.labeled({'plan': 'gold'}); append records events of your own."
         )
+    if isinstance(fact.type, str) and fact.type.startswith(FAMILY):
+        raise ReservedType(fact.type)
     return fact
 
 

@@ -12,11 +12,11 @@ from limpet.session.arguments import (
     AnyKey,
     check_actor,
     check_progress,
+    check_sessions,
     key_of,
     pydantic_needed,
 )
 from limpet.session.door import Door
-from limpet.store.cursor import check_app
 from limpet.store.doctor import read_checks
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import Backups, Diagnosis, Erasure, Examined, Progress, Report
@@ -64,7 +64,11 @@ class Care(Door):
         progress: Progress | None = None,
     ) -> Report:
         """Read one session (or, without a key, everything) back and check it against its chain."""
-        one = None if key is None and user is None and id is None else key_of(key, user, id)
+        one = (
+            None
+            if key is None and user is None and id is None
+            else key_of(key, user, id, reserved=True)
+        )
         return await self._journal.store.verify(one, check_progress(progress))
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
@@ -100,7 +104,7 @@ class Care(Door):
         with pydantic_needed():
             forward = forward_of(migrations, state_type)
         how: dict[str, Any] = {"actor": check_actor(actor), "failure": failure}
-        migrating = Migrating(self._journal, forward, app=check_app(app), apply=apply, **how)
+        migrating = Migrating(self._journal, forward, app=check_sessions(app), apply=apply, **how)
         return await migrating.run(check_progress(progress))
 
     async def backup(self, target: str | Path, *, progress: Progress | None = None) -> None:

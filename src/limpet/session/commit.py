@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,10 +28,12 @@ from limpet.model.ops import scope_of
 from limpet.model.values import EMPTY, FrozenDict, described
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.creation import Creation, creation
+from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
+from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
@@ -54,7 +56,7 @@ class _Planned:
 class CommitBuilder:
     """All of the appends or none. Leaving the block with an exception records nothing.
 
-    `events` has the records afterwards, in the order of the appends.
+    `events` has the records afterwards, in the order of the appends, and `documents` what was put.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -68,7 +70,9 @@ class CommitBuilder:
         self._guards: dict[Key, dict[str, int]] = {}
         self._schemas: dict[Key, str | None] = {}
         self._begun = self._done = False
+        self._puts: list[Put] = []
         self.events: tuple[Event, ...] = ()
+        self.documents: tuple[Document, ...] = ()
         self.token = ""  # of the commit, for a read that must see it: lp.get(key, at_least=c.token)
 
     def create(
@@ -196,6 +200,28 @@ class CommitBuilder:
         for fact in facts:
             self._add(session, check_fact(fact))
 
+    def put(
+        self,
+        documents: Documents,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        """Put a document of this collection: as Documents.put, within this commit.
+
+        If it is not at the expected version, the commit raises DocumentConflict.
+        """
+        if not isinstance(documents, Documents):
+            raise InvalidInput(
+                f"{described(documents)} is not a collection. Pass lp.documents('agents')."
+            )
+        put = Put(documents, name, value, expect=expect, actor=actor, id=id)
+        self._check_place(put.journal)
+        self._puts.append(put)
+
     def _add(self, session: Session[Any], draft: Draft, *, expect: int | None = None) -> None:
         if check_expect(expect) is not None:
             assert expect is not None
@@ -209,12 +235,7 @@ class CommitBuilder:
         self._put(session, prepared)
 
     def _check(self, session: Session[Any]) -> None:
-        if self._done:
-            raise InvalidEvent("this commit is over; begin another with lp.commit()")
-        if not self._begun:  # or all that is added would be forgotten without a word
-            raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
-        if _checked(session).writer.journal is not self._journal:
-            raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
+        self._check_place(_checked(session).writer.journal)
 
     def _put(self, session: Session[Any], prepared: Prepared) -> None:
         self._check(session)
@@ -223,6 +244,15 @@ class CommitBuilder:
             known.fields = ops.apply(known.fields, own_ops(prepared))
         self._drafts.append(prepared)
         self._sessions.append(session)
+
+    def _check_place(self, journal: Journal) -> None:
+        """The commit is under way, and what is written to is of its store."""
+        if self._done:
+            raise InvalidEvent("this commit is over; begin another with lp.commit()")
+        if not self._begun:  # or all that is added would be forgotten without a word
+            raise InvalidEvent("a commit is a block: use `async with lp.commit() as c`")
+        if journal is not self._journal:
+            raise InvalidEvent("one commit is of one store, and this session is of another Limpet")
 
     def _guard(self, session: Session[Any], known: _Planned, names: Iterable[str]) -> None:
         """Record only under this schema, and if these fields are still what was looked at."""
@@ -266,7 +296,7 @@ class CommitBuilder:
             raise InvalidEvent(
                 f"the commit has a condition on {min(empty)} and no event for it. Append one."
             )
-        if self._drafts:
+        if self._drafts or self._puts:
             await self._record()
 
     async def _record(self) -> None:
@@ -277,9 +307,10 @@ class CommitBuilder:
         for session in dict.fromkeys(self._sessions):
             session.writer.known.check_temp(self._of(session))
         try:
-            answers = await self._journal.commit(commits)
+            answers = await self._send(commits)
         except StoreError as error:
-            error.ids = tuple(draft.id for draft in self._drafts)  # in the order of the appends
+            drafts = [draft.id for draft in self._drafts]  # in the order of the appends
+            error.ids = (*drafts, *(put.id for put in self._puts))
             raise
         except SessionFenced as error:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
@@ -287,7 +318,7 @@ class CommitBuilder:
             raise
         self.token = answers[-1].token
         events: dict[int, Event] = {}
-        for places, answer in zip(by_key.values(), answers, strict=True):
+        for places, answer in zip(by_key.values(), answers[: len(by_key)], strict=True):
             events.update(zip(places, answer.events, strict=True))
             for session in dict.fromkeys(self._sessions[place] for place in places):
                 mine = [self._drafts[p] if self._sessions[p] is session else None for p in places]
@@ -295,6 +326,12 @@ class CommitBuilder:
                 learn = known.begin if new is not None and new.session is session else known.absorb
                 learn(answer, tuple(mine))  # type: ignore[arg-type]  # all are its own
         self.events = tuple(events[place] for place in range(len(self._drafts)))
+
+    async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
+        if not self._puts:
+            return await self._journal.commit(commits)
+        answers, self.documents = await commit_puts(self._journal, commits, self._puts)
+        return answers
 
     def _of(self, session: Session[Any]) -> list[Prepared]:
         pairs = zip(self._sessions, self._drafts, strict=True)

@@ -13,12 +13,12 @@ from limpet.session.arguments import (
     check_lease,
     check_lease_seconds,
     check_retry_seconds,
+    check_sessions,
     check_worker,
     key_of,
 )
 from limpet.session.door import Door
 from limpet.session.logs import SESSION, lease_lost
-from limpet.store.cursor import check_app
 from limpet.store.leases import Leases
 
 
@@ -37,7 +37,7 @@ class Leasing(Door):
         work = self._leases()
         check_worker(worker)
         check_lease_seconds(lease_seconds)
-        limit, app = check_claim(limit), check_app(app)
+        limit, app = check_claim(limit), check_sessions(app)
         return await work.claim(worker, limit=limit, lease_seconds=lease_seconds, app=app)
 
     @overload

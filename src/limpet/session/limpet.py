@@ -30,6 +30,7 @@ from limpet.session.arguments import (
 from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
+from limpet.session.documents import Documents
 from limpet.session.leasing import Leasing
 from limpet.session.listing import Listing
 from limpet.session.session import Session
@@ -375,6 +376,16 @@ class Limpet(Care, Leasing, Listing, Watching):
         typed_of(state_type, migrations, untyped=untyped)  # refuses what every verb would refuse
         bound: dict[str, Any] = {"state_type": state_type, "migrations": migrations}
         return App(self, name, actor=actor, untyped=untyped, **bound)
+
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> Documents:
+        """A collection of named values with a history, without I/O: see Documents.
+
+        `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
+        `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
+        """
+        return Documents(self._journal, collection, owner=owner, actor=actor)
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""

@@ -8,7 +8,15 @@ from typing import Any
 
 from limpet.errors import InvalidQuery
 from limpet.model.limits import PAGE_MAX
-from limpet.session.arguments import AnyKey, check_flag, check_limit, check_tail, key_of, moment_us
+from limpet.session.arguments import (
+    AnyKey,
+    check_flag,
+    check_limit,
+    check_sessions,
+    check_tail,
+    key_of,
+    moment_us,
+)
 from limpet.session.door import Door
 from limpet.session.session import Session
 from limpet.store import cursor as cursors
@@ -74,7 +82,7 @@ class Listing(Door):
         if deleted and state:
             raise InvalidQuery("a deleted session has no state: leave out state=True")
         query = Query(
-            app=app,
+            app=check_sessions(app),
             user=user,
             labels=cursors.labels(labels),
             order=order,

@@ -13,10 +13,10 @@ from typing import Final
 
 from limpet.errors import InvalidInput, InvalidQuery
 from limpet.model.keys import Key
-from limpet.session.arguments import AnyKey, key_of
+from limpet.session.arguments import AnyKey, check_sessions, key_of
 from limpet.session.door import Door
 from limpet.session.follow import Hub
-from limpet.store.cursor import check_app, check_position
+from limpet.store.cursor import check_position
 from limpet.store.protocol import Feed, FeedEntry, Store
 
 _PAGE: Final = 200
@@ -60,7 +60,7 @@ class Watching(Door):
         if the store fails for longer than it waits: watch again from the last position.
         """
         feed = feed_of(self._journal.store)
-        one, app = None if key is None else key_of(key), check_app(app)
+        one, app = None if key is None else key_of(key), check_sessions(app)
         if one is not None and app not in (None, one.app):
             raise InvalidInput(
                 f"the session {one} is not of the app {app!r}. Name the app, or the key alone."

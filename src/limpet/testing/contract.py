@@ -11,7 +11,9 @@
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
 with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, and `SharedWorkLaws` if that
-one is shared. Needs pytest and pytest-asyncio.
+one is shared. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with reserved apps, blobs
+and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and `SharedMarkLaws` are what the
+last two add for the kinds of stores above. Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
 from limpet.testing.laws.adopt import AdoptLaws
 from limpet.testing.laws.bases import ForkLaws
+from limpet.testing.laws.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
 from limpet.testing.laws.commits import CommitLaws
+from limpet.testing.laws.documents import DocumentLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
 from limpet.testing.laws.facts import FactLaws
@@ -30,6 +34,7 @@ from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
 from limpet.testing.laws.listing import ListLaws
 from limpet.testing.laws.live import LiveLaws
+from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
@@ -44,13 +49,20 @@ from limpet.testing.leases import Age
 
 __all__ = [
     "Age",
+    "BlobLaws",
+    "DocumentLaws",
+    "DurableBlobLaws",
     "DurableLaws",
+    "DurableMarkLaws",
     "FeedLaws",
     "Leap",
     "LiveLaws",
+    "MarkLaws",
     "Reopen",
     "SetBackLaws",
+    "SharedBlobLaws",
     "SharedLaws",
+    "SharedMarkLaws",
     "SharedWorkLaws",
     "StoreContract",
     "TimeLaws",

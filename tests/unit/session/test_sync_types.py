@@ -15,6 +15,7 @@ import pytest
 import limpet
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
+from limpet.session.documents import Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.session.sync import facade
@@ -26,6 +27,7 @@ PAIRS = [
     ("SyncLimpet", Limpet),
     ("SyncApp", App),
     ("SyncSession", Session),
+    ("SyncDocuments", Documents),
     ("SyncCommit", CommitBuilder),
 ]
 VERBS = [
@@ -98,7 +100,7 @@ def test_the_stub_has_all_names_and_no_others(stub: Any, name: str, of: type) ->
     with limpet.open_sync("memory://") as lp:
         s = lp.create("a", "u")
         all_: Any = {"SyncLimpet": lp, "SyncSession": s, "SyncCommit": lp.commit()}
-        one: Any = {**all_, "SyncApp": lp.app("a")}[name]
+        one: Any = {**all_, "SyncApp": lp.app("a"), "SyncDocuments": lp.documents("a")}[name]
         assert type(one) is getattr(sync, name)
         assert isinstance(one._of, of)
         assert {*facade.public(typed), *typed.__annotations__} == {*facade.public(one)}

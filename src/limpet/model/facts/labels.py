@@ -35,6 +35,8 @@ def labels_data(changes: Mapping[str, str | None]) -> dict[str, Any]:
     for name, value in changes.items():
         if reason := unfit(name, NAME_CHARS_MAX):
             raise InvalidEvent(f"the label {name!r} {reason}")
+        if name.startswith("$"):
+            raise InvalidEvent(f"the label {name!r} begins with '$', which is reserved for Limpet")
         if value is not None and (reason := unfit(value, LABEL_VALUE_CHARS_MAX)):
             raise InvalidEvent(f"the value of label {name!r} {reason}")
         if len(f"{name}{value or ''}".encode()) > LABEL_BYTES_MAX:

@@ -127,7 +127,7 @@ class RefForm(Form):
     def encode(self, value: Any) -> Any:
         if type(value) is not Ref:
             raise Misfit(self.words, value)
-        return {"sha256": value.sha256, "uri": value.uri}
+        return dict(sorted(value.data.items()))
 
 
 class ItemsForm(Form):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
@@ -15,11 +16,14 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from limpet.errors import SchemaViolation
+from limpet.model.keys import unfit
+from limpet.model.limits import MEDIA_TYPE_CHARS_MAX
 from limpet.model.values import described
 
 T = TypeVar("T")
 
 URI_CHARS_MAX: Final = 2_048
+BLOB_SCHEME: Final = "blob:sha256:"
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*:[^\s\x00-\x1f\x7f\ud800-\udfff]+").fullmatch
 _SHA256: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -67,16 +71,50 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
     """A reference to something stored elsewhere: its URI and the SHA-256 of its content.
 
     `Ref[Checkpoint]` tells readers and type checkers what it points to; it is stored like `Ref`.
+    One to a blob of a session, as s.put_blob returns it, has a size and a media type too.
     """
 
     uri: str
     sha256: str
+    size: int | None = None
+    media_type: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.uri, str) or len(self.uri) > URI_CHARS_MAX or not _URI(self.uri):
             raise SchemaViolation("uri", "a URI such as s3://bucket/name", described(self.uri))
         if not isinstance(self.sha256, str) or not _SHA256(self.sha256):
             raise SchemaViolation("sha256", "64 lower-case hex digits", described(self.sha256))
+        if self.size is not None and (type(self.size) is not int or self.size < 0):
+            raise SchemaViolation("size", "a number of bytes", described(self.size))
+        if self.media_type is not None and unfit(self.media_type, MEDIA_TYPE_CHARS_MAX):
+            raise SchemaViolation(
+                "media_type", "a text such as image/png", described(self.media_type)
+            )
+
+    @classmethod
+    def blob(cls, hash: str, size: int, media_type: str) -> Ref[T]:
+        """A reference to a blob of a session, by its content."""
+        return cls(f"{BLOB_SCHEME}{hash}", hash, size, media_type)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> Ref[T]:
+        """The reference whose `data` this is. Raises SchemaViolation; passes over other members."""
+        try:
+            return cls(data["uri"], data["sha256"], data.get("size"), data.get("media_type"))
+        except (TypeError, KeyError, AttributeError):
+            raise SchemaViolation("ref", "the data of a reference", described(data)) from None
+
+    @property
+    def hash(self) -> str:
+        """The SHA-256 of the content, in hex."""
+        return self.sha256
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The reference as plain JSON, for the data of an event."""
+        named = {"uri": self.uri, "sha256": self.sha256, "size": self.size}
+        named["media_type"] = self.media_type
+        return {name: value for name, value in named.items() if value is not None}
 
     @classmethod
     def to(cls, uri: str, content: bytes) -> Ref[T]:
@@ -94,12 +132,16 @@ class Ref(msgspec.Struct, Generic[T], frozen=True, order=True):
 
         def read(value: Any) -> Any:
             try:
-                return value if isinstance(value, Ref) else Ref(value["uri"], value["sha256"])
-            except (TypeError, KeyError, SchemaViolation) as error:
+                return value if isinstance(value, Ref) else Ref.parse(value)
+            except SchemaViolation as error:
                 raise PydanticCustomError("ref_type", "a reference") from error
 
         text = core.typed_dict_field(core.str_schema())
-        form = core.typed_dict_schema({"uri": text, "sha256": text})
+        size = core.typed_dict_field(core.int_schema(), required=False)
+        kind = core.typed_dict_field(core.str_schema(), required=False)
+        form = core.typed_dict_schema(
+            {"uri": text, "sha256": text, "size": size, "media_type": kind}
+        )
         return core.json_or_python_schema(
             json_schema=core.no_info_plain_validator_function(read, json_schema_input_schema=form),
             python_schema=core.is_instance_schema(Ref),

@@ -18,7 +18,7 @@ from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
 _INSIDE: Final = ("writer",)  # for the rest of the package
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App)\b")
+_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -101,6 +101,7 @@ def public(of: object) -> list[str]:
 def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
     names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
+    names["Documents"] = "SyncDocuments"
     if not isinstance(annotation, str):
         return annotation
     return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: names[found[0]], annotation))

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
+from limpet.session.documents import Documents
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
@@ -33,6 +34,10 @@ class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
 
 class SyncApp(Facade[App[Any]], Generic[A], of=App):
     """The sessions of one app, without await."""
+
+
+class SyncDocuments(Facade[Documents], of=Documents):
+    """A collection of documents, without await."""
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):

@@ -18,7 +18,10 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
+from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
+from limpet.session.blobs import AnyRef, Content
+from limpet.session.documents import Document, DocumentPage
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
@@ -37,6 +40,7 @@ A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
+    documents: tuple[Document, ...]
     def __enter__(self) -> SyncCommit: ...
     def __exit__(
         self,
@@ -80,6 +84,16 @@ class SyncCommit:
         **more: Any,
     ) -> None: ...
     def record(self, session: SyncSession[Any], *facts: Fact) -> None: ...
+    def put(
+        self,
+        documents: SyncDocuments,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> None: ...
 
 class SyncSession(Generic[S_co]):
     key: Key
@@ -203,6 +217,9 @@ class SyncSession(Generic[S_co]):
     def clear_timer(self, name: str, *, actor: str | None = None) -> Event: ...
     def set_priority(self, priority: int, *, actor: str | None = None) -> Event: ...
     def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event: ...
+    def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
+    def get_blob(self, ref: AnyRef) -> bytes: ...
+    def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
 
 class SyncApp(Generic[A]):
     name: str
@@ -273,6 +290,30 @@ class SyncApp(Generic[A]):
     def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30
     ) -> tuple[Lease, ...]: ...
+
+class SyncDocuments:
+    collection: str
+    owner: tuple[str, str] | None
+    actor: str | None
+    def put(
+        self,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> Document: ...
+    def get(self, name: str, version: int | None = None) -> Document: ...
+    def find(self, name: str, version: int | None = None) -> Document | None: ...
+    def list(
+        self, prefix: str = "", *, limit: int = 50, cursor: str | None = None
+    ) -> DocumentPage: ...
+    def history(
+        self, name: str, *, limit: int = 100, before: int | None = None
+    ) -> tuple[Document, ...]: ...
+    def delete(self, name: str) -> bool: ...
+    def key(self, name: str) -> Key: ...
 
 class SyncLimpet:
     url: str
@@ -433,6 +474,9 @@ class SyncLimpet:
     def app(
         self, name: str, *, actor: str | None = None, untyped: bool = False
     ) -> SyncApp[Mapping[str, Any]]: ...
+    def documents(
+        self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
+    ) -> SyncDocuments: ...
     def commit(self) -> SyncCommit: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /

@@ -11,18 +11,31 @@ from limpet.model.events import Event, removed_event
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.fold import Fold, Recorded, replay
 from limpet.model.head import based, blank
+from limpet.store.blobs import Blob
 
 
 class Log:
     """A session's fold and own records. What is below its floor is read from its parent's log."""
 
-    __slots__ = ("base", "fold", "forks", "ids", "parent", "pins", "processed", "records", "row")
+    __slots__ = (
+        "base",
+        "blobs",
+        "fold",
+        "forks",
+        "ids",
+        "parent",
+        "pins",
+        "processed",
+        "records",
+        "row",
+    )
 
     def __init__(self, row: int, fold: Fold, base: Base | None, parent: Log | None) -> None:
         self.row, self.fold, self.base, self.parent = row, fold, base, parent
         self.records: list[Recorded] = []
         self.ids: dict[str, int] = {}  # the seq of each id
         self.processed: dict[int, Event] = {}  # by seq of the input: the event that processed it
+        self.blobs: dict[str, tuple[Blob, list[bytes]]] = {}  # by hash: what it is, and its chunks
         self.pins: dict[int, Fold] = {}
         self.forks: list[Log] = []  # logs that begin on a state of this one, living ones
 

@@ -26,9 +26,14 @@ from limpet.model.head import buried
 from limpet.model.keys import Key, is_reserved, owner_of
 from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
+from limpet.store.blobs import Blobs
+from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
+from limpet.store.marks import Marks
 from limpet.store.memory import listing
+from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
+from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
@@ -57,6 +62,11 @@ from limpet.store.verify import verify_session
 
 class MemoryStore(Leasing):
     """Everything happens between two awaits, so every call is atomic."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.blobs: Blobs = MemoryBlobs(self._living, self._clock)
+        self.marks: Marks = MemoryMarks(self._check_open, self._clock)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()

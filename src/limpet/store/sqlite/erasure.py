@@ -18,7 +18,7 @@ from limpet.model.keys import Key, owner_of
 from limpet.store import bodies
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks
-from limpet.store.sqlite import feed, ledger, rows
+from limpet.store.sqlite import blobs, feed, ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -179,7 +179,7 @@ def purge_some(writes: WriteConnection) -> bool:
         sid = row[0]
         keep = conn.execute(SQL["kept_below"], (sid,)).get
         conn.execute(SQL["purge_some"], (sid, keep, PURGE_ROWS))
-        if conn.changes() < PURGE_ROWS:
+        if conn.changes() < PURGE_ROWS and not blobs.purge(conn, sid, keep):
             conn.execute(SQL["drop_snapshots"], (sid, keep))
             conn.execute(SQL["drop_purge"], (sid,))
             if not keep:

@@ -33,10 +33,12 @@ from limpet.model.events import Event
 from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
+from limpet.store.blobs import Blobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec
 from limpet.store.logs import SQLITE
+from limpet.store.marks import Marks
 from limpet.store.protocol import (
     Check,
     Committed,
@@ -55,12 +57,14 @@ from limpet.store.protocol import (
     Touched,
 )
 from limpet.store.sqlite import doctor, erasure, feed, live
+from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.jobs import Job
 from limpet.store.sqlite.leases import Leases
+from limpet.store.sqlite.marks import SQLiteMarks
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
@@ -81,6 +85,9 @@ class SQLiteStore:
         self._database, self._codec, self._clock = database, codec, clock
         self._reader = Reader(conn, codec)
         self._sessions = Sessions(self._reader, self._peek)
+        ways = (self._reader, clock, self._read, self._run)
+        self.blobs: Blobs = SQLiteBlobs(*ways)
+        self.marks: Marks = SQLiteMarks(*ways)
         self._writer: Writer | None = None
         self._pid = os.getpid()
         self._open = True

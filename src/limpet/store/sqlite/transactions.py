@@ -28,6 +28,7 @@ class WriteConnection:
         self.reader: Reader
         self.wal: Wal
         self.purging = True  # there may be purges that an earlier process left unfinished
+        self.sweeping = True  # and uploads of blobs that nobody will finish
         self.path, self.where = database.path, database.where
         self._database = database
         self._connected = False

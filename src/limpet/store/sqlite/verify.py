@@ -15,13 +15,14 @@ from limpet.model.commit import Base
 from limpet.model.fold import Fold
 from limpet.model.head import Head
 from limpet.model.keys import Key
+from limpet.model.limits import INT_MAX
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.codec import Codec, Damaged
 from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Report
-from limpet.store.sqlite import ledger, lineage, records, rows
+from limpet.store.sqlite import blobs, ledger, lineage, records, rows
 from limpet.store.sqlite.feed import last_position, noted_crc
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
 from limpet.store.sqlite.reader import Reader
@@ -126,6 +127,7 @@ class Verification:
             what = "stands in the feed before the event it follows"
             yield Finding("event", what, head.key, seq)
         yield from self._columns(sid, head)
+        yield from self._blobs(sid, head, INT_MAX)
 
     def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
         after = place = 0
@@ -177,6 +179,10 @@ class Verification:
         if link != base.link:
             yield Finding("base", "stands on an event that its parent does not have", head.key)
 
+    def _blobs(self, sid: int, head: Head, below: int) -> Iterator[Finding]:
+        for problem in blobs.problems(self._conn, self._codec, sid, head.uid, below):
+            yield Finding("blob", problem, head.key)
+
     def _columns(self, sid: int, head: Head) -> Iterator[Finding]:
         found = self._conn.execute(SQL["derived"], (sid,)).fetchone()
         if found != (rows.slot(head), *rows.derived(head)):
@@ -194,6 +200,8 @@ class Verification:
             head, crc = dead_row[:-1], dead_row[-1]
             if bodies.tomb_crc(rows.tombstone_from(head)) != crc:
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
+            kept = self._all(SQL["kept_below"], (head[0],))[0][0]
+            yield from self._blobs(head[0], rows.tombstone_from(head), kept)
         for (names,) in self._all(SQL["lost_parents"]):
             yield Finding("tombstone", f"of {names} has a parent that is not there")
         for row in self._all(SQL["all_erased"]):

@@ -17,7 +17,7 @@ import apsw
 from limpet.errors import Asked, LimpetError, SessionError
 from limpet.store import logs
 from limpet.store.logs import SQLITE
-from limpet.store.sqlite import erasure
+from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure
 from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer
@@ -210,6 +210,9 @@ class Writer(threading.Thread):
         if self._writes.purging:
             self._writes.purging = erasure.purge_some(self._writes)
             return True
+        if self._writes.sweeping:
+            self._writes.sweeping = blobs.sweep(self._writes, self._clock())
+            return True
         return False
 
     # --- ends ----------------------------------------------------------------------------------
@@ -220,6 +223,8 @@ class Writer(threading.Thread):
         try:
             while self._writes.purging:
                 self._writes.purging = erasure.purge_some(self._writes)
+            while self._writes.sweeping:
+                self._writes.sweeping = blobs.sweep(self._writes, self._clock())
             while self._snapshots.due:
                 with self._writes.transaction():
                     self._snapshots.write(CLOSE_SNAPSHOTS_PER_TRANSACTION)

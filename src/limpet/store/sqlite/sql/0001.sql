@@ -172,3 +172,43 @@ CREATE TABLE erased (
 CREATE TABLE purges (
     sid INTEGER PRIMARY KEY
 ) STRICT;
+
+-- Large contents beside the logs, each of one session and known by its SHA-256. Without a hash it is
+-- an upload, which nobody sees: `chunks` counts those that came, `touched_us` is when the last did.
+-- `version` is that of the session when the blob was put.
+CREATE TABLE blobs (
+    bid        INTEGER PRIMARY KEY,
+    sid        INTEGER NOT NULL,
+    upload     TEXT NOT NULL,
+    hash       BLOB,
+    version    INTEGER,
+    chunks     INTEGER NOT NULL,
+    touched_us INTEGER NOT NULL,
+    flags      INTEGER,
+    body       BLOB,
+    crc        INTEGER
+) STRICT;
+
+CREATE UNIQUE INDEX blobs_by_hash ON blobs (sid, hash);
+CREATE UNIQUE INDEX blobs_by_upload ON blobs (upload, sid) WHERE hash IS NULL;
+CREATE INDEX blobs_by_touched ON blobs (touched_us) WHERE hash IS NULL;
+
+CREATE TABLE blob_chunks (
+    bid    INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    flags  INTEGER NOT NULL,
+    body   BLOB NOT NULL,
+    crc    INTEGER NOT NULL,
+    PRIMARY KEY (bid, number)
+) STRICT;
+
+-- Small facts of the store itself, each with an end: nonces, revocations, counters.
+CREATE TABLE marks (
+    space    TEXT NOT NULL,
+    name     TEXT NOT NULL,
+    until_us INTEGER NOT NULL,
+    value    INTEGER NOT NULL,
+    PRIMARY KEY (space, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX marks_by_until ON marks (until_us);

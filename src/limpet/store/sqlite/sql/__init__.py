@@ -1,10 +1,11 @@
 """The SQL of the SQLite store, in files beside this module.
 
-`queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `verify.sql`, `doctor.sql` and
-`schema.sql` hold named statements; the numbered files are migrations, and `live_schema.sql` makes
-the database of the live channel. A statement may have parts in braces: lists of columns, and the
-condition on event types. `SQL` has every statement with its usual parts; `compose` puts others in
-their place. Only pages of heads, whose filters vary, are built in `heads.py`.
+`queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `blobs.sql`, `verify.sql`,
+`doctor.sql` and `schema.sql` hold named statements; the numbered files are migrations, and
+`live_schema.sql` makes the database of the live channel. A statement may have parts in braces:
+lists of columns, and the condition on event types. `SQL` has every statement with its usual parts;
+`compose` puts others in their place. Only pages of heads, whose filters vary, are built in
+`heads.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from typing import Final
 from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
 
-_FILES: Final = ("queries", "feed", "live", "leases", "erasure", "verify", "doctor", "schema")
+_FILES: Final = (
+    "queries",
+    "feed",
+    "live",
+    "leases",
+    "erasure",
+    "blobs",
+    "verify",
+    "doctor",
+    "schema",
+)
 _ALL_TYPES: Final = "TRUE"
 _PARTS: Final = {
     "head": HEAD_COLUMNS,

@@ -65,3 +65,10 @@ UNION ALL
 SELECT 'base', count(*) FROM bases b
 WHERE b.sid NOT IN (SELECT sid FROM sessions) AND b.sid NOT IN (SELECT sid FROM purges)
   AND b.sid NOT IN (SELECT sid FROM tombstones)
+UNION ALL
+SELECT 'blob', count(*) FROM blobs b
+WHERE b.sid NOT IN (SELECT sid FROM sessions) AND b.sid NOT IN (SELECT sid FROM purges)
+  AND NOT EXISTS (SELECT 1 FROM sessions f WHERE f.parent = b.sid AND f.floor > b.version)
+  AND NOT EXISTS (SELECT 1 FROM tombstones f WHERE f.parent = b.sid AND f.floor > b.version)
+UNION ALL
+SELECT 'chunk', count(*) FROM blob_chunks WHERE bid NOT IN (SELECT bid FROM blobs)

@@ -1,0 +1,34 @@
+"""Documents: logs under reserved apps, each event of which puts a whole value.
+
+The first put is the creation of the log, so the seq of an event is the version of the document.
+Nothing but puts is ever recorded in such a log. The value stands in the data of the event; state
+takes it from there. The actor is a field too, so that a page of states has all of a document.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import structs
+
+from limpet.model.events import Fact
+from limpet.model.facts.creation import CREATED, created
+from limpet.model.keys import Key
+
+FAMILY: Final = "document."
+PUT: Final = "document.put"
+PUTS: Final = (CREATED, PUT)  # the types of events that hold a value
+VALUE: Final = "value"
+ACTOR: Final = "actor"
+
+
+def document_put(value: Any, *, actor: str | None, id: str | None = None) -> Fact:
+    """The document has this value from now on."""
+    fields = {VALUE: value, ACTOR: actor}
+    return Fact(type=PUT, data={VALUE: value}, set=fields, actor=actor, id=id)
+
+
+def document_created(key: Key, value: Any, *, actor: str | None, id: str | None = None) -> Fact:
+    """The document begins with this value."""
+    first = created(key, fields={VALUE: value, ACTOR: actor}, actor=actor)
+    return structs.replace(first, data={**first.data, VALUE: value}, id=id)

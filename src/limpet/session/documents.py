@@ -1,0 +1,287 @@
+"""Documents: named values with a history, kept as logs under reserved apps.
+
+`lp.documents("agents")` is a collection. Each put is one event of the log
+Key("$agents", owner, name) and is recorded by the journal like any other, so a put can also be part
+of a commit over sessions: `c.put(agents, name, value)`. The verbs for sessions refuse these logs,
+and nothing else is ever recorded in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import (
+    DocumentConflict,
+    DocumentNotFound,
+    InvalidInput,
+    InvalidKey,
+    InvalidQuery,
+    ReservedApp,
+    SessionConflict,
+    SessionCorrupt,
+    SessionDeleted,
+    SessionErased,
+    SessionError,
+    SessionExists,
+    SessionNotFound,
+)
+from limpet.model.commit import Commit
+from limpet.model.events import Event, to_time
+from limpet.model.facts.documents import ACTOR, PUTS, VALUE, document_created, document_put
+from limpet.model.head import Head
+from limpet.model.keys import Key, is_reserved, owner_of, unfit
+from limpet.model.limits import KEY_PART_CHARS_MAX, UPDATE_TRIES_MAX
+from limpet.model.values import described
+from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
+from limpet.session.journal import Journal
+from limpet.store.protocol import Committed, Query
+
+WHOLE_STORE: Final = "*"  # the owner of documents that belong to no user
+_GONE: Final = (SessionNotFound, SessionDeleted)
+
+
+class Document(msgspec.Struct, frozen=True):
+    """One version of a document. Its value is read-only."""
+
+    name: str
+    value: Any
+    version: int  # 1 for the first put, and one more for each
+    at: datetime
+    actor: str
+
+
+class DocumentPage(msgspec.Struct, frozen=True):
+    """Some documents, and where the next page begins (None: there is none)."""
+
+    items: tuple[Document, ...]
+    cursor: str | None
+    damaged: tuple[str, ...] = ()  # names of documents that cannot be read: not in `items`
+
+
+class Documents:
+    """A collection of documents: of the whole store, or of one user of an app."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        collection: str,
+        *,
+        owner: tuple[str, str] | None = None,
+        actor: str | None = None,
+    ) -> None:
+        self.collection, self.owner = _check_collection(collection), owner
+        self.actor = check_actor(actor)
+        self._user = WHOLE_STORE if owner is None else _check_owner(owner)
+        self._journal = journal
+
+    def __repr__(self) -> str:
+        of = "" if self.owner is None else f" of {self.owner[0]}/{self.owner[1]}"
+        return f"<limpet.Documents {self.collection}{of}>"
+
+    async def put(
+        self,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> Document:
+        """Replace the document, or create it. Durable when it returns.
+
+        With `expect=n` it is put only if the document is at version n, with `expect=0` only if
+        there is none: else DocumentConflict. A repeated `id` returns the version that was put
+        under it first. After a delete the versions begin at 1 again.
+        """
+        put = Put(self, name, value, expect=expect, actor=actor, id=id)
+        _, (document,) = await commit_puts(self._journal, (), (put,))
+        return document
+
+    async def get(self, name: str, version: int | None = None) -> Document:
+        """The newest version, or this one. Raises DocumentNotFound."""
+        key, after = self.key(name), 0
+        if version is not None:
+            after = (check_before(version) or 1) - 1
+        newest = version is None
+        how: dict[str, Any] = {"limit": 1, "reverse": newest, "types": PUTS}
+        try:
+            found = await self._journal.store.read(key, after=after, **how)
+        except (*_GONE, SessionErased):
+            found = ()
+        if not found or version not in (None, found[0].seq):
+            raise DocumentNotFound(self.collection, name, version)
+        return _document(key, found[0])
+
+    async def find(self, name: str, version: int | None = None) -> Document | None:
+        """Like get, and None if there is no such document or version."""
+        try:
+            return await self.get(name, version)
+        except DocumentNotFound:
+            return None
+
+    async def list(
+        self, prefix: str = "", *, limit: int = 50, cursor: str | None = None
+    ) -> DocumentPage:
+        """A page of documents in the order of their names; `page.cursor` leads to the next.
+
+        A page of large documents ends early, at about 4 MiB: go on while there is a cursor.
+        """
+        if not isinstance(prefix, str):
+            raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
+        query = Query(
+            app=_app(self.collection), user=self._user, order="key", reverse=False, prefix=prefix
+        )
+        store = self._journal.store
+        page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
+        shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
+        items = tuple([_listed(head, state) for head, state in shown])
+        return DocumentPage(items, page.cursor, tuple([key.id for key in page.damaged]))
+
+    async def history(
+        self, name: str, *, limit: int = 100, before: int | None = None
+    ) -> tuple[Document, ...]:
+        """Versions of a document, the newest first; read on with before= the last version.
+
+        A page of large versions ends early, at about 16 MiB: only an empty one is the end. Raises
+        DocumentNotFound.
+        """
+        key, at = self.key(name), check_before(before)
+        store = self._journal.store
+        how: dict[str, Any] = {"reverse": True, "types": PUTS, "limit": check_limit(limit)}
+        if at == 1:
+            return ()
+        try:
+            found = await store.read(key, after=at or 0, **how)
+        except (*_GONE, SessionErased):
+            raise DocumentNotFound(self.collection, name) from None
+        return tuple([_document(key, event) for event in found])
+
+    async def delete(self, name: str) -> bool:
+        """Delete the document with its history. False if there was none."""
+        key = self.key(name)
+        deleted = await self._journal.store.delete(key)
+        self._journal.hub.touch(key)
+        return deleted
+
+    def key(self, name: str) -> Key:
+        """Where a document is kept: for lp.verify."""
+        return Key(_app(self.collection), self._user, name)
+
+
+class Put:
+    """One put of a document, on its way into a commit."""
+
+    __slots__ = ("_create", "_replace", "collection", "creates", "expect", "journal", "key")
+
+    def __init__(
+        self,
+        documents: Documents,
+        name: str,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+    ) -> None:
+        journal = self.journal = documents._journal
+        self.collection, self.key = documents.collection, documents.key(name)
+        self.expect = check_expect(expect)
+        acting = documents.actor if actor is None else check_actor(actor)
+        # Both forms have one id: whichever is recorded, a repeat finds it.
+        id = journal.new_id() if id is None else id
+        self._replace = journal.prepare(document_put(value, actor=acting, id=id), None)
+        self._create = journal.prepare(document_created(self.key, value, actor=acting, id=id), None)
+        self.creates = self.expect == 0
+
+    @property
+    def id(self) -> str:
+        return self._replace.id
+
+    def commit(self) -> Commit:
+        """As a replacement, or as a creation, which also takes the name of a deleted document."""
+        if self.creates:
+            return Commit(self.key, (self._create,), 0, reuse=True)
+        return Commit(self.key, (self._replace,), self.expect)
+
+    def turn(self, error: SessionError) -> None:
+        """Try the other form next, or raise what this refusal means for a document."""
+        name, expect = self.key.id, self.expect
+        if isinstance(error, SessionConflict):
+            actual = error.actual if isinstance(error.actual, int) else None
+            raise DocumentConflict(self.collection, name, expect or 0, actual) from error
+        if expect is not None:  # there is none, or there is one
+            raise DocumentConflict(
+                self.collection, name, expect, 0 if isinstance(error, _GONE) else None
+            ) from error
+        self.creates = isinstance(error, _GONE)
+
+
+async def commit_puts(
+    journal: Journal, commits: Sequence[Commit], puts: Sequence[Put]
+) -> tuple[tuple[Committed, ...], tuple[Document, ...]]:
+    """Record commits of sessions and puts of documents, all or nothing.
+
+    Returns all answers, those of the commits first, and the documents. Whether a document is
+    replaced or created is decided on what is stored: a refused commit has changed nothing, so it is
+    sent again in the other form.
+    """
+    by_key = {put.key: put for put in puts}
+    if len(by_key) != len(puts):
+        raise InvalidInput("one document is put twice in one commit. Put its last value only.")
+    left = UPDATE_TRIES_MAX + len(puts)
+    while True:
+        try:
+            answers = await journal.commit((*commits, *(put.commit() for put in puts)))
+        except (*_GONE, SessionExists, SessionConflict) as error:
+            put = by_key.get(error.key)  # type: ignore[call-overload]  # else it is a session's
+            left -= 1
+            if put is None or not left:
+                raise
+            put.turn(error)
+            continue
+        pairs = zip(puts, answers[len(commits) :], strict=True)
+        return answers, tuple([_document(put.key, answer.events[0]) for put, answer in pairs])
+
+
+def _document(key: Key, event: Event) -> Document:
+    if event.data is None or VALUE not in event.data:
+        raise SessionCorrupt(key, f"event {event.seq} cannot be read")
+    return Document(key.id, event.data[VALUE], event.seq, event.at, event.actor)
+
+
+def _listed(head: Head, state: Mapping[str, Any]) -> Document:
+    """From the head and the state: its log has nothing but puts."""
+    return Document(head.key.id, state[VALUE], head.version, to_time(head.updated_us), state[ACTOR])
+
+
+def _app(collection: str) -> str:
+    return f"${collection}"
+
+
+def _check_collection(collection: str) -> str:
+    reason = unfit(collection, KEY_PART_CHARS_MAX - 1)
+    if reason is None and is_reserved(collection):
+        reason = "begins with '$'; leave that out"
+    if reason:
+        raise InvalidInput(
+            f"the name of the collection {reason}. Pass a text, as in lp.documents('agents')."
+        )
+    return collection
+
+
+def _check_owner(owner: tuple[str, str]) -> str:
+    if not isinstance(owner, tuple) or len(owner) != 2:
+        raise InvalidInput(
+            f"owner is {described(owner)}. Pass an app and a user of it, as in "
+            "owner=('support', 'ada')."
+        )
+    for part, text in zip(("app", "user"), owner, strict=True):
+        if reason := unfit(text, KEY_PART_CHARS_MAX):
+            raise InvalidKey(part, reason)
+    if is_reserved(owner[0]):
+        raise ReservedApp(owner[0])
+    return owner_of(*owner)

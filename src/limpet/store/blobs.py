@@ -1,0 +1,186 @@
+"""Blobs: large contents beside the log of a session, addressed by their SHA-256.
+
+A blob is written in chunks under an upload of its own, which nobody sees. Its last chunk and its
+row, which makes it visible, are written in one transaction: a blob is whole or not there. What a
+SQL store keeps of it, and how that is checked, is here too, whichever database it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
+from typing import Final, Protocol, runtime_checkable
+
+import msgspec
+
+from limpet.model.keys import Key
+from limpet.model.limits import BLOB_CHUNK_BYTES
+from limpet.store.codec import Codec, Damaged
+from limpet.store.protocol import Place
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """What is known of a blob besides its content."""
+
+    hash: str  # SHA-256 of the content, in hex
+    size: int
+    media_type: str
+    chunks: int  # 1 or more, each of BLOB_CHUNK_BYTES but the last
+    version: int = 0  # of the session when it was put: only later events name it
+
+
+class Blobs(Protocol):
+    """The blobs of a store's sessions.
+
+    Every coroutine raises StoreClosed and StoreError as Store does, and SessionNotFound,
+    SessionDeleted or SessionErased if there is no such session now. A blob belongs to one session:
+    it is deleted and erased with it, and copied by a backup.
+    """
+
+    async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
+        """Add the next chunk to an upload; number 0 begins it. Durable when it returns.
+
+        `upload` is an id that the caller made. No more than BLOB_CHUNK_BYTES. Nobody sees it before
+        `finish`. An upload that gets no chunk for BLOB_UPLOAD_SECONDS_MAX, by the store's clock, is
+        cleaned up sooner or later: UploadLost then, and for a number that is not the next.
+        """
+        ...
+
+    async def finish(
+        self,
+        key: Key,
+        upload: str,
+        blob: Blob,
+        last: bytes,
+        *,
+        fence: int | None = None,
+        at: int | None = None,
+    ) -> Blob:
+        """Add the last chunk and make the blob visible, in one transaction; durable.
+
+        If the session itself has this content already, that blob is returned and the upload is
+        dropped. `fence` as in a commit: SessionFenced. `at` is the version it was put at, if that
+        was in another store. The caller vouches for hash and size.
+        """
+        ...
+
+    async def drop(self, key: Key, upload: str) -> None:
+        """Forget an upload that will not be finished.
+
+        Nothing happens if there is none, or if the session is gone.
+        """
+        ...
+
+    async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
+        """The blob with this content, or None; with `own`, only one of this very session.
+
+        A fork also sees blobs of its parents that were put before the event it goes on from; after
+        a delete of the parent too, and no longer once the parent is erased.
+        """
+        ...
+
+    async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
+        """One chunk of a blob that `find` sees; None if there is none.
+
+        Raises SessionCorrupt if it is not what was stored.
+        """
+        ...
+
+    async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
+        """At most `limit` own blobs of the session, in the order of their hashes, beyond `after`.
+
+        Raises SessionCorrupt if one of them cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsBlobs(Protocol):
+    """A store that keeps blobs, as all of ours do."""
+
+    @property
+    def blobs(self) -> Blobs: ...
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The body of a blob's row. Sealed like other bodies: what a blob is, is nobody's business.
+
+    It names the upload, in whose place the chunks are: those of another blob do not open here.
+    """
+
+    size: int
+    media_type: str
+    chunks: int
+    version: int
+    upload: str
+
+
+_facts: Final = msgspec.json.Decoder(Facts).decode
+
+
+class Row(msgspec.Struct, frozen=True):
+    """The row of a blob, as it is stored."""
+
+    hash: bytes
+    version: int
+    chunks: int
+    upload: str
+    flags: int
+    body: bytes
+    crc: int
+
+
+Packed = tuple[int, bytes, int]  # flags, stored bytes, checksum
+
+
+def chunk_place(uid: str, upload: str, number: int) -> Place:
+    return Place("blob", uid, f"{upload}/{number}")
+
+
+def blob_place(uid: str, hash: str) -> Place:
+    return Place("blob", uid, hash)
+
+
+def pack_chunk(codec: Codec, uid: str, upload: str, number: int, data: bytes) -> Packed:
+    assert len(data) <= BLOB_CHUNK_BYTES, "a chunk has its bound"
+    return codec.pack(data, chunk_place(uid, upload, number), bound=True)
+
+
+def unpack_chunk(codec: Codec, uid: str, upload: str, number: int, packed: Packed) -> bytes:
+    """Raises Damaged if it is not this very chunk."""
+    return codec.unpack(*packed, lambda: chunk_place(uid, upload, number), bound=True)
+
+
+def pack_blob(codec: Codec, uid: str, upload: str, blob: Blob) -> Packed:
+    facts = Facts(blob.size, blob.media_type, blob.chunks, blob.version, upload)
+    return codec.pack(msgspec.json.encode(facts), blob_place(uid, blob.hash), bound=True)
+
+
+def unpack_blob(codec: Codec, uid: str, row: Row) -> Blob:
+    """Raises Damaged if the row is not what was stored."""
+    hash = row.hash.hex()
+    place = blob_place(uid, hash)
+    raw = codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
+    facts = _facts(raw)
+    if (facts.version, facts.chunks, facts.upload) != (row.version, row.chunks, row.upload):
+        raise Damaged("has a row that differs from what was put")
+    return Blob(hash, facts.size, facts.media_type, facts.chunks, facts.version)
+
+
+def blob_problems(codec: Codec, uid: str, row: Row, chunks: Iterable[Packed]) -> Iterator[str]:
+    """What is wrong with a stored blob: at most one thing, the first that is met."""
+    content, size, number = sha256(), 0, 0
+    named = f"blob {row.hash.hex()[:16]}…"
+    try:
+        blob = unpack_blob(codec, uid, row)
+        for number, packed in enumerate(chunks, 1):
+            data = unpack_chunk(codec, uid, row.upload, number - 1, packed)
+            content.update(data)
+            size += len(data)
+    except (Damaged, msgspec.MsgspecError) as error:
+        yield f"{named} {error}"
+        return
+    if number != blob.chunks:
+        yield f"{named} has {number} chunks of {blob.chunks}"
+    elif size != blob.size or content.digest() != row.hash:
+        yield f"{named} has another content than its hash says"

@@ -1,0 +1,147 @@
+"""Blobs in a file: damage is found, a crash leaves nothing to see, and what is left is cleaned."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from limpet import Limpet
+from limpet.errors import BlobNotFound, SessionCorrupt, UploadLost
+from limpet.model.limits import BLOB_CHUNK_BYTES, BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.clock import FakeClock
+from limpet.testing.commits import create, key
+from limpet.testing.laws.blobs import LARGE, SMALL, hash_of, put
+from tests.support.seal import FixedKeySeal
+
+A = key("a")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+async def opened(path: Path, clock: FakeClock, *, sealed: bool = False) -> SQLiteStore:
+    seal = FixedKeySeal() if sealed else None
+    return await SQLiteStore.open(path, sync="normal", clock=clock.clock(), seal=seal)
+
+
+def execute(path: Path, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+    conn = apsw.Connection(str(path))
+    try:
+        return conn.execute(sql, args).fetchall()
+    finally:
+        conn.close()
+
+
+DAMAGE = {
+    "a byte of a chunk": "UPDATE blob_chunks SET body = CAST(x'00' || substr(body, 2) AS BLOB) "
+    "WHERE number = 1",
+    "a lost chunk": "DELETE FROM blob_chunks WHERE number = 1",
+    "the last chunk lost": "DELETE FROM blob_chunks WHERE number = 2",
+    "swapped chunks": "UPDATE blob_chunks SET number = CASE number WHEN 1 THEN -1 WHEN 2 THEN -2 "
+    "ELSE 0 END; UPDATE blob_chunks SET number = 3 + number WHERE number < 0",
+    "another hash": "UPDATE blobs SET hash = zeroblob(32)",
+    "another number of chunks": "UPDATE blobs SET chunks = 2",
+    "another version": "UPDATE blobs SET version = 0",
+    "another row": "UPDATE blobs SET body = x'7b7d'",
+    "a chunk too many": "INSERT INTO blob_chunks SELECT bid, 3, flags, body, crc FROM blob_chunks "
+    "WHERE number = 2",
+}
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_damage_to_a_blob_is_found(path: Path, damage: str, *, sealed: bool) -> None:
+    """By verification, with the session's key; and what is read is the content or an error."""
+    clock = FakeClock()
+    store = await opened(path, clock, sealed=sealed)
+    await create(store, A)
+    blob = await put(store, A, LARGE)
+    await store.close()
+    execute(path, DAMAGE[damage])
+    store = await opened(path, clock, sealed=sealed)
+    try:
+        (finding,) = (await store.verify(None)).findings
+        assert (finding.where, finding.key) == ("blob", A)
+        assert not (await store.verify(A)).ok
+        async with Limpet(f"sqlite:///{path}", store=store) as lp:
+            with suppress(SessionCorrupt, BlobNotFound):
+                assert await lp.session(A).get_blob(blob.hash) == LARGE
+    finally:
+        await store.close()
+
+
+async def test_rows_without_an_owner_are_found(path: Path) -> None:
+    """Chunks without a blob, and a blob without a session."""
+    clock = FakeClock()
+    store = await opened(path, clock)
+    await create(store, A)
+    await put(store, A, SMALL)
+    await store.close()
+    execute(path, "INSERT INTO blob_chunks SELECT 99, number, flags, body, crc FROM blob_chunks")
+    execute(
+        path,
+        "INSERT INTO blobs (sid, upload, hash, version, chunks, touched_us) "
+        "VALUES (77, 'u', zeroblob(32), 1, 1, 1)",
+    )
+    store = await opened(path, clock)
+    assert {f.where for f in (await store.verify(None)).findings} == {"blob", "chunk"}
+    await store.close()
+
+
+async def test_an_upload_that_a_crash_ended_is_cleaned_up(path: Path) -> None:
+    """By a later process, once it is old enough, however many chunks it has."""
+    clock = FakeClock()
+    store = await opened(path, clock)
+    await create(store, A)
+    for number in range(BLOB_CHUNKS_PURGED + 3):
+        await store.blobs.put_chunk(A, "dead", number, SMALL)
+    await store.close()  # of an upload a close knows no more than a kill does
+    assert execute(path, "SELECT count(*) FROM blob_chunks") == [(BLOB_CHUNKS_PURGED + 3,)]
+    clock.advance(timedelta(seconds=BLOB_UPLOAD_SECONDS_MAX + 1))
+    store = await opened(path, clock)
+    await put(store, A, LARGE, "other")
+    with pytest.raises(UploadLost):
+        await store.blobs.put_chunk(A, "dead", BLOB_CHUNKS_PURGED + 3, SMALL)
+    assert (await store.verify(None)).ok
+    await store.close()
+    assert execute(path, "SELECT count(*) FROM blob_chunks") == [(3,)]
+    assert execute(path, "SELECT count(*) FROM blobs") == [(1,)]
+
+
+@pytest.mark.parametrize("ending", ["delete", "erase"])
+async def test_nothing_is_left_of_the_blobs_of_an_ended_session(path: Path, ending: str) -> None:
+    """Neither of whole ones nor of uploads, when the store has had time."""
+    store = await opened(path, FakeClock())
+    await create(store, A)
+    await put(store, A, LARGE, "u1")
+    for n in range(BLOB_CHUNKS_PURGED + 3):
+        await put(store, A, bytes([n]), f"s{n}")
+    await store.blobs.put_chunk(A, "begun", 0, b"x" * BLOB_CHUNK_BYTES)
+    await (store.delete(A) if ending == "delete" else store.erase(A))
+    assert (await store.verify(None)).ok
+    await store.close()
+    assert execute(path, "SELECT (SELECT count(*) FROM blobs) + count(*) FROM blob_chunks") == [
+        (0,)
+    ]
+
+
+async def test_a_dropped_upload_leaves_nothing(path: Path) -> None:
+    """Nor does one whose content was there already."""
+    store = await opened(path, FakeClock())
+    await create(store, A)
+    await put(store, A, LARGE, "u1")
+    await put(store, A, LARGE, "u2")
+    await store.blobs.put_chunk(A, "u3", 0, SMALL)
+    await store.blobs.drop(A, "u3")
+    await store.close()
+    assert execute(path, "SELECT count(*) FROM blobs") == [(1,)]
+    assert execute(path, "SELECT count(*) FROM blob_chunks") == [(3,)]
+    assert hash_of(LARGE) == execute(path, "SELECT lower(hex(hash)) FROM blobs")[0][0]
