@@ -28,6 +28,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
@@ -41,6 +43,10 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.merge import Merged
+from limpet.session.history.refs import Blame, Lineage, Rewound
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
@@ -76,7 +82,7 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session")],
+        [("session", "Session"), ("history/verbs", "History")],
         "S_co",
     ),
     (

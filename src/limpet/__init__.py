@@ -24,6 +24,7 @@ from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -67,8 +68,10 @@ __all__ = [
     "TTL",
     "Access",
     "App",
+    "Blame",
     "Change",
     "Check",
+    "CheckpointRef",
     "Conflict",
     "Diagnosis",
     "Diff",
@@ -87,7 +90,9 @@ __all__ = [
     "LastWriter",
     "Lease",
     "Limpet",
+    "Lineage",
     "Merged",
+    "MergedFrom",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -102,6 +107,7 @@ __all__ = [
     "Report",
     "Resolved",
     "Restored",
+    "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",

@@ -11,6 +11,7 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -134,9 +135,12 @@ from limpet.errors.root import (
 )
 from limpet.errors.session import (
     BlobNotFound,
+    CheckpointIntegrity,
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
+    NoCheckpoint,
+    NoFullCheckpoint,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
@@ -188,6 +192,7 @@ __all__ = [
     "BlobNotFound",
     "BlobTooLarge",
     "CheckpointError",
+    "CheckpointIntegrity",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
@@ -237,7 +242,9 @@ __all__ = [
     "MigrationFailed",
     "MigrationMissing",
     "MultipleOutgoingEdges",
+    "NoCheckpoint",
     "NoDeclaredEntry",
+    "NoFullCheckpoint",
     "NodeException",
     "NotPending",
     "OpPathUnknown",

@@ -51,6 +51,14 @@ class Loaded(msgspec.Struct, frozen=True):
     damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
 
 
+class NameSince(msgspec.Struct, frozen=True, gc=False):
+    """What became of an app: or user: name since an event of a session that changed it."""
+
+    before: ScopeValue | None  # before the session first changed it since; None: it never was
+    version: int  # its newest
+    others: bool  # whether another session changed it since, too
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which heads, in which order. Newest first unless `reverse` is False.
 
@@ -263,6 +271,26 @@ class Store(Protocol):
 
         Ids that it does not have are left out. Only its own events, none of its parent. Raises as
         load does.
+        """
+        ...
+
+    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+        """At most `limit` events before seq `before`, descending, among them all that have an
+        operation on the name in state; others may be among them.
+
+        The history is looked through without decoding what plainly does not name it. A page ends
+        early as that of `read` does, and reads through to the parents'. Raises as load does.
+        """
+        ...
+
+    async def names_since(
+        self, key: Key, seq: int, names: Sequence[str]
+    ) -> Mapping[str, NameSince]:
+        """What app: and user: names were before the session changed them after event `seq`.
+
+        From one instant. Names that it did not change since are left out. Another session changed
+        a name since if it did so after that event's time; if its log is gone, it counts as having
+        done so, unless it ended before. Raises as load does.
         """
         ...
 

@@ -34,6 +34,7 @@ from limpet.store.memory import listing
 from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
 from limpet.store.memory.marks import MemoryMarks
+from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
@@ -60,7 +61,7 @@ from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 
 
-class MemoryStore(Leasing):
+class MemoryStore(Leasing, Naming):
     """Everything happens between two awaits, so every call is atomic."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -79,8 +80,10 @@ class MemoryStore(Leasing):
         for key, rec in plan.records:
             self._kept[key].add(rec)
             self._feed.append((self._kept[key].fold.head.uid, key, rec.event.seq))
-        for _, write in plan.writes:
+        for key, write in plan.writes:
             self._scopes.setdefault(write.key, []).append(write.at)
+            made_by = (plan.folds[key].head.uid, write.seq, self._kept[key].event(write.seq).at_us)
+            self._made_by.setdefault(write.key, []).append(made_by)
         for key, number, fold in plan.pins:
             self._kept[key].pins[number] = fold
         return answers
@@ -248,7 +251,7 @@ class MemoryStore(Leasing):
         certificates = [await self.erase(key, forks="keep") for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
         for of in names:
-            del self._scopes[of]
+            del self._scopes[of], self._made_by[of]
         done = tuple([each for each in certificates if each is not None])
         mark = _user_hash(app, user)
         link = sha256(b"".join(sorted(each.link for each in done))).digest()

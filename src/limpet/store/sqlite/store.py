@@ -48,6 +48,7 @@ from limpet.store.protocol import (
     FeedEntry,
     Forks,
     Loaded,
+    NameSince,
     Page,
     Progress,
     Query,
@@ -56,7 +57,7 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.sqlite import doctor, erasure, feed, live
+from limpet.store.sqlite import doctor, erasure, feed, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -233,6 +234,13 @@ class SQLiteStore:
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
         return self._read(lambda: self._sessions.events(key, after, limit, types, reverse=reverse))
+
+    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+        asked = (key, name, before, limit)
+        return self._read(lambda: naming.events_naming(self._reader, *asked))
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        return self._read(lambda: naming.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return self._read(lambda: self._sessions.pending_inputs(key, limit))
