@@ -45,8 +45,11 @@ from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
-from limpet.session.history.refs import Blame, Lineage, Rewound
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
@@ -108,6 +111,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("history/store_verbs", "Policies"),
             ("watch", "Watching"),
         ],
         "S",

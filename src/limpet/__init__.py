@@ -55,6 +55,9 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.session.history.kept import Checkpoint, CheckpointPage
+    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
@@ -71,6 +74,9 @@ __all__ = [
     "Blame",
     "Change",
     "Check",
+    "Checkpoint",
+    "CheckpointPage",
+    "CheckpointPolicy",
     "CheckpointRef",
     "Conflict",
     "Diagnosis",
@@ -93,6 +99,7 @@ __all__ = [
     "Lineage",
     "Merged",
     "MergedFrom",
+    "Metric",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -168,6 +175,10 @@ _LATER = {
     "diff": "model.diff.diff",
     "escalate": "model.diff.policy",
     "merge": "model.diff.merge",
+    "Checkpoint": "session.history.kept",
+    "CheckpointPage": "session.history.kept",
+    "CheckpointPolicy": "session.history.policy",
+    "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
     "SyncApp": "session.sync.verbs",

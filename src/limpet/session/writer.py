@@ -180,19 +180,25 @@ class Writer:
         journal.hub.publish(known.key, event, known.version, uid)
         return event
 
-    async def persist(self, attempt: Callable[[], Awaitable[Event | None]]) -> Event | None:
-        """Try until no other writer was faster; SessionConflict after too many tries."""
+    async def persist(
+        self, attempt: Callable[[], Awaitable[Event | None]], *, whole: bool = True
+    ) -> Event | None:
+        """Try until no other writer was faster; SessionConflict after too many tries.
+
+        If it has to be `whole`, SessionCorrupt once an event cannot be read.
+        """
+        load = self.load_whole if whole else self._load_any
         with suppress(SessionConflict):
             return await attempt()
         key = self.known.key
         async with self.journal.contended(key.app):
             for tries in range(UPDATE_TRIES_MAX):
                 SESSION.debug("update retried: session=%s tries=%d", key, tries + 1)
-                await self.load_whole()
+                await load()
                 with suppress(SessionConflict):
                     return await attempt()
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-            await self.load_whole()
+            await load()
             return await attempt()
 
     async def load_whole(self) -> None:
@@ -201,6 +207,9 @@ class Writer:
         self.known.check_whole()
 
     # --- private -------------------------------------------------------------------------------
+
+    async def _load_any(self) -> None:
+        await self.load(tail=_TAIL)
 
     async def _try_update(self, change: Change, draft: Draft) -> Event | None:
         # Asked after the state was read: what is computed never builds on its own record.

@@ -201,7 +201,8 @@ class Store(Protocol):
         `reuse` creates a session also under the key of a deleted one. `base` begins a log on a
         state of its parent, which has to be there (SessionNotFound) unless the log is adopted.
         `pin` keeps a snapshot of the version that the commit leaves; `release` ends a lease with
-        it (SessionFenced if it is not held). Both are in the same transaction.
+        it (SessionFenced if it is not held). Both are in the same transaction. A commit without
+        drafts records nothing: it has a `pin`, or a `uid` that must be there for the others.
 
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
         SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, ScopeFull when it
@@ -327,7 +328,15 @@ class Store(Protocol):
 
         Durable when it returns, and atomic: a racing commit is recorded before or is refused.
         What it wrote to app: and user: stays. So do its events up to the highest floor of living
-        forks, for them to read.
+        forks, for them to read. The log of its checkpoints (`limpet.model.keys.checkpoints_of`)
+        ends with it.
+        """
+        ...
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        """Let go of the pinned snapshots of these versions. The log still gives these states.
+
+        Durable when it returns; repeating it is harmless. Raises as load does.
         """
         ...
 
@@ -342,6 +351,7 @@ class Store(Protocol):
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         """Forget the session: its log, its key and its labels leave the store.
 
+        The log of its checkpoints is forgotten with it.
         A deleted session can still be erased, and all that were deleted under this key are; an
         erased one gives its certificate again; None if there never was one. What it wrote to app:
         and user: stays. If it has forks: SessionHasForks; or they are erased too, with their

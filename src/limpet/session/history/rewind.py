@@ -25,10 +25,17 @@ from limpet.store.protocol import NameSince
 
 
 async def rewind(
-    writer: Writer, fold: Fold, *, actor: str | None, data: Mapping[str, Any]
+    writer: Writer,
+    fold: Fold,
+    *,
+    actor: str | None,
+    data: Mapping[str, Any],
+    damaged: bool = False,
 ) -> Rewound:
     """Make the state that of a fold of the past. `data` is added to the event's.
 
+    If `damaged`, also where an event since cannot be read: every field is then written whole, and
+    shared names are left as they are.
     Raises SessionTyped, MigrationError, SchemaViolation; SessionConflict if others never pause.
     """
     made: list[Rewound] = []
@@ -37,8 +44,11 @@ async def rewind(
         made[:] = [await _attempt(writer, fold, actor, data)]
         return made[0].event
 
-    await writer.load_whole()
-    await writer.persist(attempt)
+    if damaged:
+        await writer.load(tail=0)
+    else:
+        await writer.load_whole()
+    await writer.persist(attempt, whole=not damaged)
     return made[0]
 
 
@@ -49,8 +59,8 @@ async def _attempt(
     fields, version = known.fields, known.version  # of one moment: others may move it on meanwhile
     target = fields_of(writer.typed, fold)
     _check_typed(writer, fold)
-    own = ops_between(fields, target)
-    since = await _changed_since(writer, seq)
+    own = _replacing(fields, target) if known.damaged else ops_between(fields, target)
+    since = {} if known.damaged else await _changed_since(writer, seq)
     shared, left = _shared_ops(writer, since)
     if not own and not shared:
         return Rewound(None, (), left)
@@ -63,6 +73,12 @@ async def _attempt(
     (event,) = await writer.commit((draft,), version, guards, schema, classless=False)
     names = {str(op.path[0]) for op in (*own, *shared)}
     return Rewound(event, tuple(sorted(names)), left)
+
+
+def _replacing(fields: FrozenDict, target: FrozenDict) -> tuple[PlainOp, ...]:
+    """What leaves just the target, whatever an event that cannot be read did to its names."""
+    gone: list[PlainOp] = [Delete((name,)) for name in fields if name not in target]
+    return (*gone, *[Set((name,), value) for name, value in target.items()])
 
 
 def _check_typed(writer: Writer, fold: Fold) -> None:

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from limpet.errors import InvalidInput
 from limpet.model.keys import Key
-from limpet.session.arguments import AnyKey, check_actor, key_of, own_key
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_flag,
+    check_limit,
+    key_of,
+    own_key,
+)
 from limpet.session.history.at import When, fold_of, head_now, state_of
-from limpet.session.history.refs import Blame, Lineage, Rewound
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
     from limpet.model.events import Event
     from limpet.model.ops import Path
     from limpet.session.history.bisect import Predicate
+    from limpet.session.history.kept import CheckpointPage
     from limpet.session.history.merge import Merged
     from limpet.session.session import Session
 
@@ -147,6 +155,53 @@ class History(Generic[S]):
         if not callable(predicate):
             raise InvalidInput("bisect takes a function of the state that returns True or False.")
         return await bisect(self.writer, predicate)
+
+    # --- checkpoints ---------------------------------------------------------------------------
+
+    async def checkpoint(
+        self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
+    ) -> CheckpointRef:
+        """A named, verifiable place to come back to. Never changes the version.
+
+        A `full` one keeps the state itself, an incremental one its seq and checksum: the log is
+        the rest. None: as the policy of the app says, by default every tenth is full. Raises
+        SessionCorrupt while an event cannot be read.
+        """
+        from limpet.session.history.checkpoints import checkpoint
+        from limpet.session.history.kept import Asked
+
+        return await checkpoint(self.writer, Asked(trigger, full, self._acting(actor)))
+
+    async def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage:
+        """The checkpoints that are kept, the newest first; `page.cursor` leads to the next page."""
+        from limpet.session.history.checkpoints import listed
+
+        return await listed(self.writer, check_limit(limit), cursor)
+
+    async def restore(
+        self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
+    ) -> Rewound:
+        """Verify a checkpoint, then rewind to it.
+
+        If it cannot be trusted: CheckpointIntegrity, or with `fallback` the full checkpoint before
+        it that can. Either way the state is one that the log gives. Raises NoCheckpoint,
+        NoFullCheckpoint; InvalidInput if it is of another session.
+        """
+        from limpet.session.history.checkpoints import restore
+
+        check_flag("fallback", fallback)
+        return await restore(self.writer, ref, fallback=fallback, actor=self._acting(actor))
+
+    async def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None:
+        """Let go of a checkpoint: it is no longer listed, and its kept state is freed.
+
+        The log still gives that state: state_at(ref.seq). Raises NoCheckpoint.
+        """
+        from limpet.session.history.checkpoints import unpin
+
+        await unpin(self.writer, ref, self._acting(actor))
+
+    # --- relatives -----------------------------------------------------------------------------
 
     async def lineage(self) -> Lineage:
         """The session among its relatives: its parents, its forks and theirs, and merges."""

@@ -23,7 +23,7 @@ from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
 from limpet.model.fold import Fold
 from limpet.model.head import buried
-from limpet.model.keys import Key, is_reserved, owner_of
+from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
 from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
@@ -218,7 +218,14 @@ class MemoryStore(Leasing, Naming):
         self._ended += 1
         kept.fold = Fold(buried(kept.fold.head, self._clock(), ending))
         self._deleted.setdefault(key, []).append(kept)
+        if not is_reserved(key.app):
+            await self.delete(checkpoints_of(key), ending=ending)
         return True
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        kept = self._living(key)
+        pins = kept.pins.items()
+        kept.pins = {number: fold for number, fold in pins if fold.head.version not in seqs}
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         logs = self._deleted.get(key, []) if key not in self._kept else [self._living(key)]
@@ -306,6 +313,8 @@ class MemoryStore(Leasing, Naming):
                 fork.parent = None
         head, mark = logs[-1].fold.head, key_hash(key)
         self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
+        if not is_reserved(key.app):
+            self._forget(checkpoints_of(key), 0)
 
 
 def _user_hash(app: str, user: str) -> bytes:

@@ -127,6 +127,13 @@ class PostgresStore:
         self._committer.cache.forget(key)
         return proof
 
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        async def run(conn: Connection) -> None:
+            if not await conn.fetchval(SQL["unpin"], key.app, key.user, key.id, list(seqs)):
+                raise await self._reader.gone(conn, key)
+
+        await self._pools.in_transaction(run)
+
     async def erase_user(self, app: str, user: str) -> Erasures:
         proof: Erasures = await self._pools.in_transaction(
             lambda conn: erasure.erase_user(conn, self._reader, app, user)

@@ -135,6 +135,9 @@ class SQLiteStore:
         await self._forget_partials(key)
         return deleted
 
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        await self._run(lambda writes: erasure.unpin(writes, key, seqs))
+
     async def erase_user(self, app: str, user: str) -> Erasures:
         done = await self._run(lambda writes: erasure.erase_user(writes, app, user, self._clock()))
         await self._forget_partials(None)

@@ -315,6 +315,12 @@ SELECT k.i FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (sid, se
 JOIN limpet.events e ON e.sid = k.sid AND e.seq = k.seq
 WHERE e.processed = 0
 
+-- name: unpin
+WITH s AS (SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3),
+     gone AS (DELETE FROM limpet.snapshots n USING s
+              WHERE n.sid = s.sid AND n.seq = ANY ($4::bigint[]) AND n.pin IS NOT NULL)
+SELECT count(*) FROM s
+
 -- name: link_at
 -- Of a living session, or of the one that it began on.
 SELECT e.link FROM limpet.line($1) l JOIN limpet.events e ON e.sid = l.sid AND e.seq = $2
