@@ -51,10 +51,13 @@ from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Order,
     Page,
     Progress,
@@ -78,7 +81,8 @@ BLOCK: Final = """
 CLASSES: Final = (
     (
         "SyncCommit",
-        "\n    events: tuple[Event, ...]\n    documents: tuple[Document, ...]" + BLOCK,
+        "\n    events: tuple[Event, ...]\n    token: str"
+        "\n    documents: tuple[Document, ...]" + BLOCK,
         [("commit", "CommitBuilder")],
         "S",
     ),
@@ -112,13 +116,20 @@ CLASSES: Final = (
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("history/store_verbs", "Policies"),
+            ("listing", "Listing"),
+            ("moving", "Moving"),
             ("watch", "Watching"),
         ],
         "S",
     ),
 )
-NAMES: Final = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
-NAMES["Documents"] = "SyncDocuments"
+NAMES: Final = {
+    "Session": "SyncSession",
+    "CommitBuilder": "SyncCommit",
+    "App": "SyncApp",
+    "Documents": "SyncDocuments",
+    "Limpet": "SyncLimpet",
+}
 
 
 def main() -> None:
@@ -164,7 +175,7 @@ def _signature(member: ast.FunctionDef | ast.AsyncFunctionDef, of_state: str) ->
             if isinstance(default, ast.Name):  # a name of that module; its value says no more
                 kind[place] = ast.Constant(...)
     text = ast.unparse(ast.fix_missing_locations(plain))
-    text = re.sub(r"\b(Session|CommitBuilder|App|Documents)\b", lambda found: NAMES[found[0]], text)
+    text = re.sub(rf"\b({'|'.join(NAMES)})\b", lambda found: NAMES[found[0]], text)
     text = re.sub(r"AsyncGenerator\[(\w+), None\]", r"Iterator[\1]", text)
     text = re.sub(r"\bS\b", of_state, text)
     return "\n".join(f"    {line}" for line in text.splitlines())

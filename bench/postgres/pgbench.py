@@ -43,8 +43,8 @@ ALTER TABLE plain.sessions SET (fillfactor = 70);
 CREATE TABLE plain.events (LIKE limpet.events INCLUDING ALL);
 CREATE TABLE plain.counts (app text PRIMARY KEY, n bigint NOT NULL);
 INSERT INTO plain.counts VALUES ('bench', 0);
-INSERT INTO plain.sessions (app, owner, id, uid, version, link, created_us, updated_us)
-SELECT 'bench', 'ada', 'p-' || n, 'p-' || n, 0, sha256(''), 0, 0
+INSERT INTO plain.sessions (app, owner, id, uid, version, link, created_us, updated_us, active_us)
+SELECT 'bench', 'ada', 'p-' || n, 'p-' || n, 0, sha256(''), 0, 0, 0
 FROM generate_series(1, {CLIENTS_MAX}) n;
 """
 _BARE: Final = """
@@ -66,12 +66,14 @@ BEGIN;
 SELECT version, link, updated_us FROM plain.sessions WHERE sid = :sid FOR UPDATE;
 SELECT seq FROM plain.events WHERE id = 'event-' || :id AND sid = :sid;
 {more}INSERT INTO plain.events
-    (sid, seq, id, type, actor, at_us, flags, body, crc, salt, digest, link)
-SELECT sid, version + 1, 'event-' || :id, 'tool.result', 'agent-main', now.us, 0, now.body, 0,
+    (xid, pos, sid, seq, id, type, actor, at_us, flags, body, crc, salt, digest, link)
+SELECT pg_current_xact_id(), 1, sid, version + 1, 'event-' || :id, 'tool.result', 'agent-main',
+    now.us, 0, now.body, 0,
     decode('{salt}', 'hex'), sha256(now.body), sha256(link || int8send(version + 1) || now.body)
 FROM plain.sessions, (SELECT decode('{body}', 'hex') AS body,
     (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS us) now WHERE sid = :sid;
-UPDATE plain.sessions s SET version = e.seq, link = e.link, updated_us = e.at_us
+UPDATE plain.sessions s SET version = e.seq, link = e.link, updated_us = e.at_us,
+    active_us = e.at_us
 FROM plain.events e WHERE s.sid = :sid AND e.id = 'event-' || :id AND e.sid = :sid;
 COMMIT;
 """

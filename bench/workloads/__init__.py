@@ -9,6 +9,7 @@ from bench.rounds import Run
 from bench.table import Row
 from bench.workloads import (
     appends,
+    copies,
     crowd,
     diffs,
     follows,
@@ -39,6 +40,7 @@ WORKLOADS: Final = {
     "W5": Workload("W5 · a page of 50 sessions among many", pages.rows, peer=False),
     "W6": Workload("W6 · a conversation kept in state", growth.rows, peer=True),
     "W8": Workload("W8 · import", imports.rows, peer=False),
+    "M1": Workload("M1 · copying to another file", copies.rows, peer=False),
     "F1": Workload("F1 · many followers, commits of another process", follows.idle, peer=False),
     "F2": Workload("F2 · partial events of another process", follows.partials, peer=False),
     "S1": Workload("S1 · one message more, typed", typed.rows, peer=False),

@@ -31,6 +31,7 @@ from limpet.store.protocol import (
     Check,
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
     Finding,
     Page,
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from limpet.session.history.policy import CheckpointPolicy
     from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
+    from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -79,6 +81,7 @@ __all__ = [
     "CheckpointPolicy",
     "CheckpointRef",
     "Conflict",
+    "Copied",
     "Diagnosis",
     "Diff",
     "Document",
@@ -87,6 +90,7 @@ __all__ = [
     "Draft",
     "Envelope",
     "Erasure",
+    "Erasures",
     "Event",
     "FeedEntry",
     "Finding",
@@ -110,6 +114,7 @@ __all__ = [
     "Priority",
     "Record",
     "Ref",
+    "Refused",
     "Replace",
     "Report",
     "Resolved",
@@ -181,6 +186,8 @@ _LATER = {
     "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Copied": "session.move.transfer",
+    "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",

@@ -75,6 +75,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_or_create id": lambda lp, s, v: lp.get_or_create("a", "u", id=v),
             "list app": lambda lp, s, v: lp.list(app=v),
             "list user": lambda lp, s, v: lp.list(app="a", user=v),
+            "erase_user app": lambda lp, s, v: lp.erase_user(v, "u"),
+            "erase_user user": lambda lp, s, v: lp.erase_user("a", v),
+            "documents collection": lambda lp, s, v: lp.documents(v),
             "list cursor": lambda lp, s, v: lp.list(cursor=v),
             "watch app": lambda lp, s, v: lp.watch(app=v),
             "watch after": lambda lp, s, v: lp.watch(after=v),
@@ -113,6 +116,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "create actor": lambda lp, s, v: lp.create("a", "u", actor=v),
             "get_or_create actor": lambda lp, s, v: lp.get_or_create("a", "u", id="i", actor=v),
             "get actor": lambda lp, s, v: lp.get(K, actor=v),
+            "get_many actor": lambda lp, s, v: lp.get_many([K], actor=v),
             "find actor": lambda lp, s, v: lp.find(K, actor=v),
             "session actor": lambda lp, s, v: lp.session(K, actor=v),
             "append actor": lambda lp, s, v: s.append("a.b", actor=v),
@@ -145,6 +149,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "get_or_create tail": lambda lp, s, v: lp.get_or_create(*K_PARTS, id="one", tail=v),
             "get_or_create tail, new": lambda lp, s, v: lp.get_or_create("a", "u", id="i", tail=v),
+            "get_many tail": lambda lp, s, v: lp.get_many([K], tail=v),
             "refresh tail": lambda lp, s, v: s.refresh(tail=v),
             "list limit": lambda lp, s, v: lp.list(limit=v),
             "claim limit": lambda lp, s, v: lp.claim("w", limit=v),
@@ -154,6 +159,25 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "pending limit": lambda lp, s, v: s.pending(limit=v),
             "follow after": lambda lp, s, v: s.follow(after=v),
             "mark_processed seqs": lambda lp, s, v: s.mark_processed([v], actor="x"),
+        },
+    ),
+    *rows(
+        [None, 5, 1.5, True, OBJECT, "x", b"x", ["x"], {"x": 1}],
+        {
+            "get_blob ref": lambda lp, s, v: s.get_blob(v),
+            "stream_blob ref": lambda lp, s, v: s.stream_blob(v),
+        },
+    ),
+    *rows(
+        [5, True, OBJECT, "text", {"x": 1}],
+        {"put_blob data": lambda lp, s, v: s.put_blob(v, "text/plain")},
+    ),
+    *rows(
+        [5, 1.5, True, OBJECT, ["x"], {"x": 1}],
+        {
+            "import_ path": lambda lp, s, v: lp.import_(v),
+            "export path": lambda lp, s, v: lp.export(K, v),
+            "copy to": lambda lp, s, v: lp.copy(to=v),
         },
     ),
     *rows(
@@ -205,6 +229,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "session key": lambda lp, s, v: lp.session(v),
             "delete key": lambda lp, s, v: lp.delete(v),
             "erase key": lambda lp, s, v: lp.erase(v),
+            "export key": lambda lp, s, v: lp.export(v, "x"),
             "acquire_lock key": lambda lp, s, v: lp.acquire_lock(v, worker="w"),
         },
     ),
@@ -287,6 +312,14 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "migrate state_type": lambda lp, s, v: lp.migrate(limpet.MigrationRegistry(), v),
             "get migrations": lambda lp, s, v: lp.get(K, state_type=limpet.State, migrations=v),
         },
+    ),
+    *rows(
+        [None, 5, "x", "support/ada/one", OBJECT, [None], [("a", "u")], [K] * 1_001],
+        {"get_many keys": lambda lp, s, v: lp.get_many(v)},
+    ),
+    *rows(
+        [None, 5, "x", OBJECT, [None], [5], [""], ["x" * 1_000], ["x"] * 1_001],
+        {"read_ids ids": lambda lp, s, v: s.read_ids(v)},
     ),
     *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
     *rows(

@@ -16,7 +16,7 @@ import pytest
 import limpet
 from limpet.session import migrate
 from limpet.session.migrate import FATES
-from tests.support import chats
+from tests.support import chats, later
 from tests.support.command import PAGE, Done, answer, run, run_process, run_terminal
 from tests.support.postgres import functions
 
@@ -261,7 +261,9 @@ def test_a_damaged_session_is_told_and_left_alone(here: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["older", "empty", "copied"])
-def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) -> None:
+def test_a_plan_does_not_bring_the_file_itself_forward(
+    here: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older schema and an empty file are refused, a copy outside WAL is read as it is."""
     path = here / "other.db"
     if kind == "empty":
@@ -271,9 +273,7 @@ def test_a_plan_does_not_bring_the_file_itself_forward(here: Path, kind: str) ->
         conn.execute("VACUUM INTO ?", (str(path),))
         conn.close()
     if kind == "older":
-        conn = apsw.Connection(str(path))
-        conn.pragma("user_version", 1)
-        conn.close()
+        later.release(monkeypatch)
     before = path.read_bytes()
     code, told = answer(here, "migrate", "sqlite:///other.db", *STATE, "--plan")
     if kind == "copied":

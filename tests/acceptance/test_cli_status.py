@@ -87,7 +87,7 @@ def test_a_lease_that_has_ended_is_due_and_names_its_worker(tmp_path: Path) -> N
     """Its worker died: the session is there to be claimed, and whose it was is told."""
     asyncio.run(fill(f"sqlite:///{tmp_path}/a.db"))
     conn = apsw.Connection(os.fspath(tmp_path / "a.db"))
-    conn.execute("UPDATE sessions SET lease_us = 5, runnable_us = 5 WHERE id = 'leased'")
+    conn.execute("UPDATE sessions SET lease_us = 5, leased_us = 4 WHERE id = 'leased'")
     conn.close()
     told = answer(tmp_path, "status", "sqlite:///a.db")[1]
     assert (told["due"], told["leased"], states(told)["leased"]) == (3, 0, "due")
@@ -123,6 +123,6 @@ def test_a_session_held_back_is_shown_with_when_it_is_retried(tmp_path: Path) ->
     assert ", 1 held back." in text
     assert "held    support/ada/waiting  1 pending, retried at " in text
     conn = apsw.Connection(str(tmp_path / "a.db"))
-    conn.execute("UPDATE sessions SET lease_us = 5, runnable_us = 5 WHERE id = 'waiting'")
+    conn.execute("UPDATE sessions SET lease_us = 5, leased_us = 4 WHERE id = 'waiting'")
     conn.close()
     assert "None" not in run(tmp_path, "status", url).stdout

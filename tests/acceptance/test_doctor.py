@@ -103,7 +103,7 @@ async def test_what_our_connections_have_counts(server: Server, admin: asyncpg.C
     [
         ("UPDATE limpet.events SET body = overlay(body PLACING 'K' FROM 9) WHERE seq = 2", "log"),
         ("UPDATE limpet.events SET seq = 7 WHERE seq = 2", "log"),
-        ("UPDATE limpet.sessions SET pending = 5", "folds"),
+        ("UPDATE limpet.sessions SET due_us = 5", "folds"),
         ("DELETE FROM limpet.labels", "tables"),
         ("DELETE FROM limpet.sessions", "tables"),
     ],

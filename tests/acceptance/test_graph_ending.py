@@ -115,7 +115,6 @@ async def test_the_last_step_and_the_session_are_one_commit_where_they_live_toge
         assert [event.type for event in run.events] == [
             "session.created",  # with the first node in it
             "graph.saved",
-            "session.labeled",
         ]
         assert run.values["status"] == "completed"
 

@@ -13,6 +13,7 @@ from limpet.graph import (
     END,
     CheckpointFilter,
     CheckpointRecord,
+    FailureIsolationMiddleware,
     GraphBuilder,
     InMemoryCheckpointer,
     InMemorySessionStore,
@@ -123,16 +124,24 @@ async def test_the_start_is_saved_while_the_first_node_waits(checkpointer: Any) 
     assert (await checkpointer.load("i")).state["log"] == ["start", "waited", "last"]
 
 
-async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() -> None:
-    """The error of the checkpointer is the cause, and no later node runs."""
+@pytest.mark.parametrize("base", [PlainCheckpointer, InMemoryCheckpointer])
+@pytest.mark.parametrize("turns", [1, 5])
+async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step(
+    base: Any, turns: int
+) -> None:
+    """The error of the checkpointer is the cause; nothing is saved and no node runs after it."""
+    calls = 0
 
-    class Slow(PlainCheckpointer):
+    class Slow(base):  # type: ignore[misc]
         async def save(self, record: CheckpointRecord) -> None:
-            await asyncio.sleep(0)
+            nonlocal calls
+            calls += 1
+            for _ in range(3):
+                await asyncio.sleep(0)
             raise OSError("disk full")
 
     async def waits(s: Log) -> dict[str, Any]:
-        for _ in range(5):
+        for _ in range(turns):
             await asyncio.sleep(0)
         return {}
 
@@ -141,7 +150,7 @@ async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() ->
     with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
         await graph.invoke(Log())
     assert isinstance(info.value.__cause__, OSError)
-    assert last.runs == 0
+    assert (last.runs, calls) == (0, 1)
 
 
 async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:
@@ -182,6 +191,30 @@ async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:
         assert record is not None
         status = {"suspend": "suspended", "fail": "running", "end": "completed"}[how]
         assert (record.status, saving, len(result)) == (status, 0, 1)
+
+
+async def test_a_step_is_saved_after_the_start_however_long_that_takes() -> None:
+    """The changes of the first steps are applied to the record of the start, in order."""
+
+    class Slow(CheckedCheckpointer):
+        async def save(self, record: CheckpointRecord, /) -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            await super().save(record)
+
+    async def waits(s: Log) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        return {"log": ["waited"]}
+
+    checkpointer = Slow()
+    graph = line(Log, waits=waits, last=Breaks("last")).with_checkpointer(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    for _ in range(30):
+        await asyncio.sleep(0)
+    record = await checkpointer.load("i")
+    assert record is not None
+    assert (record.status, record.state["log"]) == ("completed", ["waited", "last"])
+    assert [save.revision for save in checkpointer.saves] == [1, 2, 3]
 
 
 # --- resuming -------------------------------------------------------------------------------------
@@ -328,6 +361,61 @@ async def test_a_retried_subgraph_starts_again_and_is_checkpointed_right(checkpo
     final = await graph.invoke(resume_invocation="i")
     assert final.log == ["x", "y", "end"]
     assert made["x"].runs == 2
+
+
+async def test_the_frames_of_the_last_attempt_are_the_ones_that_are_kept(
+    checkpointer: Any,
+) -> None:
+    """However often the subgraph was tried before, the cursor has one frame for it."""
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    made = {"x": Breaks("x"), "y": Breaks("y", times=2)}
+    graph = (
+        GraphBuilder(Log)
+        .add_subgraph_node(
+            "sub",
+            line(Log, **made).compile(),
+            middleware=[RetryMiddleware(max_attempts=2, sleep=sleep)],
+        )
+        .add_edge("sub", END)
+        .set_entry("sub")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i")
+    record = await checkpointer.load("i")
+    assert [frame.node for frame in record.cursor] == ["sub", "y"]
+    assert (await graph.invoke(resume_invocation="i")).log == ["x", "y"]
+    assert made["x"].runs == 2
+
+
+async def test_what_a_skipped_node_had_inside_is_not_given_to_another(checkpointer: Any) -> None:
+    """Middleware may answer for a resumed subgraph; the next subgraph starts from its beginning."""
+    skip = False
+
+    async def skips(state: Any, next: Any) -> Any:
+        return {"log": ["skipped"]} if skip else await next(state)
+
+    first, second = nodes("x", "y", broken="y"), nodes("x", "y")
+    graph = (
+        GraphBuilder(Log)
+        .add_subgraph_node("one", line(Log, **first).compile(), middleware=[skips])
+        .add_subgraph_node("two", line(Log, **second).compile())
+        .add_edge("one", "two")
+        .add_edge("two", END)
+        .set_entry("one")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i")
+    skip = True
+    final = await graph.invoke(resume_invocation="i", invocation_id="j")
+    assert final.log == ["skipped", "x", "y"]
+    assert (await checkpointer.load("j")).state["log"] == final.log
 
 
 async def test_a_cancelled_run_can_be_resumed(checkpointer: Any) -> None:
@@ -548,6 +636,28 @@ async def test_a_checkpointer_that_fails_to_save_stops_the_run(fails_at: int) ->
     assert final.log == ["a", "b"]
 
 
+async def test_a_failed_save_is_not_a_failure_of_the_node_to_be_retried_or_isolated() -> None:
+    """Middleware around a subgraph lets it pass: the run cannot go on unsaved."""
+
+    class Broken(PlainCheckpointer):
+        async def save(self, record: CheckpointRecord) -> None:
+            raise OSError("disk full")
+
+    made = nodes("x", "y")
+    layers = [FailureIsolationMiddleware(degraded_update={}), RetryMiddleware()]
+    graph = (
+        GraphBuilder(Log)
+        .add_subgraph_node("sub", line(Log, **made).compile(), middleware=layers)
+        .add_edge("sub", END)
+        .set_entry("sub")
+        .with_checkpointer(Broken())
+        .compile()
+    )
+    with pytest.raises(limpet.CheckpointSaveFailed):
+        await graph.invoke()
+    assert made["x"].runs == 1
+
+
 # --- migrations of checkpoints --------------------------------------------------------------------
 
 
@@ -638,3 +748,25 @@ async def test_a_resumed_run_loads_the_session_but_starts_from_the_checkpoint() 
     saved = await store.load("s")
     assert saved is not None
     assert saved.state == {"n": 2, "log": ["mine", "a", "b"]}
+
+
+# --- what a record cannot hold --------------------------------------------------------------------
+
+
+class Ratio(State):
+    ratio: float = 0.0
+
+
+@pytest.mark.parametrize("where", ["first", "second"])
+async def test_a_value_that_json_would_change_is_refused_and_not_stored(
+    checkpointer: Any, where: str
+) -> None:
+    """NaN would come back as nothing: the save fails, and the checkpoint before it stands."""
+    bad = gives(ratio=float("nan"))
+    made = {"first": bad if where == "first" else gives(ratio=0.5), "second": bad}
+    graph = line(Ratio, **made).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.CheckpointSaveFailed, match="is nan") as info:
+        await graph.invoke(invocation_id="i")
+    assert isinstance(info.value.__cause__, limpet.InvalidValue)
+    record = await checkpointer.load("i")
+    assert (record is None) if where == "first" else (record.state == {"ratio": 0.5})

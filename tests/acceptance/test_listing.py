@@ -198,7 +198,7 @@ async def test_an_unreadable_snapshot_costs_time_and_no_state(stored_url: str) -
         for number in range(30):
             text = "".join(chr(0x4E00 + (n * n + number * 7_919) % 20_000) for n in range(2_000))
             await s.append("a.b", actor=ACTOR, set={"text": text}, inc={"n": 1})
-    assert await _change(stored_url, "UPDATE {snapshots} SET crc = crc + 1") == 1
+    assert await _change(stored_url, "UPDATE {snapshots} SET crc = crc + 1") > 1  # a ladder
     async with limpet.open(stored_url) as lp:
         page = await lp.list(app="shop", state=True)
         assert page.states == {s.key: (await lp.get(s.key)).values}

@@ -356,7 +356,7 @@ async def test_a_ring_that_is_full_makes_room(file_url: str) -> None:
             text = "".join(random.Random(n).choices(string.printable, k=30_000))
             many = [limpet_partial(s, event, f"{n}{text}")] * 10
             await channel.publish(many)
-        await channel.publish([limpet_partial(s, event, f"last{text}")])
+        await channel.publish([limpet_partial(s, event, f"last{text}")] * 10)
         assert path.stat().st_size <= live.PAGES_MAX * 4_096
         assert [e async for e in until_text(following, "last")]
         await channel.close()

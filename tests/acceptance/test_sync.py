@@ -55,6 +55,15 @@ def test_every_verb_works_without_await(lp: Any) -> None:
     assert lp.erase(s.key) is not None
 
 
+def test_many_sessions_are_stand_ins_too(lp: Any) -> None:
+    """Each of them without await, None where there is none."""
+    one = lp.create("a", "u", id="1", state={"n": 1})
+    found, none = lp.get_many([one.key, ("a", "u", "never")])
+    assert isinstance(found, limpet.SyncSession)
+    assert (found.state, none) == ({"n": 1}, None)
+    assert found.append("a.b", actor="x", inc={"n": 1}).seq == 2
+
+
 def test_a_follower_is_an_ordinary_iterator(lp: Any) -> None:
     """A for loop over what is there and over what another thread records."""
     s = lp.create("a", "u")
@@ -227,7 +236,7 @@ def test_an_iterator_may_be_dropped_on_the_loop(lp: Any) -> None:
     assert next(held[0]).seq == 1
     lp._loop.call(held.clear)
     assert s.append("a.b", actor="x").seq == 2
-    assert lp._loop.call(lambda: lp._of._journal.hub._followers) == {}
+    assert lp._loop.call(lambda: lp._of._journal.hub._topics) == {}
 
 
 def test_closing_ends_what_other_threads_wait_for(url: str) -> None:

@@ -346,8 +346,9 @@ async def test_an_event_numbered_early_and_committed_late_is_not_missed(postgres
                 "AND table_name = 'events' AND column_name NOT IN ('pos', 'xid', 'seq', 'id')"
             )
             await late.execute(
-                f"INSERT INTO limpet.events (seq, id, {columns}) "
-                f"SELECT 3, 'late', {columns} FROM limpet.events WHERE seq = 2"
+                f"INSERT INTO limpet.events (xid, pos, seq, id, {columns}) "
+                f"SELECT limpet.stamp(pg_current_xact_id()), 1, 3, 'late', {columns} "
+                "FROM limpet.events WHERE seq = 2"
             )
             waiting = asyncio.ensure_future(anext(watching))
             for _ in range(5):

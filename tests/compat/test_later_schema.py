@@ -6,9 +6,9 @@ one numbered file, as a release would add it.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -97,8 +97,9 @@ async def test_a_kill_in_a_migration_is_harmless(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Our release goes on with the file, and the later one migrates it the next time."""
-    dying = subprocess.run([sys.executable, "-m", "tests.support.later", str(path)], check=False)
-    assert dying.returncode == -signal.SIGKILL
+    command = (sys.executable, "-m", "tests.support.later", str(path))
+    dying = await asyncio.create_subprocess_exec(*command)
+    assert await dying.wait() == -signal.SIGKILL
     assert (later.of(path), later.moods(path)) == (SCHEMA, None)
     async with limpet.open(f"sqlite:///{path}") as lp:
         await lp.session(TWO, actor="x").append("note.made")

@@ -315,17 +315,6 @@ async def test_a_conflict_saves_neither_the_session_nor_the_record() -> None:
         assert (await cp.load("i")).revision == 1  # type: ignore[union-attr]
 
 
-async def test_a_session_that_was_only_prepared_is_not_there() -> None:
-    """A crash between making room for a session and the commit leaves none behind."""
-    async with limpet.open("memory://") as lp:
-        store = LimpetSessionStore(lp, "support", "ada")
-        await store.documents.prepared("s")
-        assert await store.load("s") is None
-        assert await store.list() == ()
-        assert await store.save("s", session({"n": 1}), expected_version=0) > 0
-        assert (await store.load("s")).state == {"n": 1}  # type: ignore[union-attr]
-
-
 async def test_a_step_after_the_file_was_closed_opens_it_again(tmp_path: Path) -> None:
     """What was remembered of the closed file is not used: the record is saved whole."""
     cp = SQLiteCheckpointer(tmp_path / "a.db")
@@ -374,3 +363,41 @@ async def test_what_is_stored_and_is_not_a_record_is_refused() -> None:
         await lp.create("support", "invocations", "i", state={"n": 1})
         with pytest.raises(CheckpointRecordInvalid, match="not a record"):
             await LimpetCheckpointer(lp, "support").load("i")
+
+
+@pytest.mark.parametrize("kind", ["limpet-memory", "sqlite"])
+async def test_joint_saves_race_with_others_and_none_is_lost(kind: str, tmp_path: Path) -> None:
+    """Records and sessions that are saved together, and sessions that are saved alone."""
+    url = "memory://" if kind == "limpet-memory" else f"sqlite:///{tmp_path}/race.db?sync=normal"
+    async with limpet.open(url) as lp:
+        cp, store = LimpetCheckpointer(lp, "support"), LimpetSessionStore(lp, "support", "ada")
+        joint = [
+            cp.save_with_session(record(f"i{number}"), store, session({"joint": number}))
+            for number in range(6)
+        ]
+        alone = [store.save("s", session({"alone": number})) for number in range(6)]
+        versions = await asyncio.gather(*joint, *alone)
+        assert len(set(versions)) == 12
+        found = await store.load("s")
+        assert found is not None
+        assert found.version == max(versions)
+        assert len(found.state) == 1
+        assert len(await cp.list()) == 6
+        log = await lp.session("support", "ada", "s").read(types=["graph.saved"])
+        assert len(log) >= 11  # all but the one that created the session
+        assert (await lp.verify()).ok
+
+
+@pytest.fixture(params=KINDS[1:])
+def bounded_place(request: pytest.FixtureRequest) -> Place:
+    """Where an event has a largest size."""
+    return graph_stores.place(request)
+
+
+async def test_a_state_that_is_too_large_is_refused_whole(bounded_place: Place) -> None:
+    """More than an event may hold: nothing of it is stored, and the last record stands."""
+    async with graph_stores.checkpointer(bounded_place) as cp:
+        await cp.save(record(state={"n": 1}))
+        with pytest.raises(limpet.EventTooLarge):
+            await cp.save(record(state={"n": "x" * 9 * 2**20}))
+        assert (await cp.load("i")).state == {"n": 1}

@@ -11,13 +11,20 @@ from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Seal
 from limpet.testing.contract import (
     Age,
+    BlobLaws,
+    DocumentLaws,
+    DurableBlobLaws,
     DurableLaws,
+    DurableMarkLaws,
     FeedLaws,
     Leap,
     LiveLaws,
+    MarkLaws,
     Reopen,
     SetBackLaws,
+    SharedBlobLaws,
     SharedLaws,
+    SharedMarkLaws,
     SharedWorkLaws,
     StoreContract,
     WorkLaws,
@@ -34,22 +41,15 @@ _AGE = (
 )
 
 
-class TestPostgres(
-    StoreContract,
-    FeedLaws,
-    LiveLaws,
-    WorkLaws,
-    SetBackLaws,
-    DurableLaws,
-    SharedLaws,
-    SharedWorkLaws,
-):
+class OnServer:
+    """What the laws ask for, on a server."""
+
     seal: Seal | None = None
 
     @pytest.fixture
-    async def age(self, url: str) -> AsyncIterator[Age]:  # type: ignore[override]  # its own clock
+    async def age(self, direct: str) -> AsyncIterator[Age]:
         """The server's clock cannot be set, so the leases are moved back instead."""
-        conn = await asyncpg.connect(url)
+        conn = await asyncpg.connect(direct)
 
         async def age(seconds: float) -> None:
             await conn.execute(_AGE, round(seconds * 1_000_000))
@@ -58,9 +58,9 @@ class TestPostgres(
         await conn.close()
 
     @pytest.fixture
-    async def leap(self, url: str) -> AsyncIterator[Leap]:  # type: ignore[override]  # its own clock
+    async def leap(self, direct: str) -> AsyncIterator[Leap]:
         """The server's clock cannot be set, so the function by which we read it is."""
-        conn = await asyncpg.connect(url)
+        conn = await asyncpg.connect(direct)
         ahead = 0.0
 
         async def leap(seconds: float) -> None:
@@ -72,9 +72,14 @@ class TestPostgres(
         await conn.close()
 
     @pytest.fixture
-    async def url(self, postgres_store_url: str) -> str:
-        """A store with nothing in it."""
+    async def direct(self, postgres_store_url: str) -> str:
+        """The server itself, for those who change it behind the store's back."""
         return postgres_store_url
+
+    @pytest.fixture
+    async def url(self, direct: str) -> str:
+        """A store with nothing in it."""
+        return direct
 
     @pytest.fixture
     async def store(self, url: str) -> AsyncIterator[PostgresStore]:
@@ -104,6 +109,27 @@ class TestPostgres(
         yield reopen
         for each in opened:
             await each.close()
+
+
+class TestPostgres(
+    OnServer,
+    StoreContract,
+    FeedLaws,
+    LiveLaws,
+    WorkLaws,
+    SetBackLaws,
+    DurableLaws,
+    SharedLaws,
+    SharedWorkLaws,
+    DocumentLaws,
+    BlobLaws,
+    DurableBlobLaws,
+    SharedBlobLaws,
+    MarkLaws,
+    DurableMarkLaws,
+    SharedMarkLaws,
+):
+    pass
 
 
 class TestPostgresSealed(TestPostgres):

@@ -168,7 +168,7 @@ async def test_a_cancelled_follower_leaves_no_trace(lp: Limpet) -> None:
         await session.append("x.y", actor=ACTOR)
     seen = [e.seq async for e in _first(session.follow(), session.version)]
     assert seen == list(range(1, session.version + 1))
-    assert not lp._journal.hub._followers
+    assert not lp._journal.hub._topics
 
 
 async def _first(events: Any, count: int) -> Any:

@@ -27,12 +27,12 @@ FINAL = {
 }
 
 
-def run(folder: Path, die_at: int) -> str | None:
+def run(folder: Path, die_at: int, *more: str) -> str | None:
     """What the process printed, or None if it was killed."""
     done = subprocess.run(
         [
             *[sys.executable, "-W", "error", "-m", "tests.support.graph_runner"],
-            *[str(folder / "graph.db"), str(folder / "log"), str(die_at)],
+            *[str(folder / "graph.db"), str(folder / "log"), str(die_at), *more],
         ],
         cwd=ROOT,
         env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
@@ -74,3 +74,16 @@ def test_a_run_that_is_killed_over_and_over_still_ends_right(tmp_path: Path) -> 
     assert json.loads(printed) == FINAL
     deaths = len(log(tmp_path)) - len(NODES)
     assert deaths == (len(NODES) - 1) // 4
+
+
+@pytest.mark.parametrize("place", [1, 6, 13])
+def test_the_turn_of_a_session_is_saved_once_wherever_it_was_killed(
+    tmp_path: Path, place: int
+) -> None:
+    """The run that goes on saves the session with its end, and a new turn starts from there."""
+    assert run(tmp_path, place, "s") is None
+    printed = run(tmp_path, 0, "s")
+    assert printed is not None
+    state, *saves = printed.splitlines()
+    assert json.loads(state) == FINAL
+    assert saves == ["session.created 0 3"]

@@ -19,6 +19,7 @@ from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend
+from tests.support.seal import KeylessSeal
 
 A = key("a")
 Open = Callable[[int], Awaitable[list[PostgresStore]]]
@@ -208,13 +209,13 @@ async def test_an_erased_key_is_not_made_again_by_a_creation_on_its_way(
     one, two = await open_stores(2)
     send = Batch.send
 
-    async def late(self: Batch, conn: object) -> Reply:
+    async def slow(self: Batch, conn: object, now_us: int, *, late: bool) -> Reply:
         monkeypatch.setattr(Batch, "send", send)
         await create(two, A)
         assert await two.erase(A) is not None
-        return await send(self, conn)
+        return await send(self, conn, now_us, late=late)
 
-    monkeypatch.setattr(Batch, "send", late)
+    monkeypatch.setattr(Batch, "send", slow)
     with pytest.raises(SessionErased):
         await create(one, A)
     assert await one.erase(A) is not None
@@ -231,9 +232,9 @@ async def test_a_lost_answer_is_waited_for_like_the_first(open_stores: Open) -> 
     locked: list[list[Job]] = []
     lock_rows = lane._lock_rows
 
-    async def noted(conn: object, jobs: list[Job]) -> None:
+    async def noted(conn: object, jobs: list[Job]) -> str:
         locked.append(jobs)
-        await lock_rows(conn, jobs)
+        return await lock_rows(conn, jobs)
 
     lane._lock_rows = noted  # type: ignore[method-assign]
     await lane.serve([job])
@@ -251,7 +252,7 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
     foreign = await asyncpg.connect(postgres_url)
     bury = foreign.transaction()
     await bury.start()
-    await foreign.fetchval(SQL["bury"], *("shop", "ada", "a"))
+    await foreign.fetchval(SQL["unmake"], *("shop", "ada", "a"))
     put = asyncio.create_task(
         one._pools.reading.execute(SQL["put_snapshot"], sid, 1, 0, b"state", 0)
     )
@@ -265,14 +266,11 @@ async def test_a_snapshot_of_a_deleted_session_is_not_kept(
 async def test_a_seal_that_fails_for_one_fails_only_that_one(postgres_url: str) -> None:
     """Its neighbours in the batch are recorded, and so is whatever comes after."""
 
-    class Moody:
+    class Moody(KeylessSeal):
         def seal(self, plain: bytes, place: Place) -> bytes:
             if b"bad" in plain:
                 raise RuntimeError("no key for this tenant")
             return plain
-
-        def open(self, sealed: bytes, place: Place) -> bytes:
-            return sealed
 
     store = await PostgresStore.open(postgres_url, seal=Moody())
     keys = [key("a"), key("b"), key("c")]

@@ -27,6 +27,7 @@ from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
 from limpet.store.protocol import Place
 from tests.property.strategies import drafts
 from tests.support.examples import examples
+from tests.support.seal import KeylessSeal, at_once
 
 KEY = Key("shop", "ada", "1")
 PLACE = Place("event", "uid", "id", "x.y")
@@ -94,7 +95,7 @@ def test_folding_changes_nothing_that_was_there(steps: list[dict[str, Any]]) -> 
 # --- the codec -----------------------------------------------------------------------------------
 
 
-class Rot13:
+class Rot13(KeylessSeal):
     """A seal of no strength: enough to see that it was asked, and for which place."""
 
     def seal(self, plain: bytes, place: Place) -> bytes:
@@ -120,6 +121,7 @@ raw_bodies = st.one_of(
 def test_what_is_packed_is_unpacked(raw: bytes, seal: Rot13 | None) -> None:
     """Compressed or not, sealed or not, the bytes are the same."""
     codec = Codec(seal)
+    at_once(codec.sealer.ready([PLACE.owner]))
     flags, stored, crc = codec.pack(raw, PLACE)
     assert codec.unpack(flags, stored, crc, lambda: PLACE) == raw
     if seal is None:
@@ -133,6 +135,7 @@ def test_a_changed_body_is_not_unpacked(
 ) -> None:
     """One flipped bit anywhere is damage, and so is a body cut short."""
     codec = Codec(seal)
+    at_once(codec.sealer.ready([PLACE.owner]))
     flags, stored, crc = codec.pack(raw, PLACE)
     if not stored:
         return

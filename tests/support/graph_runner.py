@@ -1,10 +1,11 @@
 """A process that runs one graph to its end, or kills itself on the way.
 
-    python -m tests.support.graph_runner FILE LOG DIE_AT
+    python -m tests.support.graph_runner FILE LOG DIE_AT [SESSION]
 
 It goes on with the run of the file, if there is one. Every node writes its name to LOG when it
 runs; at the node number DIE_AT of this process it kills itself (0: never). At the end it prints the
-final state as JSON.
+final state as JSON. With SESSION the run is a turn of that session, in the same file, and every
+save of the session is printed too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-from limpet.graph import END, ExplicitMapping, GraphBuilder, SQLiteCheckpointer, State, append
+from limpet.graph import (
+    END,
+    ExplicitMapping,
+    GraphBuilder,
+    SQLiteCheckpointer,
+    SQLiteSessionStore,
+    State,
+    append,
+)
 
 ran = 0
 log, die_at = Path(), 0
@@ -70,7 +79,7 @@ def inner(*names: str) -> Any:
     return builder.compile()
 
 
-def graph_of(checkpointer: Any) -> Any:
+def graph_of(checkpointer: Any, store: Any) -> Any:
     """A cycle, a subgraph and a fan-out, one after the other.
 
     The edge of the cycle looks at a field that the last node changes: to evaluate it again on the
@@ -91,21 +100,27 @@ def graph_of(checkpointer: Any) -> Any:
         concurrency=1,
     ).add_edge("each", "finish")
     builder.add_node("finish", finish).add_edge("finish", END)
+    builder.with_session_store(store)  # not touched without a session id
     return builder.with_checkpointer(checkpointer).compile()
 
 
-async def main(path: str) -> None:
-    checkpointer = SQLiteCheckpointer(path)
-    graph = graph_of(checkpointer)
-    latest = await checkpointer.latest("job")
-    if latest is None:
-        final = await graph.invoke(Work(), correlation_id="job")
-    else:
-        final = await graph.invoke(Work(), resume_invocation=latest.invocation_id)
-    print(final.model_dump_json())
-    await checkpointer.close()
+async def main(path: str, session_id: str | None) -> None:
+    async with SQLiteCheckpointer(path) as checkpointer, SQLiteSessionStore(path) as store:
+        graph = graph_of(checkpointer, store)
+        latest = await checkpointer.latest("job")
+        if latest is None:
+            final = await graph.invoke(Work(), correlation_id="job", session_id=session_id)
+        else:
+            resumed = latest.invocation_id
+            final = await graph.invoke(Work(), resume_invocation=resumed, session_id=session_id)
+        print(final.model_dump_json())
+        session = await store.session(session_id) if session_id else None
+        for event in (
+            await session.read(types=["session.created", "graph.saved"]) if session else ()
+        ):
+            print(event.type, session.values["rounds"], len(session.values["parts"]))
 
 
 if __name__ == "__main__":
     log, die_at = Path(sys.argv[2]), int(sys.argv[3])
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main(sys.argv[1], sys.argv[4] if len(sys.argv) > 4 else None))

@@ -86,6 +86,8 @@ ARGUMENTS: dict[str, Any] = {
     "stored": "2.0.0",
     "schema_version": "2.0.0",
     "wanted": "1.0.0",
+    "owners": ("01a1e4b9", '["shop",""]'),
+    "doing": "provide",
     "forks": (limpet.Key("shop", "ada", "2"),),
     "message": "something is wrong. Do something else.",
     "node": "plan",

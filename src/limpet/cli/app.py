@@ -1,39 +1,35 @@
-"""The commands: doctor, verify, status, backup, restore, migrate.
+"""The commands: doctor, verify, status, backup, restore, migrate; and those of `moving`.
 
 Each opens the store, calls one method, shows the result and exits with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
-store). A missing store is an error; only restore creates one.
+store). A missing store is an error; only restore, copy and import create one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
 
 import limpet
+from limpet.cli import moving
 from limpet.cli.address import store_url
+from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
 from limpet.cli.named import named
 from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
-from limpet.errors import InvalidInput, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import InvalidInput, SessionNotFound
 from limpet.model.limits import PAGE_MAX
 from limpet.session.migrate import MigrationPlan
 from limpet.store.cursor import check_app
 from limpet.store.doctor import damage
 from limpet.store.open import (
     backup_store,
-    look_at,
-    refuse_missing,
     restore_store,
-    sqlite_path,
 )
 from limpet.store.protocol import Diagnosis, Report
 
@@ -58,23 +54,13 @@ app = typer.Typer(
     name="limpet",
     cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Check, back up, restore and migrate a store of sessions.",
+    help="Check, back up, restore, migrate and copy a store of sessions.",
     epilog=_CODES,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain text, the same on a terminal and in a pipe
 )
-
-Url = Annotated[
-    str,
-    typer.Argument(
-        metavar="STORE",
-        show_default=False,
-        help="A file (support.db) or a URL (postgresql://user@host/database).",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
 @app.callback(invoke_without_command=True)
@@ -110,7 +96,7 @@ def doctor(
             return await lp.doctor(progress=progress)
 
     with screen.errors():
-        diagnosis = _on(url, run, looking=True)
+        diagnosis = on(url, run, looking=True)
         well = screen.diagnosis(diagnosis, strict=strict)
     raise typer.Exit(0 if well else FOUND)
 
@@ -134,13 +120,13 @@ def verify(
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
-        key = _key(app_name, user, id_)
+        key = key_given(app_name, user, id_)
 
         async def run(lp: limpet.Limpet) -> Report:
-            with screen.progress("reading sessions") as progress, _named_by_options():
+            with screen.progress("reading sessions") as progress, named_by_options():
                 return await lp.verify(key, progress=progress)
 
-        report = _on(url, run, looking=True)
+        report = on(url, run, looking=True)
         screen.report(report)
     raise typer.Exit(0 if report.ok else FOUND)
 
@@ -157,7 +143,7 @@ def status(
     ] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show which sessions are waiting, which are leased, and to whom.
+    """Show which sessions wait, and which are leased.
 
     Counts all sessions and lists those that are leased, due or held back, the most urgent first.
     Read-only; safe to run while other processes write.
@@ -170,7 +156,7 @@ def status(
         return await status_of(lp, app_name, now_us=now_us(), limit=limit)
 
     with screen.errors():
-        screen.status(_on(url, run, looking=True))
+        screen.status(on(url, run, looking=True))
 
 
 @app.command()
@@ -190,7 +176,7 @@ def backup(
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
-        target = _path(file)
+        target = file_path(file)
         began = time.monotonic()
         with screen.steps("copying pages", "reading sessions") as (copying, reading):
             work = backup_store(
@@ -223,7 +209,7 @@ def restore(
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
-        backup_file = _path(file)
+        backup_file = file_path(file)
         began = time.monotonic()
         with screen.steps("copying pages", "reading sessions") as (copying, reading):
             done = restore_store(
@@ -308,22 +294,9 @@ def migrate(
         with screen.foreign():
             migrations = named("--migrations", registry)
             state_type = None if state is None else named("--state", state)
-            done = _on(url, run, looking=plan)
+            done = on(url, run, looking=plan)
         screen.migration(done, stuck)
     raise typer.Exit(0 if done.ok else FOUND)
-
-
-def _on(url: str, work: Callable[[limpet.Limpet], Awaitable[T]], *, looking: bool = False) -> T:
-    """Open an existing store and work on it; with `looking`, read-only."""
-
-    async def run(url: str) -> T:
-        if not looking:
-            await refuse_missing(url)
-        store = await look_at(url) if looking else None
-        async with limpet.Limpet(url, store=store) as lp:
-            return await work(lp)
-
-    return asyncio.run(run(store_url(url)))
 
 
 def now_us() -> int:
@@ -357,32 +330,7 @@ def _listed(apps: list[str]) -> str:
     return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-@contextmanager
-def _named_by_options() -> Iterator[None]:
-    """Give command-line advice for a session that does not exist."""
-    try:
-        yield
-    except SessionNotFound as error:
-        raise SessionNotFound(error.key, "Check --app, --user and --id") from error
-    except (SessionDeleted, SessionErased) as error:
-        raise type(error)(error.key, "Its events can no longer be read") from error
-
-
-def _path(text: str) -> Path:
-    """A path. Raises InvalidInput for a URL."""
-    if text.startswith("sqlite://"):
-        raise InvalidInput(f"FILE is a path, not a URL. Write {sqlite_path(text)} instead.")
-    if "://" in text:
-        raise InvalidInput(
-            f"FILE is a path, and {text.partition('://')[0]}:// starts a URL. "
-            "Write the path of a file, such as monday.db."
-        )
-    return Path(text)
-
-
-def _key(app_name: str | None, user: str | None, id_: str | None) -> limpet.Key | None:
-    if app_name is None and user is None and id_ is None:
-        return None
-    if app_name is None or user is None or id_ is None:
-        raise InvalidInput("a session is named by --app, --user and --id together. Pass all three.")
-    return limpet.Key(app_name, user, id_)
+for verb in (moving.copy, moving.erase, moving.export):
+    app.command()(verb)
+app.command("import")(moving.import_)
+app.command("erase-user")(moving.erase_user)

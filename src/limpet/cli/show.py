@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
@@ -209,6 +209,15 @@ class Screen:
             many = plural(sessions, "session")
             self._say(f"left over: {name}, in {many}; the class does not declare it.", "warning")
         self._say(_migration_summary(plan), "ok" if plan.ok else "problem")
+
+    @contextmanager
+    def answer(self, told: dict[str, Any]) -> Iterator[Callable[[str, str], None]]:
+        """An answer: as JSON, or in the lines that the block says, each with its severity."""
+        if self._json:
+            self._write(told)
+            yield lambda line, severity: None
+        else:
+            yield self._say
 
     def error(self, error: LimpetError) -> None:
         """Print an error with its code and message."""

@@ -39,8 +39,9 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
+        ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · ExtraMissing
+        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -168,7 +169,10 @@ from limpet.errors.store import (
     Asked,
     BackupDamaged,
     BackupRefused,
+    BundleDamaged,
+    BundleRefused,
     ExtraMissing,
+    SealUnavailable,
     StoreBusy,
     StoreClosed,
     StoreCorrupt,
@@ -191,6 +195,8 @@ __all__ = [
     "BackupRefused",
     "BlobNotFound",
     "BlobTooLarge",
+    "BundleDamaged",
+    "BundleRefused",
     "CheckpointError",
     "CheckpointIntegrity",
     "CheckpointLoadFailed",
@@ -262,6 +268,7 @@ __all__ = [
     "SchemaViolation",
     "ScopeFull",
     "ScopeUnknown",
+    "SealUnavailable",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",

@@ -12,6 +12,11 @@ from limpet.errors.root import LimpetError
 from limpet.errors.session import SessionError
 
 
+def said(error: BaseException) -> str:
+    """The kind and the text of an error, as a part of another error's message."""
+    return f"{type(error).__name__}: {error}"[:500].rstrip(".")
+
+
 class GraphError(LimpetError):
     """A graph cannot do what was asked. `category` names the reason across frameworks."""
 

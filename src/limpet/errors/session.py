@@ -108,7 +108,8 @@ class CheckpointIntegrity(SessionError):
 
 
 # What another writer changed first: the session's version, its schema, or one name in its state.
-ConflictOn: TypeAlias = Literal["session", "schema", "name"]
+# "log": events that come from another store do not follow those that are here.
+ConflictOn: TypeAlias = Literal["session", "schema", "name", "log"]
 
 
 class SessionConflict(SessionError):
@@ -120,6 +121,13 @@ class SessionConflict(SessionError):
     ) -> None:
         self.key, self.on, self.name = key, on, name
         self.expected, self.actual = expected, actual
+        if on == "log":
+            super().__init__(
+                f"the log of {key} in this store (at version {actual}) differs from the one that "
+                f"was to follow version {expected}: both were written to. Nothing was recorded. "
+                "Keep one of the two: erase the other, or leave it under another key."
+            )
+            return
         super().__init__(
             f"{name or f'the {on}'} of {key} is at version {actual}, not {expected}: another "
             "writer was first. Refresh, decide again and retry, or leave expect out to let the "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Literal, TypeAlias
 
 from limpet.errors.root import LimpetError
@@ -100,6 +101,22 @@ class StoreFailed(StoreError):
         super().__init__(f"{where} failed: {reason}. {_OPEN[asked]}.")
 
 
+class SealUnavailable(StoreError):
+    code = "store.seal"
+    retryable = True
+
+    def __init__(
+        self, owners: Sequence[str], reason: str, doing: Literal["provide", "destroy"] = "provide"
+    ) -> None:
+        self.owners, self.reason, self.doing = tuple(owners), reason, doing
+        more = f" and {len(owners) - 1} more" if len(owners) > 1 else ""
+        done = "read or written" if doing == "provide" else "erased"
+        super().__init__(
+            f"the seal could not {doing} the keys of {owners[0]}{more} ({reason}), so nothing was "
+            f"{done}. Make what keeps the keys reachable, then try again."
+        )
+
+
 class StoreUnopened(StoreError):
     code = "store.unopened"
 
@@ -128,6 +145,27 @@ class BackupDamaged(StoreError):
             f"{where} is damaged, and nothing was replaced: {findings[0]}{more}. Restore another "
             "backup, or restore this one anyway (damaged=True, or --damaged on the command line): "
             "sessions that are not named are intact."
+        )
+
+
+class BundleRefused(StoreError):
+    code = "bundle.refused"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(f"nothing was written or recorded: {where} {reason}.")
+
+
+class BundleDamaged(StoreError):
+    code = "bundle.damaged"
+    status = 409
+
+    def __init__(self, where: str, reason: str) -> None:
+        self.where, self.reason = where, reason
+        super().__init__(
+            f"{where} is not a whole export of a session, and nothing was imported: {reason}. "
+            "Export the session again, or use another copy of the file."
         )
 
 

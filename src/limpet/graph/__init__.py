@@ -25,7 +25,6 @@ except ModuleNotFoundError as error:
     raise ExtraMissing("pydantic", "state") from error
 
 from limpet.graph.binding import save_session
-from limpet.graph.branches import Branch
 from limpet.graph.build import GraphBuilder
 from limpet.graph.chat import ChatHarness, ChatReply
 from limpet.graph.checkpoint import (
@@ -42,7 +41,6 @@ from limpet.graph.checkpoint import (
     Progress,
     Slot,
 )
-from limpet.graph.compiled import CompiledGraph
 from limpet.graph.context import (
     current_correlation_id,
     current_invocation_id,
@@ -50,6 +48,9 @@ from limpet.graph.context import (
     current_node,
     current_session_id,
 )
+from limpet.graph.engine.branches import Branch
+from limpet.graph.engine.compiled import CompiledGraph
+from limpet.graph.engine.nodes import END
 from limpet.graph.harness import Harness, Outcome
 from limpet.graph.middleware import (
     FailureIsolationMiddleware,
@@ -58,7 +59,6 @@ from limpet.graph.middleware import (
     TimingMiddleware,
     full_jitter,
 )
-from limpet.graph.nodes import END
 from limpet.graph.observe import Drained, NodeEvent, Span, Tracer
 from limpet.graph.project import DeclaredSameName, ExplicitMapping, FieldNameMatching, Projection
 from limpet.graph.sessions import (

@@ -17,6 +17,7 @@ from limpet.errors import (
     SessionSaveFailed,
     SessionWriteConflict,
 )
+from limpet.errors.graph import said
 from limpet.graph.context import CURRENT
 from limpet.graph.project import ExplicitMapping, Projection
 from limpet.graph.sessions import SessionRecord, SessionStore
@@ -91,7 +92,7 @@ class Binding:
             if not isinstance(plain, Mapping):
                 raise TypeError(f"the record's state is a {type(plain).__name__}, not a dict")
         except Exception as error:
-            raise SessionLoadFailed(self.session_id, _said(error)) from error
+            raise SessionLoadFailed(self.session_id, said(error)) from error
         self._version = getattr(record, "version", None)
         wanted = config.stored.version
         if version != wanted:
@@ -136,7 +137,7 @@ class Binding:
             error.result = result
             raise
         except Exception as error:
-            raise SessionSaveFailed(self.session_id, _said(error), result) from error
+            raise SessionSaveFailed(self.session_id, said(error), result) from error
         self.saved(version)
 
     @property
@@ -195,7 +196,3 @@ def _check(name: str, plan: StatePlan[Any], of: str, session: StatePlan[Any]) ->
         raise MappingReferencesUndeclaredField("session", name, plan.name)
     if of not in session.fields:
         raise MappingReferencesUndeclaredField("session", of, session.name)
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]

@@ -15,28 +15,31 @@ Declaring collects; `compile` checks everything and raises the first error it fi
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, Self, TypeVar
 
-from limpet.errors import DanglingEdge, GraphInvalid
+from limpet.errors import GraphInvalid
 from limpet.graph.binding import Conflicts, SessionConfig
-from limpet.graph.branches import Branch, BranchesStep
-from limpet.graph.check import check_branches, check_fan_out, check_policy, check_shape
 from limpet.graph.checkpoint import Checkpointer
-from limpet.graph.compiled import CompiledGraph
-from limpet.graph.fan_out import ErrorPolicy, FanOut, FanOutStep, OnEmpty
-from limpet.graph.nodes import END, Edge, End, FunctionStep, SubgraphStep
+from limpet.graph.engine import make
+from limpet.graph.engine.compiled import CompiledGraph
+from limpet.graph.engine.make import (
+    Branch,
+    Edge,
+    End,
+    ErrorPolicy,
+    FanOut,
+    Middleware,
+    OnEmpty,
+)
 from limpet.graph.observe import Tracer
-from limpet.graph.project import Crossing, ExplicitMapping, Projection, check_names, projection_of
-from limpet.graph.run import Middleware
+from limpet.graph.project import Projection, projection_of
 from limpet.graph.sessions import SessionStore
 from limpet.graph.state import State, plan_of
 from limpet.model.state.labels import LabelRegistry
 from limpet.model.values import described
 
 S = TypeVar("S", bound=State)
-Maker = Callable[[tuple[Middleware, ...], Edge], Any]
 
 
 class GraphBuilder(Generic[S]):
@@ -45,7 +48,7 @@ class GraphBuilder(Generic[S]):
     def __init__(self, state_type: type[S], *, name: str | None = None) -> None:
         self._plan = plan_of(state_type)
         self._name = name or state_type.__name__
-        self._nodes: dict[str, tuple[tuple[Middleware, ...], Maker]] = {}
+        self._nodes: dict[str, tuple[tuple[Middleware, ...], make.Maker]] = {}
         self._edges: list[Edge] = []
         self._entry: str | None = None
         self._middleware: list[Middleware] = []
@@ -66,10 +69,7 @@ class GraphBuilder(Generic[S]):
         middleware: Iterable[Middleware] = (),
     ) -> Self:
         """Add a node: an async function of the state that returns a partial update."""
-        check_function(name, fn)
-        return self._add(
-            name, middleware, lambda layers, edge: FunctionStep(name, fn, layers, edge)
-        )
+        return self._add(name, middleware, make.function(name, fn))
 
     def add_subgraph_node(
         self,
@@ -85,14 +85,8 @@ class GraphBuilder(Generic[S]):
 
         By default nothing goes in and fields of the same name come out.
         """
-        _check_compiled(name, compiled)
-
-        def make(layers: tuple[Middleware, ...], edge: Edge) -> SubgraphStep:
-            chosen = projection_of(name, projection, inputs, outputs)
-            crossing = Crossing(name, compiled.plan, self._plan, chosen)
-            return SubgraphStep(name, compiled, crossing, layers, edge)
-
-        return self._add(name, middleware, make)
+        made = make.subgraph(name, self._plan, compiled, projection, inputs, outputs)
+        return self._add(name, middleware, made)
 
     def add_fan_out_node(
         self,
@@ -119,7 +113,6 @@ class GraphBuilder(Generic[S]):
         Each instance gets its item in `item_field`; its `collect_field` is gathered, in the order
         of the items, into `target_field`.
         """
-        _check_compiled(name, subgraph)
         how = FanOut(
             collect_field=collect_field,
             target_field=target_field,
@@ -132,15 +125,10 @@ class GraphBuilder(Generic[S]):
             errors_field=errors_field,
             count_field=count_field,
             extra_outputs=dict(extra_outputs or {}),
-            instance_middleware=_layers(name, instance_middleware),
+            instance_middleware=make.layers_of(name, instance_middleware),
         )
-
-        def make(layers: tuple[Middleware, ...], edge: Edge) -> FanOutStep:
-            check_fan_out(name, how, subgraph.plan, self._plan)
-            crossing = Crossing(name, subgraph.plan, self._plan, ExplicitMapping(inputs, {}))
-            return FanOutStep(name, subgraph, crossing, how, layers, edge)
-
-        return self._add(name, middleware, make)
+        made = make.fan_out(name, self._plan, subgraph, how, inputs)
+        return self._add(name, middleware, made)
 
     def add_parallel_branches_node(
         self,
@@ -152,37 +140,22 @@ class GraphBuilder(Generic[S]):
         middleware: Iterable[Middleware] = (),
     ) -> Self:
         """Add a node that runs several branches at the same time."""
+        made = make.branches(name, self._plan, branches, error_policy, errors_field)
+        return self._add(name, middleware, made)
 
-        def make(layers: tuple[Middleware, ...], edge: Edge) -> BranchesStep:
-            check_policy(name, error_policy)
-            if errors_field is not None:
-                check_names(name, self._plan, [errors_field])
-            made = {}
-            for key, branch in check_branches(name, branches).items():
-                crossing = None
-                if branch.subgraph is not None:
-                    chosen = projection_of(name, None, branch.inputs, branch.outputs)
-                    crossing = Crossing(name, branch.subgraph.plan, self._plan, chosen)
-                made[key] = (branch, crossing)
-            return BranchesStep(name, made, self._plan, error_policy, errors_field, layers, edge)
-
-        return self._add(name, middleware, make)
-
-    def _add(self, name: str, middleware: Iterable[Middleware], make: Maker) -> Self:
+    def _add(self, name: str, middleware: Iterable[Middleware], maker: make.Maker) -> Self:
         if not isinstance(name, str) or not name:
             raise GraphInvalid(f"a node is named {described(name)}. Give it a text.")
         if name in self._nodes:
             raise GraphInvalid(f"there are two nodes {name!r}. Give each its own name.")
-        self._nodes[name] = (_layers(name, middleware), make)
+        self._nodes[name] = (make.layers_of(name, middleware), maker)
         return self
 
     # --- edges ----------------------------------------------------------------------------------
 
     def add_edge(self, source: str, target: str | End) -> Self:
         """Let `target` follow `source`; END ends the graph."""
-        if target is not END and not isinstance(target, str):
-            raise DanglingEdge(str(source), f"leads to {described(target)}")
-        self._edges.append(Edge(source, None if isinstance(target, End) else target))
+        self._edges.append(make.edge(source, target))
         return self
 
     def add_conditional_edge(
@@ -196,12 +169,7 @@ class GraphBuilder(Generic[S]):
 
         `targets` lists what it may return: for drawings and to find unreachable nodes.
         """
-        if not callable(fn) or inspect.iscoroutinefunction(fn):
-            raise GraphInvalid(f"the edge of {source!r} is not a plain function. Pass one.")
-        drawn = None
-        if targets is not None:
-            drawn = tuple([None if isinstance(target, End) else target for target in targets])
-        self._edges.append(Edge(source, None, fn, drawn=drawn))
+        self._edges.append(make.choice(source, fn, targets))
         return self
 
     def set_entry(self, name: str) -> Self:
@@ -213,7 +181,7 @@ class GraphBuilder(Generic[S]):
 
     def add_middleware(self, middleware: Middleware) -> Self:
         """Put middleware around every node of this graph, inside what was added before."""
-        self._middleware += _layers("the graph", [middleware])
+        self._middleware += make.layers_of("the graph", [middleware])
         return self
 
     def with_checkpointer(self, checkpointer: Checkpointer) -> Self:
@@ -280,13 +248,7 @@ class GraphBuilder(Generic[S]):
 
     def compile(self) -> CompiledGraph[S]:
         """Check the graph and compile it. Raises GraphInvalid, of the kind that says why."""
-        edges = check_shape(self._nodes, self._edges, self._entry)
-        names, outer = frozenset(self._nodes), tuple(self._middleware)
-        steps = {}
-        for name, (layers, make) in self._nodes.items():
-            edge = edges[name]
-            edge = Edge(name, edge.target, edge.fn, names, edge.drawn)
-            steps[name] = make(outer + layers, edge)
+        steps = make.steps_of(self._nodes, self._edges, self._entry, tuple(self._middleware))
         self._migrations.check(self._plan.version)
         assert self._entry is not None  # as checked
         return CompiledGraph(
@@ -314,26 +276,3 @@ class GraphBuilder(Generic[S]):
             auto_save=given["auto_save"],
             conflicts=given["conflicts"],
         )
-
-
-def check_function(name: str, fn: object) -> None:
-    """Refuse what cannot be awaited as a node."""
-    plain = inspect.isfunction(fn) and not inspect.iscoroutinefunction(fn)
-    wraps = hasattr(fn, "__wrapped__") or getattr(fn, "__name__", "") == "<lambda>"
-    if not callable(fn) or (plain and not wraps):
-        raise GraphInvalid(
-            f"node {name!r} is {described(fn)}. Pass an async function of the state: async def."
-        )
-
-
-def _check_compiled(name: str, graph: object) -> None:
-    if not isinstance(graph, CompiledGraph):
-        raise GraphInvalid(f"node {name!r} has {described(graph)} as subgraph. Compile it first.")
-
-
-def _layers(name: str, middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    layers = tuple(middleware)
-    for layer in layers:
-        if not callable(layer):
-            raise GraphInvalid(f"middleware of {name!r} is {described(layer)}. Pass a callable.")
-    return layers

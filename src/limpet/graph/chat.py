@@ -15,7 +15,7 @@ import msgspec
 
 from limpet.errors import GraphMisused
 from limpet.graph.checkpoint import CheckpointFilter
-from limpet.graph.compiled import CompiledGraph
+from limpet.graph.engine.compiled import CompiledGraph
 from limpet.graph.harness import Bucket, Harness, Outcome
 from limpet.graph.state import Message, State
 from limpet.graph.suspend import SuspensionDescriptor

@@ -19,14 +19,16 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
-from limpet.model.ops import PlainOp, apply
-from limpet.model.values import freeze, thaw
+from limpet.model.limits import STATE_DEPTH_MAX
+from limpet.model.ops import Add, Merge, PlainOp, Set, apply
+from limpet.model.values import freeze, round_trip, settle, thaw
 
 Document: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["running", "suspended", "completed"]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_any: Final = msgspec.json.Decoder().decode
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -95,10 +97,22 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_document(self) -> Document:
         """The record as one dict of plain JSON data. With a cursor, states stand in its frames."""
-        made: Document = msgspec.to_builtins(self)
+        made: Document = {
+            "invocation_id": self.invocation_id,
+            "correlation_id": self.correlation_id,
+            "completed_positions": [document_of(one) for one in self.completed_positions],
+            "cursor": None,
+            "last_saved_at": msgspec.to_builtins(self.last_saved_at),
+            "schema_version": self.schema_version,
+            "session_id": self.session_id,
+            "status": self.status,
+            "graph": self.graph,
+            "revision": self.revision,
+            "suspension": self.suspension,
+        }
         if self.cursor is not None:
-            del made["state"], made["parent_states"]
-        return made
+            return {**made, "cursor": [document_of(frame) for frame in self.cursor]}
+        return {**made, "state": self.state, "parent_states": list(self.parent_states)}
 
     @classmethod
     def from_document(cls, document: Document) -> CheckpointRecord:
@@ -110,8 +124,8 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.convert(fields, cls)
 
     def to_bytes(self) -> bytes:
-        """The document as JSON."""
-        return _encode(self.to_document())
+        """The document as JSON. Raises InvalidValue for what JSON cannot hold, such as NaN."""
+        return _encode(exact(self.to_document()))
 
     @classmethod
     def from_bytes(cls, data: bytes | str) -> CheckpointRecord:
@@ -242,7 +256,7 @@ class InMemoryCheckpointer:
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record."""
-        self._put(record.invocation_id, freeze(_decode(record.to_bytes())))
+        self._put(record.invocation_id, freeze(exact(record.to_document())))
 
     async def save_changes(
         self,
@@ -308,6 +322,35 @@ def matches(item: CheckpointSummary, wanted: CheckpointFilter) -> bool:
     return item.last_saved_at is not None and item.last_saved_at > wanted.saved_after
 
 
+def document_of(part: Position | Frame | Slot) -> Document:
+    """The plain form of a part of a record: dicts and lists, as JSON has them."""
+    if isinstance(part, Position):
+        made: Document = msgspec.to_builtins(part)
+        return {**made, "parents": list(part.parents)} if part.parents else made
+    if isinstance(part, Slot):
+        frames = [document_of(frame) for frame in part.frames]
+        return {"done": part.done, "result": part.result, "error": part.error, "frames": frames}
+    progress = None
+    if part.progress is not None:
+        slots = {key: document_of(slot) for key, slot in part.progress.slots.items()}
+        progress = {"total": part.progress.total, "slots": slots}
+    return {"node": part.node, "state": part.state, "progress": progress}
+
+
+def exact(value: Any) -> Any:
+    """A plain copy of a JSON value. Raises InvalidValue for what JSON would change, such as NaN."""
+    trip = round_trip(value, _decode_any)
+    return settle(value, "a checkpoint", depth_max=STATE_DEPTH_MAX) if trip is None else trip[1]
+
+
 def _plain(ops: Iterable[PlainOp]) -> tuple[PlainOp, ...]:
     """The operations with values of their own: nothing in the record is shared with the run."""
-    return tuple(msgspec.json.decode(_encode(op), type=type(op)) for op in ops)
+    made: list[PlainOp] = []
+    for op in ops:
+        if isinstance(op, (Set, Merge)):
+            made.append(type(op)(op.path, exact(op.value)))
+        elif isinstance(op, Add):
+            made.append(Add(op.path, exact(op.items)))
+        else:
+            made.append(op)  # it has no values
+    return tuple(made)

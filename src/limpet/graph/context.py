@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from limpet.graph.binding import Binding
     from limpet.graph.checkpoint import Frame, Progress
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
+    from limpet.graph.engine.track import LiveFrame, Tracker
     from limpet.graph.observe import Delivery, Observer, Tracer
-    from limpet.graph.track import LiveFrame, Tracker
 
 
 class Invocation:

@@ -20,7 +20,8 @@ from limpet.errors import (
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )
-from limpet.graph.compiled import CompiledGraph, Ran
+from limpet.graph.engine.compiled import CompiledGraph
+from limpet.graph.engine.invoke import Call, Ran, invoke
 from limpet.graph.state import State
 from limpet.graph.suspend import Suspended, SuspensionDescriptor
 
@@ -102,14 +103,14 @@ class Harness(Generic[S]):
             signal = {} if signal_payload is None else signal_payload
         ran, result, failed = Ran(), None, None
         try:
-            result = await self.graph.run(
-                ran,
-                request,
+            call = Call(
+                initial=request,
                 session_id=session_id,
                 resume_invocation=resume_invocation,
                 signal_payload=signal,
                 metadata=metadata,
             )
+            result = await invoke(self.graph, call, ran)
         except Exception as error:
             failed = error
         return self._outcome(ran, result, failed, session_id, resumed=signal is not None)

@@ -18,7 +18,7 @@ import msgspec
 
 from limpet.errors import CheckpointError, GraphInvalid, LimpetError, SuspensionError
 from limpet.graph.context import current_attempt, current_node
-from limpet.graph.run import Next
+from limpet.graph.engine.run import Next
 
 _LOG: Final = logging.getLogger("limpet.graph")
 # What no middleware of ours treats as a failure of the node.

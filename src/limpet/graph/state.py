@@ -23,7 +23,8 @@ from limpet.errors import (
     ReducerError,
     StateValidationError,
 )
-from limpet.graph.fold import CONTAINERS, FOLDS, Fold, changed
+from limpet.errors.graph import said
+from limpet.graph.engine.fold import CONTAINERS, FOLDS, Fold, changed
 from limpet.model.ops import Path, PlainOp, Set
 from limpet.model.state.reducers import FACTORIES, Reducer, Replace, last_write_wins
 from limpet.model.values import described
@@ -173,8 +174,6 @@ class StatePlan(Generic[S]):
     __slots__ = ("custom", "fields", "name", "of", "version", "whole")
 
     def __init__(self, of: type[S]) -> None:
-        if not of.__pydantic_complete__:
-            of.model_rebuild()
         self.of, self.name, self.version = of, of.__name__, of.schema_version
         self.fields = {name: FieldPlan(of, name) for name in of.model_fields}
         made = of.__pydantic_decorators__
@@ -285,7 +284,7 @@ class StatePlan(Generic[S]):
             raise invalid(f"the state after node {node!r}", error, state) from error
         except Exception as error:
             where = f"the state after node {node!r}"
-            raise StateValidationError(where, (), _said(error), state) from error
+            raise StateValidationError(where, (), said(error), state) from error
         _set(new, "__pydantic_fields_set__", set(state.__pydantic_fields_set__))
         return new
 
@@ -302,10 +301,7 @@ class StatePlan(Generic[S]):
             return StateValidationError(where, (str(name),), reason, state)
         if isinstance(error, ValidationError):
             return invalid(where, error, state, name)
-        return ReducerError(node, name, _said(error), state)
-
-
-_PLANS: Final[dict[type[State], StatePlan[Any]]] = {}
+        return ReducerError(node, name, said(error), state)
 
 
 def plan_of(of: type[S]) -> StatePlan[S]:
@@ -314,12 +310,27 @@ def plan_of(of: type[S]) -> StatePlan[S]:
         raise GraphInvalid(
             f"{described(of)} is not a State class. Pass a subclass of limpet.graph.State."
         )
-    found = _PLANS.get(of)
+    found: StatePlan[S] | None = of.__dict__.get("__plan__")
     if found is None or found.version != of.schema_version:
-        if not isinstance(of.schema_version, str):
-            raise GraphInvalid(f"{of.__name__}.schema_version is not text. Write it as a text.")
-        found = _PLANS[of] = StatePlan(of)
+        _check_class(of)
+        found = StatePlan(of)
+        of.__plan__ = found  # type: ignore[attr-defined]  # a cache of this module
     return found
+
+
+def _check_class(of: type[State]) -> None:
+    name = of.__name__
+    if not isinstance(of.schema_version, str) or "schema_version" in of.model_fields:
+        raise GraphInvalid(f"{name}.schema_version is not a ClassVar[str]. Write it as one.")
+    config = of.model_config
+    if config.get("extra") != "forbid" or not config.get("frozen"):
+        raise GraphInvalid(f"{name} is not frozen or allows extra fields. Leave both settings.")
+    try:
+        of.model_rebuild()
+    except (PydanticUserError, NameError) as error:
+        raise GraphInvalid(
+            f"{name} names a type that is not defined ({said(error)}). Define it before the graph."
+        ) from error
 
 
 def invalid(
@@ -357,7 +368,3 @@ def _adapter(annotation: Any, config: ConfigDict) -> TypeAdapter[Any]:
         return TypeAdapter(annotation, config=config)
     except PydanticUserError:  # a model or dataclass has settings of its own
         return TypeAdapter(annotation)
-
-
-def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:500]

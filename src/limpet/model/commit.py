@@ -45,3 +45,11 @@ class Commit(msgspec.Struct, frozen=True, gc=False):
     base: Base | None = None  # the state that a new log begins on
     pin: int | None = None  # keep a snapshot of the version it leaves, under this number
     release: Lease | None = None  # ends with the commit
+    # Whose app: and user: names it changes (app, user), if not those of its own key: the log of a
+    # copy of names is in a reserved app. Nobody else says so.
+    names_of: tuple[str, str] | None = None
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """The app and the user whose app: and user: names it sees."""
+        return self.names_of or (self.key.app, self.key.user)

@@ -99,9 +99,11 @@ class App(Generic[S]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> Session[S]:
         """The session with its state and its last events: see Limpet.get."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
+        how["at_least"] = at_least
         found: Session[S] = await self._lp.get(self.name, user, id, **how)
         return found
 
@@ -113,9 +115,11 @@ class App(Generic[S]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> Session[S] | None:
         """Like get, and None if there is no such session (any more)."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
+        how["at_least"] = at_least
         found: Session[S] | None = await self._lp.find(self.name, user, id, **how)
         return found
 

@@ -199,6 +199,15 @@ def check_flag(name: str, flag: object) -> None:
         raise InvalidQuery(f"{name} is True or False, not {described(flag)}")
 
 
+def check_forks(forks: object) -> None:
+    """What erase does about the forks of a session."""
+    if forks not in ("refuse", "erase", "keep"):
+        raise InvalidInput(
+            f"forks is {described(forks)}. Pass 'refuse', 'erase' (them too) or 'keep' (their "
+            "state)."
+        )
+
+
 def check_types(types: object) -> tuple[str, ...] | None:
     """The selection as a tuple, each entry a type or a family."""
     if types is None:

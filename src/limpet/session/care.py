@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import BackupRefused, InvalidInput
+from limpet.model.keys import Key
+from limpet.model.limits import PAGE_MAX
 from limpet.model.values import described
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
+    check_forks,
     check_progress,
     check_sessions,
     key_of,
@@ -19,7 +22,17 @@ from limpet.session.arguments import (
 from limpet.session.door import Door
 from limpet.store.doctor import read_checks
 from limpet.store.open import refuse_uncopied
-from limpet.store.protocol import Backups, Diagnosis, Erasure, Examined, Progress, Report
+from limpet.store.protocol import (
+    Backups,
+    Diagnosis,
+    Erasure,
+    Erasures,
+    Examined,
+    Forks,
+    Progress,
+    Query,
+    Report,
+)
 
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
@@ -40,7 +53,13 @@ class Care(Door):
         return deleted
 
     async def erase(
-        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        forks: Forks = "refuse",
     ) -> Erasure | None:
         """Forget the session: nothing of it can be read from the store afterwards.
 
@@ -48,11 +67,42 @@ class Care(Door):
         time by its size. Raises StoreBusy if a reader of another process keeps old pages alive too
         long: the session is erased then, and calling again finishes the overwriting. A PostgreSQL
         server keeps the bytes until it vacuums and its WAL and backups are recycled.
+
+        If other sessions are forks of it, SessionHasForks names them. forks="erase" erases them
+        too; forks="keep" leaves them the state they began on, and they read the events before
+        that as removed.
         """
         key = key_of(key, user, id)
-        erasure = await self._journal.store.erase(key)
-        self._journal.hub.touch(key)
+        check_forks(forks)
+        store, hub = self._journal.store, self._journal.hub
+        children = await store.forks(key) if forks == "erase" else ()
+        erasure = await store.erase(key, forks=forks)
+        for each in (key, *children):
+            hub.touch(each)
         return erasure
+
+    async def erase_user(self, app: str, user: str) -> Erasures:
+        """Forget a user of an app: every session, deleted ones too, and every user: name.
+
+        All at once as far as readers can see, and a SQLite file is rewritten once. The certificate
+        counts sessions and names, and names the forks of other users, which keep the state they
+        began on. Documents of the user are erased too; app: names stay. Repeating it is harmless
+        and finishes what was interrupted. Raises StoreBusy as `erase` does.
+        """
+        of = key_of(Key(app, user, "any"))  # refuses what could not be one
+        store, hub = self._journal.store, self._journal.hub
+        query, cursor = Query(app=of.app, user=of.user), None
+        ended: list[Key] = []
+        while True:
+            page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
+            ended += [head.key for head in page.items]
+            cursor = page.cursor
+            if cursor is None:
+                break
+        erasures = await store.erase_user(of.app, of.user)
+        for key in ended:
+            hub.touch(key)
+        return erasures
 
     async def verify(
         self,

@@ -34,6 +34,7 @@ from limpet.session.documents import Documents
 from limpet.session.history.store_verbs import Policies
 from limpet.session.leasing import Leasing
 from limpet.session.listing import Listing
+from limpet.session.moving import Moving
 from limpet.session.session import Session
 from limpet.session.watch import Watching
 
@@ -46,7 +47,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, Policies, Watching):
+class Limpet(Care, Leasing, Listing, Moving, Policies, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 
 from limpet.errors import InvalidQuery
 from limpet.model.limits import PAGE_MAX
+from limpet.model.values import described
 from limpet.session.arguments import (
     AnyKey,
     check_flag,
@@ -34,6 +35,8 @@ class Listing(Door):
         In as few round trips as the store can, up to 1,000 keys. Each is read from one instant, all
         of them from several. Typed state is read and not changed; use get for that.
         """
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise InvalidQuery(f"get_many takes a list of keys, not {described(keys)}")
         wanted = [key_of(key) for key in keys]
         if len(wanted) > PAGE_MAX:
             raise InvalidQuery(f"{len(wanted):,} keys at once, more than {PAGE_MAX:,}")

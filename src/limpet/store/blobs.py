@@ -7,7 +7,6 @@ SQL store keeps of it, and how that is checked, is here too, whichever database 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from typing import Final, Protocol, runtime_checkable
 
@@ -17,6 +16,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import BLOB_CHUNK_BYTES
 from limpet.store.codec import Codec, Damaged
 from limpet.store.protocol import Place
+from limpet.store.seal import Sealer
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -93,6 +93,11 @@ class Blobs(Protocol):
         """
         ...
 
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        """At most `limit` living sessions that have blobs of their own, in the order of their keys,
+        beyond `after`: of one app or of all, reserved ones too."""
+        ...
+
 
 @runtime_checkable
 class KeepsBlobs(Protocol):
@@ -167,20 +172,81 @@ def unpack_blob(codec: Codec, uid: str, row: Row) -> Blob:
     return Blob(hash, facts.size, facts.media_type, facts.chunks, facts.version)
 
 
-def blob_problems(codec: Codec, uid: str, row: Row, chunks: Iterable[Packed]) -> Iterator[str]:
-    """What is wrong with a stored blob: at most one thing, the first that is met."""
-    content, size, number = sha256(), 0, 0
-    named = f"blob {row.hash.hex()[:16]}…"
-    try:
-        blob = unpack_blob(codec, uid, row)
-        for number, packed in enumerate(chunks, 1):
-            data = unpack_chunk(codec, uid, row.upload, number - 1, packed)
-            content.update(data)
-            size += len(data)
-    except (Damaged, msgspec.MsgspecError) as error:
-        yield f"{named} {error}"
-        return
-    if number != blob.chunks:
-        yield f"{named} has {number} chunks of {blob.chunks}"
-    elif size != blob.size or content.digest() != row.hash:
-        yield f"{named} has another content than its hash says"
+class Reading:
+    """One stored blob, read chunk by chunk and compared with what its row says."""
+
+    def __init__(self, codec: Codec, uid: str, row: Row) -> None:
+        self._codec, self._uid, self._row = codec, uid, row
+        self._content, self._size = sha256(), 0
+        self.number = 0  # of the chunk to read next
+        self._problem = ""
+        try:
+            self._blob = unpack_blob(codec, uid, row)
+        except (Damaged, msgspec.MsgspecError) as error:
+            self._problem = str(error)
+
+    def add(self, packed: Packed) -> None:
+        """The next chunk. After the first problem nothing more is looked at."""
+        if self._problem:
+            return
+        try:
+            data = unpack_chunk(self._codec, self._uid, self._row.upload, self.number, packed)
+        except Damaged as error:
+            self._problem = str(error)
+            return
+        self._content.update(data)
+        self._size += len(data)
+        self.number += 1
+
+    @property
+    def reads_on(self) -> bool:
+        return not self._problem
+
+    def problem(self) -> str | None:
+        """What is wrong with it, once all its chunks were added; None if nothing is."""
+        found = self._problem
+        if not found and self.number != self._blob.chunks:
+            found = f"has {self.number} chunks of {self._blob.chunks}"
+        elif not found:
+            same = self._size == self._blob.size and self._content.digest() == self._row.hash
+            found = "" if same else "has another content than its hash says"
+        return f"{self._row.hash.hex()[:16]}… {found}" if found else None
+
+
+class ReadyBlobs:
+    """Blobs whose keys are awaited first: a call that met a session without is made again."""
+
+    def __init__(self, blobs: Blobs, sealer: Sealer) -> None:
+        self._blobs, self._opening = blobs, sealer.opening
+
+    async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
+        await self._opening(lambda: self._blobs.put_chunk(key, upload, number, data))
+
+    async def finish(
+        self,
+        key: Key,
+        upload: str,
+        blob: Blob,
+        last: bytes,
+        *,
+        fence: int | None = None,
+        at: int | None = None,
+    ) -> Blob:
+        return await self._opening(
+            lambda: self._blobs.finish(key, upload, blob, last, fence=fence, at=at)
+        )
+
+    async def drop(self, key: Key, upload: str) -> None:
+        await self._blobs.drop(key, upload)
+
+    async def find(self, key: Key, hash: str, *, own: bool = False) -> Blob | None:
+        return await self._opening(lambda: self._blobs.find(key, hash, own=own))
+
+    async def chunk(self, key: Key, hash: str, number: int) -> bytes | None:
+        return await self._opening(lambda: self._blobs.chunk(key, hash, number))
+
+    async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
+        return await self._opening(lambda: self._blobs.page(key, after=after, limit=limit))
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        return await self._blobs.keys(app, after=after, limit=limit)

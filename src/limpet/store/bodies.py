@@ -20,8 +20,9 @@ from limpet.model.fold import Fold, ScopeKey, ScopeWrite
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict, freeze
-from limpet.store.codec import Damaged
+from limpet.store.codec import Codec, Damaged
 from limpet.store.protocol import Erasure, Place
+from limpet.store.seal import scope_owner
 
 WHOLE, BY_OP, DELETED = 0, 1, 2  # the forms of a scope row
 
@@ -67,6 +68,13 @@ def snapshot_body(fold: Fold) -> bytes:
     times = (head.updated_us, head.active_us)
     body = _Fields(fold.fields, fold.versions, sum_, head.link.hex(), *times, head.facts)
     return msgspec.json.encode(body)
+
+
+def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
+    """The seq of a snapshot, its columns, and the size of its body."""
+    head, raw = fold.head, snapshot_body(fold)
+    place = snapshot_place(head.uid, head.version, head.link)
+    return head.version, codec.pack(raw, place, bound=True), len(raw)
 
 
 def snapshot_from(raw: bytes, start: Head, seq: int, link: bytes | None) -> Fold:
@@ -119,8 +127,9 @@ def base_from(raw: bytes) -> Base:
 def scope_place(key: ScopeKey, version: int, base: int, form: int, uid: str, seq: int) -> Place:
     """Where a version of a name belongs: name, form, base and the event that made it. All of it
     is bound into the row's checksum and seal, so that none of it can change unseen."""
-    owner = msgspec.json.encode(key[:2]).decode()
-    return Place("scope", owner, f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}")
+    return Place(
+        "scope", scope_owner(*key[:2]), f"{key[2]}@{version}", f"{form}/{base}/{uid}/{seq}"
+    )
 
 
 def scope_body(write: ScopeWrite, since_base: int) -> tuple[int, bytes, int]:

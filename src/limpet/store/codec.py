@@ -8,11 +8,13 @@ on changes new rows only. A CRC-32 of the stored bytes finds rot without keys.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from limpet.store.protocol import Place, Seal
+from limpet.store.seal import Sealer, WaitingSealer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,28 +37,36 @@ class Damaged(Exception):
 class Codec:
     """Both directions, with an optional seal."""
 
-    __slots__ = ("_seal", "seals")
+    __slots__ = ("sealer", "seals")
 
     def __init__(self, seal: Seal | None = None) -> None:
-        self._seal = seal
+        self.sealer = Sealer(seal)
         self.seals = seal is not None
+
+    def waiting(self, loop: asyncio.AbstractEventLoop) -> Codec:
+        """The same for a thread that may wait for keys, which the loop fetches: verification."""
+        codec = Codec()
+        codec.seals, codec.sealer = self.seals, WaitingSealer(self.sealer, loop)
+        return codec
 
     def pack(
         self, raw: bytes, place: Place | None, *, bound: bool = False
     ) -> tuple[int, bytes, int]:
         """flags, stored bytes and their CRC, which covers the place too if `bound`.
 
-        The place may be left out where nothing is sealed or bound.
+        The place may be left out where nothing is sealed or bound. Raises Unready if the keys of
+        its owner are not at hand.
         """
         flags, stored = 0, raw
         if len(raw) >= COMPRESS_BYTES_MIN:
             smaller = _zstd().compress(raw, _LEVEL)
             if len(smaller) < len(raw) * 7 // 8:
                 flags, stored = COMPRESSED, smaller
-        if self._seal is not None:
+        if self.seals:
             assert place is not None
             flags |= SEALED
-            stored = self._seal.seal(bytes((flags,)) + stored, place)
+            self.sealer.check(place.owner)
+            stored = self.sealer.seal(bytes((flags,)) + stored, place)
         crc = crc32(stored)
         return flags, stored, crc32(place.aad(), crc) if bound and place is not None else crc
 
@@ -71,7 +81,8 @@ class Codec:
     ) -> bytes:
         """The bytes that were packed. Raises Damaged if they are not what was stored.
 
-        MemoryError is not damage: whoever reads must not go on as if the bytes were lost.
+        MemoryError is not damage: whoever reads must not go on as if the bytes were lost. Nor is
+        Unready, which is raised for a sealed body if the keys of its owner are not at hand.
         """
         if not isinstance(stored, bytes) or not isinstance(flags, int):
             raise Damaged("has a body of the wrong kind")
@@ -94,10 +105,11 @@ class Codec:
         return stored
 
     def _open(self, flags: int, stored: bytes, place: Place) -> bytes:
-        if self._seal is None:
+        if not self.seals:
             raise Damaged(NO_SEAL)
+        self.sealer.check(place.owner)
         try:
-            opened = self._seal.open(stored, place)
+            opened = self.sealer.open(stored, place)
         except MemoryError:
             raise  # says nothing about the bytes
         except Exception as error:  # whatever the seal raises, the body is not readable

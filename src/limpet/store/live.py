@@ -6,6 +6,7 @@ id and type stay readable, so that an end can pass over sessions that nobody fol
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -13,12 +14,14 @@ from weakref import WeakSet
 
 import msgspec
 
+from limpet.errors import SealUnavailable
 from limpet.model.events import Event
 from limpet.model.keys import Key
 from limpet.model.limits import PARTIAL_BYTES_MAX, PARTIALS_WAITING_MAX
 from limpet.model.values import freeze
 from limpet.store.codec import Codec, Damaged
 from limpet.store.protocol import Partial, Place
+from limpet.store.seal import Unready
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -119,6 +122,53 @@ def unpack_all(codec: Codec, found: Sequence[Packed]) -> tuple[Partial, ...]:
     return tuple([partial for partial in read if partial is not None])
 
 
+class Inbox:
+    """What has come, opened. What is sealed with keys that are not at hand waits for them."""
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self._sealed: deque[Packed] = deque(maxlen=PARTIALS_WAITING_MAX)
+        self._fetching: asyncio.Task[None] | None = None
+
+    def take(self, found: Sequence[Packed], heard: Callable[[], None]) -> tuple[Partial, ...]:
+        """Those that can be read now. `heard` is called when others can be."""
+        waiting, opened = [*self._sealed, *found], []
+        self._sealed.clear()
+        for packed in waiting:
+            try:
+                partial = unpack(self._codec, packed)
+            except Unready:  # and so are the later ones of this session: their order is kept
+                self._sealed.append(packed)
+                continue
+            opened += [] if partial is None else [partial]
+        if self._sealed and self._fetching is None:
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch(heard))
+        return tuple(opened)
+
+    def clear(self) -> None:
+        self._sealed.clear()
+        if self._fetching is not None:
+            self._fetching.cancel()
+
+    async def _fetch(self, heard: Callable[[], None]) -> None:
+        try:
+            await self._codec.sealer.ready({packed.uid for packed in self._sealed})
+        except SealUnavailable:
+            self._sealed.clear()  # partials may be lost
+        finally:
+            self._fetching = None
+        heard()
+
+
+async def can_pack(codec: Codec, partials: Sequence[Partial]) -> bool:
+    """Whether the keys to seal them could be had."""
+    try:
+        await codec.sealer.ready({partial.uid for partial in partials})
+    except SealUnavailable:
+        return False
+    return True
+
+
 class MemoryChannel:
     """One end of the live channel of a memory store: the ends hand partials to each other."""
 
@@ -156,3 +206,22 @@ class MemoryChannel:
 
     async def close(self) -> None:
         await self.unsubscribe()
+
+
+class NoChannel:
+    """An end that reaches nobody: partials stay in their own process."""
+
+    async def publish(self, partials: Sequence[Partial]) -> None:
+        pass
+
+    async def subscribe(self, heard: Callable[[], None]) -> None:
+        pass
+
+    def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
+        return ()
+
+    async def unsubscribe(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass

@@ -173,6 +173,7 @@ class Plan:
             or draft.type == PROCESSED
             or draft.origin is not None
             or commit.pin is not None
+            or commit.release is not None
         ):
             return None
         key = commit.key
@@ -201,9 +202,9 @@ class Plan:
             fold = self._admit(commit, fold)
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.given:  # the same id twice in one commit
-                    events[place] = _repeated(self.given.get((key, draft.id)))
+                    events[place] = self._twice(key, draft)
                 if events[place] is None:
-                    fold, events[place] = self._record(key, fold, draft, scopes)
+                    fold, events[place] = self._record(commit, fold, draft, scopes)
             if commit.classless and fold.head.schema_version is not None:
                 self._check_typed(key, fold.head.schema_version, before)
             fold = self._release(commit, fold)
@@ -242,18 +243,25 @@ class Plan:
         return Committed((), fold.head, fold.fields, fold.versions, {})
 
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
-        if fold is None:
-            return None
-        event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
         origin = draft.origin
+        if fold is None or (origin is not None and origin.seq > fold.head.version):
+            return None  # adopted, and beyond what is here: it cannot be here
+        event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
         if event is not None and origin is not None and event.link != origin.link:
-            raise SessionConflict(key, "session", origin.seq, event.seq)  # the logs differ
+            raise SessionConflict(key, "log", origin.seq - 1, event.seq)
         if event is None or event.processed is None:
             return _repeated(event)
         self._scan()
         by = self._processed.get((key, event.seq))  # by a commit of this very plan?
         if by is not None:
             event = msgspec.structs.replace(event, processed=by.seq, processed_us=by.at_us)
+        return _repeated(event)
+
+    def _twice(self, key: Key, draft: Prepared) -> Event | None:
+        """The record that a draft before it, in this plan, made under its id."""
+        event = self.given.get((key, draft.id))
+        if event is not None and draft.origin is not None:  # two events of one log never share one
+            raise SessionConflict(key, "log", draft.origin.seq - 1, event.seq)
         return _repeated(event)
 
     def _admit(self, commit: Commit, fold: Fold | None) -> Fold:
@@ -265,7 +273,9 @@ class Plan:
         if fold is None:
             if not creates:
                 raise SessionNotFound(key)
-            return self._begin(commit)
+            fold = self._begin(commit)
+            self._check_guards(commit, fold)
+            return fold
         if expect is not None and expect != fold.head.version:
             if creates:
                 raise SessionExists(key)
@@ -275,13 +285,17 @@ class Plan:
             raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:
             raise SessionConflict(key, "schema", commit.schema, fold.head.schema_version)
-        if fold.damaged and commit.guards:  # what was decided may rest on what is missing
+        # What was decided may rest on what is missing, and a kept state would hide that it is.
+        if fold.damaged and (commit.guards or commit.pin is not None):
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
-        for name, version in commit.guards.items():
-            actual = self._version_of(key, fold, name)
-            if actual != version:
-                raise SessionConflict(key, "name", version, actual, name)
+        self._check_guards(commit, fold)
         return fold
+
+    def _check_guards(self, commit: Commit, fold: Fold) -> None:
+        for name, version in commit.guards.items():
+            actual = self._version_of(commit, fold, name)
+            if actual != version:
+                raise SessionConflict(commit.key, "name", version, actual, name)
 
     def _begin(self, commit: Commit) -> Fold:
         """What a new session begins on: nothing, or a state."""
@@ -334,26 +348,29 @@ class Plan:
             if any([scope_of(str(op.path[0])) == "session" for op in rec.draft.plain_ops]):
                 raise SessionTyped(key, schema_version)
 
-    def _version_of(self, key: Key, fold: Fold, name: str) -> int:
+    def _version_of(self, commit: Commit, fold: Fold, name: str) -> int:
         """The version of a name in state, whatever its scope; 0 if it is not there."""
         kind = scope_of(name)
         if kind == "session":
             return int(fold.versions.get(name, 0))
-        of: ScopeKey = (key.app, "" if kind == "app" else key.user, name)
+        app, user = commit.owner
+        of: ScopeKey = (app, "" if kind == "app" else user, name)
         planned = self.scopes.get(of)
         return self._view.scope_version(of) if planned is None else planned.version
 
     def _record(
-        self, key: Key, fold: Fold, draft: Prepared, scopes: dict[str, ScopeValue]
+        self, commit: Commit, fold: Fold, draft: Prepared, scopes: dict[str, ScopeValue]
     ) -> tuple[Fold, Event]:
+        key = commit.key
         if draft.type == PROCESSED:
             self._check_pending(key, draft)
-        after, rec = record(fold, draft, self._now_us, self._salt())
         origin = draft.origin
+        salt = self._salt() if origin is None else origin.salt
+        after, rec = record(fold, draft, self._now_us, salt)
         if origin is not None:
             _check_adopted(key, fold, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write
-            for scope_key, op in scope_ops(draft, key.app, key.user):
+            for scope_key, op in scope_ops(draft, *commit.owner):
                 before = self._scope(scope_key)
                 value = scope_next(scope_key, before, op)
                 whole = b"" if value.deleted else encode(value.value)
@@ -405,7 +422,7 @@ def _check_adopted(key: Key, before: Fold, rec: Recorded) -> None:
     assert origin is not None
     fits = rec.event.seq == origin.seq and rec.event.link == origin.link
     if not fits or origin.at_us < before.head.updated_us:
-        raise SessionConflict(key, "session", origin.seq - 1, before.head.version)
+        raise SessionConflict(key, "log", origin.seq - 1, before.head.version)
 
 
 def _repeated(event: Event | None) -> Event | None:

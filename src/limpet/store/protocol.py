@@ -24,6 +24,9 @@ Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
 Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
 Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
+# Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
+# a JSON array of app and user ("" for app: names), which no uid looks like.
+KeyOwner: TypeAlias = str
 Progress: TypeAlias = Callable[[int, int], None]  # done, total
 
 
@@ -170,6 +173,7 @@ class Store(Protocol):
     """Append-only logs with atomic commits.
 
     Every coroutine raises StoreClosed after close and translates its driver's errors to StoreError.
+    With a seal each raises SealUnavailable if keys cannot be had: nothing was written or read.
     MemoryError is never damage: a read raises it as it is, a write a StoreError that is retryable.
     A cancelled call either never happened or has completed by the time CancelledError is raised.
     """
@@ -186,7 +190,8 @@ class Store(Protocol):
         update is lost and no check is stale. Seq is dense, `at` never decreases in a session.
         Commits of concurrent callers do not fail each other.
 
-        While an event of the session cannot be read, guards cannot be compared: SessionCorrupt.
+        While an event of the session cannot be read, guards cannot be compared, and no state can be
+        pinned: SessionCorrupt.
         Ops are checked on what the other events made and are recorded: one damaged event does not
         stop a session. What could not be read is not remembered: the next commit reads it again.
 
@@ -355,7 +360,9 @@ class Store(Protocol):
         A deleted session can still be erased, and all that were deleted under this key are; an
         erased one gives its certificate again; None if there never was one. What it wrote to app:
         and user: stays. If it has forks: SessionHasForks; or they are erased too, with their
-        own; or they keep the state they began on, and read what is below it as removed.
+        own; or they keep the state they began on, and read what is below it as removed. With a seal
+        the keys of what goes are forgotten first: if that fails, nothing is erased and
+        SealUnavailable is raised. So it is with erase_user.
         """
         ...
 
@@ -463,6 +470,25 @@ class Records(Protocol):
         ...
 
 
+Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
+
+
+@runtime_checkable
+class Names(Protocol):
+    """The ability to go through the app: and user: names, also of users without a session."""
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        """At most `limit` owners beyond `after` who have or had names, ascending; of one app or
+        of all, reserved ones too."""
+        ...
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        """The newest version of each name of one owner, deleted ones too. From one instant."""
+        ...
+
+
 @runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
@@ -551,7 +577,7 @@ class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
     kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
-    owner: str  # the session's uid, or the scope's app and user
+    owner: KeyOwner
     id: str
     type: str = ""
 
@@ -561,12 +587,37 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Seal(Protocol):
-    """Encryption of stored bodies. Both directions are pure functions of key, bytes and place."""
+    """Encryption of stored bodies, with keys of its own for every owner.
+
+    `ready` and `forget` are awaited on the event loop of the store, outside its locks and
+    transactions. `seal` and `open` are pure functions of key, bytes and place: they wait for
+    nothing, and the store calls them from any thread. Sealed bytes are opaque to stores; let them
+    be format ‖ key number ‖ nonce ‖ text, so that formats and keys can change while old bytes
+    stay readable.
+    """
+
+    async def ready(self, owners: Sequence[KeyOwner]) -> None:
+        """Have the keys of these owners at hand: fetch them, or make them durable if new.
+
+        Awaited before the first `seal` or `open` of an owner, and perhaps again. Both then work
+        for the owner until `forget`. An owner whose keys were destroyed is no reason to raise: it
+        gets a new key, and what was sealed before stays closed. Any exception means that keys
+        cannot be reached; the store raises SealUnavailable and has changed nothing.
+        """
+        ...
 
     def seal(self, plain: bytes, place: Place) -> bytes: ...
 
     def open(self, sealed: bytes, place: Place) -> bytes:
-        """Raises any exception if the bytes were not sealed for this place with this key."""
+        """Raises any exception if the bytes were not sealed for this place with a key at hand."""
+        ...
+
+    async def forget(self, owner: KeyOwner) -> None:
+        """Destroy the keys of an owner, durably, so that no copy of its bytes opens again.
+
+        Awaited by `erase` before rows are removed, and once more after. Idempotent: an erasure
+        that was cut short is done again.
+        """
         ...
 
 

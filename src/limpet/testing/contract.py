@@ -10,10 +10,12 @@
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
-with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, and `SharedWorkLaws` if that
-one is shared. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with reserved apps, blobs
-and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and `SharedMarkLaws` are what the
-last two add for the kinds of stores above. Needs pytest and pytest-asyncio.
+with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, `SharedWorkLaws` if that one
+is shared, and `SealedLaws` with the fixtures `open_sealed` and `new_seal` for one that seals
+bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with
+reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and
+`SharedMarkLaws` are what the last two add for the kinds of stores above. Needs pytest and
+pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -32,18 +34,25 @@ from limpet.testing.laws.endings import EndLaws
 from limpet.testing.laws.facts import FactLaws
 from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
+from limpet.testing.laws.inputs import InputLaws
+from limpet.testing.laws.ladder import LadderLaws
 from limpet.testing.laws.listing import ListLaws
 from limpet.testing.laws.live import LiveLaws
 from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
+from limpet.testing.laws.names import NameLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
+from limpet.testing.laws.reads import LookupLaws
 from limpet.testing.laws.repeats import RepeatLaws
+from limpet.testing.laws.reuse import ReuseLaws
 from limpet.testing.laws.room import RoomLaws
 from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
 from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
 from limpet.testing.laws.times import TimeLaws
+from limpet.testing.laws.users import UserLaws
 from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
 from limpet.testing.leases import Age
 
@@ -58,7 +67,11 @@ __all__ = [
     "Leap",
     "LiveLaws",
     "MarkLaws",
+    "NewSeal",
+    "OpenSealed",
     "Reopen",
+    "SealLaws",
+    "SealedLaws",
     "SetBackLaws",
     "SharedBlobLaws",
     "SharedLaws",
@@ -74,6 +87,7 @@ class StoreContract(
     CommitLaws,
     RepeatLaws,
     ScopeLaws,
+    NameLaws,
     RoomLaws,
     ReadLaws,
     PageLaws,
@@ -84,6 +98,11 @@ class StoreContract(
     RaceLaws,
     ForkLaws,
     AdoptLaws,
+    ReuseLaws,
+    LadderLaws,
+    LookupLaws,
+    InputLaws,
+    UserLaws,
 ):
     """The tests for every store. Subclass it with a name that pytest collects."""
 

@@ -51,9 +51,11 @@ def stub() -> Any:
 def ways(of: Any, verb: str) -> list[inspect.Signature]:
     """Each way to call a member of a class: its overloads if it has any, or else the one."""
     found = inspect.getattr_static(of, verb)
-    named = SimpleNamespace(__module__=of.__module__, __qualname__=f"{of.__name__}.{verb}")
+    owner = next(cls for cls in of.__mro__ if verb in cls.__dict__)
+    named = SimpleNamespace(__module__=owner.__module__, __qualname__=f"{owner.__name__}.{verb}")
     one = found.fget if isinstance(found, property) else found
-    return [inspect.signature(way) for way in get_overloads(named) or [one]]  # type: ignore[arg-type]
+    overloads = get_overloads(named) or get_overloads(one)  # type: ignore[arg-type]
+    return [inspect.signature(way) for way in overloads or [one]]
 
 
 def shown(way: inspect.Signature) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from limpet.store.codec import COMPRESS_BYTES_MIN, COMPRESSED, SEALED, Codec, Damaged
 from limpet.store.protocol import Place
-from tests.support.seal import FixedKeySeal
+from tests.support import seal
 
 PLACE = Place("event", "uid", "id", "a.b")
 BODIES = {
@@ -20,7 +20,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-@pytest.mark.parametrize("codec", [Codec(), Codec(FixedKeySeal())], ids=["plain", "sealed"])
+@pytest.mark.parametrize("codec", [Codec(), seal.codec(PLACE.owner)], ids=["plain", "sealed"])
 def test_what_is_packed_unpacks(codec: Codec, body: bytes) -> None:
     """Both directions, for every kind of body."""
     flags, stored, crc = codec.pack(body, PLACE)
@@ -39,7 +39,7 @@ def test_compression_is_used_when_it_pays() -> None:
 
 def test_a_sealed_body_shows_nothing() -> None:
     """Compression comes before sealing, and neither text nor place is in the bytes."""
-    flags, stored, _ = Codec(FixedKeySeal()).pack(BODIES["text"], PLACE)
+    flags, stored, _ = seal.codec(PLACE.owner).pack(BODIES["text"], PLACE)
     assert flags == COMPRESSED | SEALED
     assert b"again" not in stored
 
@@ -68,7 +68,7 @@ def test_every_flipped_bit_is_found(body: bytes) -> None:
 )
 def test_a_sealed_body_opens_only_in_its_place(elsewhere: Place) -> None:
     """A body moved to another row, with its checksum, is damaged there."""
-    codec = Codec(FixedKeySeal())
+    codec = seal.codec(PLACE.owner, elsewhere.owner)
     packed = codec.pack(b"{}", PLACE)
     with pytest.raises(Damaged):
         codec.unpack(*packed, lambda: elsewhere)
@@ -76,17 +76,17 @@ def test_a_sealed_body_opens_only_in_its_place(elsewhere: Place) -> None:
 
 def test_a_sealed_body_needs_its_key() -> None:
     """No seal, or another key, is told apart from rot."""
-    packed = Codec(FixedKeySeal()).pack(b"{}", PLACE)
+    packed = seal.codec(PLACE.owner).pack(b"{}", PLACE)
     with pytest.raises(Damaged, match="no seal"):
         Codec().unpack(*packed, lambda: PLACE)
     with pytest.raises(Damaged, match="does not open"):
-        Codec(FixedKeySeal(b"k" * 32)).unpack(*packed, lambda: PLACE)
+        seal.codec(PLACE.owner, key=b"k" * 32).unpack(*packed, lambda: PLACE)
 
 
 def test_plain_and_sealed_may_be_mixed() -> None:
     """A store that begins to seal still reads what it wrote before."""
     packed = Codec().pack(b"{}", PLACE)
-    assert Codec(FixedKeySeal()).unpack(*packed, lambda: PLACE) == b"{}"
+    assert seal.codec(PLACE.owner).unpack(*packed, lambda: PLACE) == b"{}"
 
 
 def test_an_unknown_form_is_not_guessed_at() -> None:

@@ -15,12 +15,11 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Final, Self, TypeGuard
 
-from limpet import facts
 from limpet.errors import InvalidInput, SessionWriteConflict
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
-from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, id_of, own
-from limpet.graph.stores.labels import CORRELATION, STATUS, label_text
+from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
+from limpet.graph.stores.labels import CORRELATION, label_text
 from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
 from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
 from limpet.graph.stores.retention import Retention
@@ -58,18 +57,14 @@ class StoredCheckpoints:
         /,
     ) -> None:
         """Apply the operations of one step, in one commit. Overlapping calls keep their order."""
-        lp = await self.documents.limpet()  # open already, so it does not wait
+        await self.documents.limpet()  # open already, so it does not wait
         session = self.documents.remembered(invocation_id)
-        if session is None or invocation_id in self._turns or len(ops) > OPS_PER_EVENT_MAX:
+        states = [op.value for op in ops if type(op) is Set and op.path == ("status",)]
+        whole_now = invocation_id in self._turns or "suspended" in states  # which has a label
+        if session is None or whole_now or len(ops) > OPS_PER_EVENT_MAX:
             return await self.save(whole())
-        status = next((op.value for op in ops if type(op) is Set and op.path == ("status",)), None)
-        if status is None:
-            await session.append(STEPPED, ops=ops)
-            return None
-        async with lp.commit() as c:
-            c.append(session, STEPPED, ops=ops)
-            c.record(session, facts.labeled({STATUS: status}))
-        return await self._settle(invocation_id, status)
+        await session.append(STEPPED, ops=ops)
+        return await self._settle(invocation_id, states[-1] if states else "running")
 
     async def claim(self, record: CheckpointRecord, revision: int, /) -> bool:
         """Save the record if the stored one has this revision; of several callers one succeeds."""
@@ -130,14 +125,15 @@ class StoredCheckpoints:
         expected: int | None,
     ) -> int:
         fields, labels = document_of(session)
-        ours = await self.documents.prepared(record.invocation_id)
-        theirs = await sessions.prepared(session.session_id, expected)
+        id, session_id = record.invocation_id, session.session_id
+        ours = await self.documents.at(id, None, None)
+        theirs = await sessions.at(session_id, None, expected)
         lp = await self.documents.limpet()
         async with lp.commit() as c:
-            self.documents.put(c, ours, record.to_document(), labels_of(record))
-            sessions.put(c, theirs, fields, labels)
-        self.documents.forget(record.invocation_id)
-        sessions.remember(session.session_id, theirs)
+            self.documents.put(c, id, ours, record.to_document(), labels_of(record))
+            theirs = sessions.put(c, session_id, theirs, fields, labels)
+        self.documents.forget(id)
+        sessions.remember(session_id, theirs)
         return theirs.version
 
     # --- reading -------------------------------------------------------------------------------
@@ -159,7 +155,7 @@ class StoredCheckpoints:
         if not heads:
             heads = await self.documents.heads(labels)
         for head in sorted(heads, key=lambda head: head.updated_us)[-1:]:
-            return await self.load(id_of(head.key))
+            return await self.load(head.key.id)
         return None
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:

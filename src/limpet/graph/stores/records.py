@@ -9,29 +9,30 @@ import msgspec
 
 from limpet.errors import CheckpointRecordInvalid
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary
-from limpet.graph.stores.documents import UNSAVED, Labels, id_of, own_fields
-from limpet.graph.stores.labels import CORRELATION, SCHEMA, SESSION, STATUS, label_text
+from limpet.graph.stores.documents import Labels, own_fields
+from limpet.graph.stores.labels import CORRELATION, SESSION, STATUS, label_text
 from limpet.model.values import thaw
 from limpet.store.protocol import Page
 
 
 def labels_of(record: CheckpointRecord) -> Labels:
-    """What a record is found by."""
+    """What a record is found by.
+
+    Few, because a label costs a run as much as a step: what runs or is completed has no status.
+    """
     return {
         CORRELATION: label_text(record.correlation_id),
-        SCHEMA: label_text(record.schema_version),
         SESSION: None if record.session_id is None else label_text(record.session_id),
-        STATUS: record.status,
+        STATUS: record.status if record.status == "suspended" else None,
     }
 
 
 def labels_asked(wanted: CheckpointFilter) -> dict[str, str] | None:
-    """The labels of the records that a filter asks for."""
+    """Labels that every record has which a filter asks for; `matches` decides about the rest."""
     asked = {
         CORRELATION: wanted.correlation_id,
-        SCHEMA: wanted.schema_version,
         SESSION: wanted.session_id,
-        STATUS: wanted.status,
+        STATUS: wanted.status if wanted.status == "suspended" else None,
     }
     return {name: label_text(text) for name, text in asked.items() if text is not None} or None
 
@@ -49,7 +50,7 @@ def summaries(page: Page) -> list[CheckpointSummary]:
     """The records of a page that was read with its states."""
     found = []
     for head in page.items:
-        if UNSAVED not in head.labels and head.key in page.states:
+        if head.key in page.states:
             fields = own_fields(page.states[head.key])
-            found.append(record_of(fields, id_of(head.key)).summary())
+            found.append(record_of(fields, head.key.id).summary())
     return found

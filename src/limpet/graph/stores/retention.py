@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from limpet.errors import InvalidInput
-from limpet.graph.stores.documents import Documents, id_of
-from limpet.graph.stores.labels import STATUS
+from limpet.graph.stores.documents import Documents
+
+_PAGE: Final = 100  # records that one page reads
 
 
 class Retention:
@@ -34,5 +37,15 @@ class Retention:
             await self._documents.delete(self._kept.pop(0))
 
     async def _read(self) -> list[str]:
-        heads = await self._documents.heads({STATUS: "completed"})
-        return [id_of(head.key) for head in sorted(heads, key=lambda head: head.updated_us)]
+        found: list[tuple[int, str]] = []
+        cursor = None
+        while True:
+            page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
+            found += [
+                (head.updated_us, head.key.id)
+                for head in page.items
+                if page.states.get(head.key, {}).get("status") == "completed"
+            ]
+            cursor = page.cursor
+            if cursor is None:
+                return [id for _, id in sorted(found)]

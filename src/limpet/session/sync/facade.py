@@ -18,7 +18,7 @@ from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
 _INSIDE: Final = ("writer",)  # for the rest of the package
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents)\b")
+_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents|Limpet)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -74,11 +74,17 @@ class Facade(Generic[T]):
         plain = {n: _plain(a) for n, a in named.items()}
         return self._wrapped(self._loop.call(verb, *map(_plain, args), **plain))
 
+    def _lent(self) -> Any:
+        """What a verb of another stand-in is given for this one."""
+        return self._of
+
     def _wrapped(self, result: Any) -> Any:
         if result is self._of:
             return self
         if (stand_in := self._stands_for.get(type(result))) is not None:
             return stand_in(result, self._loop)
+        if type(result) is tuple:  # many sessions at once
+            return tuple([self._wrapped(each) for each in result])
         return self._iterate(result) if isinstance(result, AsyncGenerator) else result
 
     def _iterate(self, events: AsyncGenerator[Any]) -> Iterator[Any]:
@@ -102,6 +108,7 @@ def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
     names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
     names["Documents"] = "SyncDocuments"
+    names["Limpet"] = "SyncLimpet"
     if not isinstance(annotation, str):
         return annotation
     return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: names[found[0]], annotation))
@@ -135,4 +142,6 @@ def _said(found: re.Match[str]) -> str:
 
 
 def _plain(argument: Any) -> Any:
-    return argument._of if isinstance(argument, Facade) else argument
+    if not isinstance(argument, Facade):
+        return argument
+    return argument._lent()

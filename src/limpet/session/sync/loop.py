@@ -52,6 +52,12 @@ class Loop:
             raise error
         return result
 
+    async def await_(self, work: Coroutine[Any, Any, R]) -> R:
+        """What a coroutine gives on this loop, for those who run on another one."""
+        if self.is_here():
+            return await work
+        return await asyncio.wrap_future(self._hand_over(work))
+
     def end(self, stream: Stream) -> None:
         """End a stream whoever drops it: the collector may do so in any thread, at any time, in
         the middle of any call of ours. So it takes no lock and waits for nothing."""

@@ -59,6 +59,13 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _lent(self) -> Any:
+        """What receives a copy. It works on this object's own loop: a store belongs to the loop
+        that opened it."""
+        from limpet.session.sync.across import Across
+
+        return Across(self._of, self._loop)
+
     def close(self) -> None:
         """Finish what was handed over and let go of everything. Closing twice is fine."""
         if self._loop.is_open():

@@ -32,10 +32,13 @@ from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
+    Erasures,
     FeedEntry,
+    Forks,
     Order,
     Page,
     Progress,
@@ -49,6 +52,7 @@ A = TypeVar("A")
 
 class SyncCommit:
     events: tuple[Event, ...]
+    token: str
     documents: tuple[Document, ...]
     def __enter__(self) -> SyncCommit: ...
     def __exit__(
@@ -284,6 +288,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -293,6 +298,7 @@ class SyncApp(Generic[A]):
         tail: int | None = None,
         since: datetime | None = None,
         actor: str | None = None,
+        at_least: str = "",
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
@@ -522,8 +528,15 @@ class SyncLimpet:
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool: ...
     def erase(
-        self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        forks: Forks = "refuse",
     ) -> Erasure | None: ...
+    def erase_user(self, app: str, user: str) -> Erasures: ...
     def verify(
         self,
         key: AnyKey | str | None = None,
@@ -570,6 +583,37 @@ class SyncLimpet:
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
     ) -> None: ...
     def on_metric(self, hook: Hook) -> None: ...
+    def get_many(
+        self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
+    ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
+    def list(
+        self,
+        *,
+        app: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        order: Order = "created",
+        reverse: bool = True,
+        prefix: str = "",
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        schema_version: str | None = None,
+        deleted: bool = False,
+        state: bool = False,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page: ...
+    def export(self, key: AnyKey, path: str | Path) -> None: ...
+    def import_(self, path: str | Path) -> Key: ...
+    def copy(
+        self,
+        key: AnyKey | None = None,
+        *,
+        app: str | None = None,
+        to: SyncLimpet,
+        progress: Progress | None = None,
+    ) -> Copied: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...

@@ -7,7 +7,7 @@ driven beside it and compared. It favours the obvious over the fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -21,7 +21,7 @@ from limpet.model.canonical import canonical
 from limpet.model.chain import SALT_BYTES
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import buried
 from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
 from limpet.model.values import FrozenDict
@@ -33,6 +33,7 @@ from limpet.store.marks import Marks
 from limpet.store.memory import listing
 from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
+from limpet.store.memory.log import Log
 from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
@@ -48,6 +49,7 @@ from limpet.store.protocol import (
     Finding,
     Forks,
     Loaded,
+    Owner,
     Page,
     Progress,
     Query,
@@ -66,8 +68,12 @@ class MemoryStore(Leasing, Naming):
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self.blobs: Blobs = MemoryBlobs(self._living, self._clock)
+        self.blobs: Blobs = MemoryBlobs(self._living, self._logs, self._clock)
         self.marks: Marks = MemoryMarks(self._check_open, self._clock)
+
+    def _logs(self) -> list[Log]:
+        self._check_open()
+        return list(self._kept.values())
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         self._check_open()
@@ -151,6 +157,17 @@ class MemoryStore(Leasing, Naming):
 
     async def base(self, key: Key) -> Base | None:
         return self._living(key).base
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        self._check_open()
+        found = {of[:2] for of in self._scopes if app in (None, of[0])}
+        return tuple(sorted(owner for owner in found if after is None or owner > after)[:limit])
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        self._check_open()
+        return {of[2]: v[-1] for of, v in self._scopes.items() if of[:2] == (app, user)}
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False

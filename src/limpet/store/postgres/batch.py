@@ -22,7 +22,6 @@ from limpet.model.limits import EVENT_OVERHEAD_BYTES, SCOPE_NAMES_EVER_MAX, SCOP
 from limpet.model.ops import scope_of
 from limpet.store import bodies
 from limpet.store.cache import Live, LiveScope
-from limpet.store.codec import Codec
 from limpet.store.plan import Plan
 from limpet.store.postgres.columns import statement, tables
 from limpet.store.postgres.reader import Reader
@@ -279,7 +278,7 @@ class Batch:
         self._planned[key, after.version] = self._jobs
 
     def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
-        seq, packed, _ = packed_snapshot(fold, self._codec)
+        seq, packed, _ = bodies.packed_snapshot(fold, self._codec)
         self._tables["k"].add(self._jobs, self._heads[key], seq, *packed, number)
 
     # --- shared names --------------------------------------------------------------------------
@@ -330,10 +329,11 @@ class Batch:
 
     def _add_guards(self, commit: Commit) -> None:
         """Names that were only looked at must not have moved either."""
+        app, user = commit.owner
         for name in commit.guards:
             kind = scope_of(name)
             if kind in ("app", "user"):
-                key = (commit.key.app, "" if kind == "app" else commit.key.user, name)
+                key = (app, "" if kind == "app" else user, name)
                 place = self._names.get(key)
                 if place is None:
                     base = self._view.scope_version(key)
@@ -355,13 +355,6 @@ class Batch:
         for name, at in (("b", 0), ("v", 1), ("e", 1), ("p", 1), ("s", 8), ("k", 1)):
             table = self._tables[name]
             table.rows = [(*row[:at], new[row[at]], *row[at + 1 :]) for row in table.rows]
-
-
-def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
-    """The seq of a snapshot, its columns, and the size of its body."""
-    head, raw = fold.head, bodies.snapshot_body(fold)
-    place = bodies.snapshot_place(head.uid, head.version, head.link)
-    return head.version, codec.pack(raw, place, bound=True), len(raw)
 
 
 def _known_head(live: Live) -> tuple[Any, ...]:

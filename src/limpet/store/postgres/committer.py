@@ -14,13 +14,16 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from limpet.model.commit import Commit
+from limpet.model.keys import Key
 from limpet.store.cache import Cache
 from limpet.store.postgres.clock import ServerClock
 from limpet.store.postgres.jobs import Job, Touched
 from limpet.store.postgres.lane import Lane
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.snapshots import Snapshots
 from limpet.store.protocol import Committed
+from limpet.store.seal import Unready, owners_of
 
 LANES: Final = 2
 BATCH_MAX: Final = 256
@@ -37,8 +40,9 @@ class Committer:
     def __init__(
         self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
     ) -> None:
-        self.cache, self.clock = Cache(), ServerClock()
-        self._lanes = [Lane(w, reader, self.cache, self.clock, notify) for w in writers]
+        self.cache, self.clock, self._codec = Cache(), ServerClock(), reader.codec
+        shared = (self.cache, self.clock, Snapshots(self.cache, reader.codec))
+        self._lanes = [Lane(writer, reader, *shared, notify) for writer in writers]
         self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
         self._sent = 0  # jobs on their way
@@ -48,10 +52,25 @@ class Committer:
         self._closing = False
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if not self._codec.seals:
+            return await self._submit(Job(commits))
+        await self._codec.sealer.ready(owners_of(commits, self._uid))
+        job = Job(commits)
+        while True:
+            try:
+                return await self._submit(job)
+            except Unready as needed:  # nothing was written, and no connection waits meanwhile
+                await self._codec.sealer.ready(needed.owners)
+                job = job.again()
+
+    def _uid(self, key: Key) -> str | None:
+        live = self.cache.peek(key)
+        return None if live is None else live.fold.head.uid
+
+    async def _submit(self, job: Job) -> tuple[Committed, ...]:
         while len(self._waiting) >= WAITING_MAX:
             self._room.clear()
             await self._room.wait()
-        job = Job(commits)
         self._waiting.append(job)
         self._start()
         self._wake.set()

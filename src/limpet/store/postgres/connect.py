@@ -9,12 +9,12 @@ import asyncpg
 from limpet.errors import InvalidInput, StoreOlder, StoreUnopened
 from limpet.model.values import described
 from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
-from limpet.store.postgres.server import schema, settings
+from limpet.store.postgres.server import pooler, schema, settings
 from limpet.store.postgres.server.address import check_url, where
 from limpet.store.postgres.server.pool import open_pool
 from limpet.store.postgres.server.settings import Pool, check_version
 
-CONNECTIONS: Final = 15  # of one store, unless its opener says otherwise
+CONNECTIONS: Final = 11  # of one store, unless its opener says otherwise
 CONNECTIONS_MIN: Final = 6
 CONNECTIONS_MAX: Final = 1_000
 _OUTDATED: Final = (
@@ -68,7 +68,7 @@ async def refuse_empty(url: str, *, ready: bool = False) -> None:
     """
     check_url(url)
     try:
-        conn = await asyncpg.connect(url, timeout=settings.CONNECT_SECONDS_MAX)
+        conn = await pooler.connect(url, {})
         try:
             check_version(conn, where(url))
             found = await schema.installed(conn)

@@ -37,12 +37,14 @@ _SHOWING: Final = "To see it: GRANT pg_monitor to the user that the URL names."
 Asked = Callable[[Connection], Awaitable[Check]]
 
 
-async def examine(conn: Connection, each: int) -> tuple[Check, ...]:
-    """All checks of the server and of our schema on it; `each` store takes so many connections."""
+async def examine(conn: Connection, each: int, *, pooled: bool) -> tuple[Check, ...]:
+    """All checks of the server and of our schema on it; `each` store takes so many connections,
+    and its URL names a pooler or does not."""
     found = {row["name"]: row["setting"] for row in await conn.fetch(SQL["server_settings"])}
     checks = [*settings(found)]
     # The others below answer wrongly, rather than not at all, to those who may not ask them.
-    asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_room, each=each), _clock, _ahead]
+    asked: list[Asked] = [_schema, _tables, _dead_rows, partial(_pooler, named=pooled)]
+    asked += [partial(_room, each=each), _clock, _ahead]
     for ask in asked:
         checks.append(await ask(conn))
     sees = await conn.fetchval(SQL["sees_monitoring"])
@@ -190,6 +192,26 @@ def dead_rows(tables: Mapping[str, tuple[int, int]]) -> Check:
 
 
 # --- the server around it ------------------------------------------------------------------------
+
+
+async def _pooler(conn: Connection, *, named: bool) -> Check:
+    """A pooler gives its clients process numbers of its own, to be cancelled by."""
+    met = conn.get_server_pid() != await conn.fetchval(SQL["server_process"])
+    return pooler(met=met, named=named)
+
+
+def pooler(*, met: bool, named: bool) -> Check:
+    """Whether a pooler is in the way, and whether the URL says so."""
+    if met and named:
+        return Check("pooler", "in the way, and used in transaction mode: followers poll")
+    if met:
+        advice = "Add pooler=transaction to the URL, or name the server itself in it."
+        found = "in the way, and not named in the URL: settings get lost, and durability with them"
+        return Check("pooler", found, "problem", advice)
+    if named:
+        advice = "Take pooler=transaction out of the URL: calls cost fewer round trips then."
+        return Check("pooler", "named in the URL, and not in the way", "warning", advice)
+    return Check("pooler", "none in the way")
 
 
 async def _room(conn: Connection, *, each: int) -> Check:

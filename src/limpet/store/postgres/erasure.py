@@ -20,7 +20,8 @@ from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
+from limpet.store.seal import scope_owner
 
 
 async def delete(conn: Connection, key: Key, ending: Ending) -> bool:
@@ -54,24 +55,33 @@ async def forks(conn: Connection, key: Key) -> tuple[Key, ...]:
     return tuple(await _forks(conn, sids))
 
 
-async def erase(conn: Connection, reader: Reader, key: Key, forks: Forks) -> Erasure | None:
-    """Leave nothing but proof of the erasure. None if there never was such a session."""
+async def erase(
+    conn: Connection, reader: Reader, key: Key, forks: Forks, gone: frozenset[KeyOwner]
+) -> Erasure | None:
+    """Leave nothing but proof of the erasure. None if there never was such a session.
+
+    Raises Unforgotten unless the keys of what goes are among those that are gone.
+    """
     await ledger.begin(conn)
     await _lock_around(conn, _with_checkpoints([key]))
-    erasing = _Erasing(conn, reader)
+    erasing = _Erasing(conn, reader, gone)
     found = await erasing.erase(key, forks)
     await ledger.enter(conn, erasing.sid, erasing.change)
     return found
 
 
-async def erase_user(conn: Connection, reader: Reader, app: str, user: str) -> Erasures:
-    """Leave nothing but proof that a user was erased."""
+async def erase_user(
+    conn: Connection, reader: Reader, app: str, user: str, gone: frozenset[KeyOwner]
+) -> Erasures:
+    """Leave nothing but proof that a user was erased. Raises Unforgotten as erase does."""
     await ledger.begin(conn)
     asked = (app, user, owner_of(app, user))
     keys = [Key(*row) for row in await conn.fetch(SQL["keys_of_user"], *asked)]
     near = await _lock_around(conn, keys)
+    uids = [row["uid"] for row in await conn.fetch(SQL["uids_of"], *_columns(keys))]
+    reader.codec.sealer.require_forgotten([*uids, scope_owner(app, user)], gone)
     left = tuple([fork for fork in near if fork not in set(keys)])
-    erasing = _Erasing(conn, reader)
+    erasing = _Erasing(conn, reader, gone)
     done = [await erasing.erase(key, "keep") for key in keys]
     certificates = tuple([each for each in done if each is not None])
     names = await _remove_names(conn, app, user)
@@ -89,8 +99,8 @@ async def erase_user(conn: Connection, reader: Reader, app: str, user: str) -> E
 class _Erasing:
     """What one transaction erases. Sums up the change of the ledger, which is entered last."""
 
-    def __init__(self, conn: Connection, reader: Reader) -> None:
-        self._conn, self._reader = conn, reader
+    def __init__(self, conn: Connection, reader: Reader, gone: frozenset[KeyOwner]) -> None:
+        self._conn, self._reader, self._gone = conn, reader, gone
         self.change, self.sid = Ledger(), 0
 
     async def erase(self, key: Key, forks: Forks) -> Erasure | None:
@@ -138,6 +148,8 @@ class _Erasing:
         living = await conn.fetch(SQL["unmake"], *_names(key))
         if not dead and not living:
             return None
+        uids = [row["uid"] for row in [*dead, *living]]
+        self._reader.codec.sealer.require_forgotten(uids, self._gone)
         await conn.execute(SQL["remove_rows"], [row["sid"] for row in [*dead, *living]])
         for row in [*dead, *living]:
             if row["parent"] is not None:

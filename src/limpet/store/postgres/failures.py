@@ -54,7 +54,7 @@ _SETTINGS: Final = (
 )
 _FEWER: Final = (
     "if it stays so, raise max_connections on the server (or the limit of this role or database), "
-    "run fewer processes, or give each fewer connections than 15: limpet.open(url, connections=…)"
+    "run fewer processes, or give each fewer connections than 11: limpet.open(url, connections=…)"
 )
 
 
@@ -171,8 +171,8 @@ def _refused(error: asyncpg.PostgresError) -> str:
             return "Wait until the server is up, then try again"
         case asyncpg.ProtocolViolationError() if "parameter" in str(error):
             return (
-                "A pool stands between that does not pass settings on to the server: name the "
-                "server itself in the URL"
+                "A pooler stands between that does not pass settings on to the server: if it is "
+                "in transaction mode add pooler=transaction to the URL, or name the server there"
             )
         case asyncpg.UndefinedObjectError() | asyncpg.DataError() | asyncpg.SyntaxOrAccessError():
             return _SETTINGS

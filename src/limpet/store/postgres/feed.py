@@ -13,7 +13,7 @@ from limpet.errors import PositionUnknown
 from limpet.model.keys import Key
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store import cursor as cursors
-from limpet.store.codec import Codec
+from limpet.store.codec import SEALED, Codec
 from limpet.store.pages import page
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
@@ -31,6 +31,9 @@ async def changes(
     one = (None, None) if key is None else (key.user, key.id)
     app = app if key is None else key.app
     found = await conn.fetch(SQL["feed"], str(xid), pos, app, *one, limit, READ_PAGE_BYTES_MAX)
+    # The keys of the whole page, not of one entry at a time.
+    sealed = [row["uid"] for row in found if row["pos"] is not None and row["flags"] & SEALED]
+    codec.sealer.require(sealed)
     entries = page(_entry(row, codec) for row in found if row["pos"] is not None)
     many = found[0]["many"] or 0
     if many == limit or len(entries) < many:

@@ -67,6 +67,15 @@ class Job:
         self.search_ids = self.resent = True
         self.commits = [_with_given_ids(commit) for commit in self.commits]
 
+    def again(self) -> Job:
+        """The same job for another attempt, after the caller was answered that keys are missing.
+
+        If an answer was lost before, repeats are still looked for.
+        """
+        job = Job(self.commits)
+        job.search_ids, job.resent = self.search_ids, self.resent
+        return job
+
     # --- the answer ----------------------------------------------------------------------------
 
     async def wait(self) -> tuple[Committed, ...]:
@@ -108,7 +117,7 @@ def keys_of(commit: Commit) -> tuple[Key, ...]:
 def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
     found = [
         _shared(
-            commit.key,
+            commit.owner,
             [
                 str(op.path[0])
                 for draft in commit.drafts
@@ -122,16 +131,17 @@ def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
 
 
 def _guarded_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
-    return _NO_NAMES.union(*[_shared(c.key, c.guards) for c in commits if c.guards])
+    return _NO_NAMES.union(*[_shared(c.owner, c.guards) for c in commits if c.guards])
 
 
-def _shared(key: Key, names: Iterable[str]) -> set[ScopeKey]:
+def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:
     """The app: and user: names among them, in full."""
+    app, user = owner
     found: set[ScopeKey] = set()
     for name in names:
         kind = scope_of(name)
         if kind in ("app", "user"):
-            found.add((key.app, "" if kind == "app" else key.user, name))
+            found.add((app, "" if kind == "app" else user, name))
     return found
 
 

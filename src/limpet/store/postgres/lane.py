@@ -23,12 +23,11 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.facts.creation import CREATED
 from limpet.model.ids import Entropy
 from limpet.model.keys import Key
-from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import logs
 from limpet.store.cache import Cache, Live
 from limpet.store.logs import POSTGRES
 from limpet.store.plan import Plan
-from limpet.store.postgres.batch import Batch, Reply, packed_snapshot
+from limpet.store.postgres.batch import Batch, Reply
 from limpet.store.postgres.clock import ServerClock
 from limpet.store.postgres.failures import BROKEN, translate
 from limpet.store.postgres.jobs import Job, keys_of
@@ -37,9 +36,11 @@ from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.server.writer import WriteConnection
+from limpet.store.postgres.snapshots import Snapshots
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.view import View
 from limpet.store.protocol import Committed
+from limpet.store.seal import Unready
 
 TRIES_MAX: Final = 30
 LOCK_AFTER_TRIES: Final = 3
@@ -77,13 +78,13 @@ class Lane:
         reader: Reader,
         cache: Cache,
         clock: ServerClock,
+        snapshots: Snapshots,
         notify: Callable[[], None],
     ) -> None:
         self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
-        self._clock = clock
+        self._clock, self._snapshots = clock, snapshots
         self._outage = Outage(writer.place, "writer")
         self._entropy = Entropy(os.urandom)
-        self._due: dict[Key, Live] = {}
 
     async def serve(self, jobs: list[Job]) -> None:
         """Bring every job to an answer."""
@@ -106,17 +107,7 @@ class Lane:
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
-        due, self._due = self._due, {}
-        for live in due.values():
-            if live.damaged:
-                continue
-            try:
-                seq, packed, size = packed_snapshot(live.fold, self._reader.codec)
-                conn = await self._writer.get()
-                await conn.execute(SQL["put_snapshot"], live.sid, seq, *packed)
-            except Exception:  # a seal may fail with anything, and nobody waits for this
-                return
-            live.snapshot_bytes, live.delta_bytes = size, 0
+        await self._snapshots.write(self._writer.get)
 
     async def close(self) -> None:
         await self._writer.close()
@@ -129,8 +120,13 @@ class Lane:
             sent = await self._deliver(jobs, locked=locked, hurried=hurried)
             return self._settle(sent)  # only now is it durable: nobody is answered before
         except Unwritable as error:
-            self._fail([error.job], error.reason)
+            if isinstance(error.reason, Unready):
+                error.job.fail(error.reason)
+            else:
+                self._fail([error.job], error.reason)
             return [job for job in jobs if job is not error.job]
+        except Unready as error:  # met on the way to a plan, by one of them
+            return await self._apart_unready(jobs, error, locked=locked)
         except _AGAIN as error:
             self._cache.clear()
             return [job for job in jobs if not self._gives_up(job, error)]
@@ -149,6 +145,17 @@ class Lane:
         except Exception as error:
             self._fail(jobs, error)
         return []
+
+    async def _apart_unready(self, jobs: list[Job], error: Unready, *, locked: bool) -> list[Job]:
+        """Each alone, so that only those wait for keys that need them. The committer asks for the
+        keys: here others would wait for them too."""
+        if len(jobs) == 1:
+            jobs[0].fail(error)
+            return []
+        again: list[Job] = []
+        for job in jobs:
+            again += await self._attempt([job], locked=locked)
+        return again
 
     def _gives_up(self, job: Job, error: Exception) -> bool:
         """Count one more try in vain."""
@@ -336,8 +343,7 @@ class Lane:
 
     def _keep(self, key: Key, live: Live) -> None:
         self._cache.keep(key, live)
-        if live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes):
-            self._due[key] = live
+        self._snapshots.note(key, live)
 
     def _forget(self, job: Job) -> None:
         for commit in job.commits:

@@ -21,7 +21,7 @@ import msgspec
 from limpet.model.keys import Key
 from limpet.model.limits import PARTIAL_BYTES_MAX
 from limpet.store.codec import Codec
-from limpet.store.live import Packed, pack_all, unpack_all
+from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.postgres.failures import FAILURES
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.server.settings import Connection
@@ -54,10 +54,12 @@ class ServerChannel:
         self._me, self._number = os.urandom(8).hex(), 0
         self._heard: Callable[[], None] | None = None  # None: not subscribed
         self._inbox: deque[bytes] = deque(maxlen=MESSAGES_WAITING_MAX)
-        self._pieces = Pieces()
+        self._pieces, self._opened = Pieces(), Inbox(codec)
         self._keeping: asyncio.Task[None] | None = None
 
     async def publish(self, partials: Sequence[Partial]) -> None:
+        if not await can_pack(self._codec, partials):
+            return
         for message in _messages(pack_all(self._codec, partials)):
             self._number += 1
             pieces = split(f"{self._me}.{self._number}", message)
@@ -76,7 +78,7 @@ class ServerChannel:
             except msgspec.MsgspecError:
                 continue  # of a release that says it in another way
             found += [each for each in packed if wanted(each.key)]
-        return unpack_all(self._codec, found)
+        return self._opened.take(found, self._heard or (lambda: None))
 
     async def unsubscribe(self) -> None:
         self._heard = None
@@ -87,6 +89,7 @@ class ServerChannel:
         async with self._calls:
             self._drop()  # with it ends the listening; who publishes connects again
         self._inbox.clear()
+        self._opened.clear()
 
     async def close(self) -> None:
         await self.unsubscribe()

@@ -22,9 +22,12 @@ RELISTEN_SECONDS: Final = 1.0  # the least time between two attempts to listen
 
 
 class Notifier:
-    """Notifies other processes, and listens to them on a connection of its own."""
+    """Notifies other processes, and listens to them on a connection of its own.
 
-    def __init__(self, pool: Pool, connect: Callable[[], Any], place: str) -> None:
+    Without a way to `connect` nobody listens here, and those who follow poll.
+    """
+
+    def __init__(self, pool: Pool, connect: Callable[[], Any] | None, place: str) -> None:
         self._pool, self._connect = pool, connect
         self._outage = Outage(place, "listener")
         self._notifying: asyncio.Task[None] | None = None
@@ -55,7 +58,7 @@ class Notifier:
         """Connect the listener again if its connection broke; not too often."""
         connected = self._listener is not None and not self._listener.is_closed()
         busy = self._listening is not None and not self._listening.done()
-        if self._callback is None or busy or connected:
+        if self._connect is None or self._callback is None or busy or connected:
             return
         if time.monotonic() - self._listened_at >= RELISTEN_SECONDS:
             self._listened_at = time.monotonic()
@@ -74,6 +77,7 @@ class Notifier:
         if self._listener is not None:
             self._outage.lost(ConnectionResetError())
             self._listener.terminate()
+        assert self._connect is not None
         try:
             self._listener = await self._connect()
             await self._listener.add_listener(CHANNEL, self._receive)

@@ -21,7 +21,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import EVENT_OVERHEAD_BYTES, READ_PAGE_BYTES_MAX
 from limpet.store import bodies
 from limpet.store.cache import Live
-from limpet.store.codec import Codec, Damaged
+from limpet.store.codec import SEALED, Codec, Damaged
 from limpet.store.pages import bare
 from limpet.store.postgres import rows
 from limpet.store.postgres.server.settings import Connection
@@ -29,6 +29,7 @@ from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
 from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
+from limpet.store.seal import Unready, scope_owner
 
 LAST: Final = 2**62  # beyond every seq
 RUNGS: Final = 8  # snapshots that are tried before the whole log is read
@@ -176,6 +177,9 @@ class Reader:
         steps: dict[ScopeKey, list[Any]] = {}
         for row in found:
             steps.setdefault((row["app"], row["owner"], row["name"]), []).append(row)
+        # Values are opened when somebody reads them, and nobody can wait for keys then.
+        sealed = {(row["app"], row["owner"]) for row in found if row["flags"] & SEALED}
+        self.codec.sealer.require([scope_owner(*owner) for owner in sealed])
         names: dict[tuple[str, str], dict[str, Unread]] = {}
         for key, rows_ in steps.items():
             rows_.sort(key=itemgetter("version"))
@@ -184,9 +188,13 @@ class Reader:
         return names
 
     def _value(self, key: ScopeKey, steps: list[Any]) -> ScopeValue:
+        """The value that somebody reads now. Its keys may be gone since it was loaded."""
         name = rows.Name(key, self.codec)
-        for step in steps:
-            name.add(step)
+        try:
+            for step in steps:
+                name.add(step)
+        except Unready as error:
+            return ScopeValue(steps[-1]["version"], None, False, str(error))
         assert name.value is not None
         return name.value
 
@@ -215,6 +223,11 @@ class Reader:
         """Every name that this user's sessions see, in one round trip, values unread."""
         names = self._by_owner(await conn.fetch(SQL["scopes"], app, user))
         return Scopes({**names.get((app, ""), {}), **names.get((app, user), {})})
+
+    async def names_of(self, conn: Connection, app: str, owner: str) -> dict[str, ScopeValue]:
+        """The newest version of every name of one owner."""
+        names = self._by_owner(await conn.fetch(SQL["names_of"], app, owner))
+        return dict(Scopes(names.get((app, owner), {})))
 
     async def recorded(
         self, conn: Connection, wanted: list[tuple[Live, str]]

@@ -11,11 +11,13 @@ from limpet.model.fold import ScopeKey, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict
+from limpet.store.codec import SEALED
 from limpet.store.postgres import heads, rows
 from limpet.store.postgres.reader import Reader, replayed
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Page, Query, scope_fields
+from limpet.store.seal import scope_owner
 
 Names: TypeAlias = dict[tuple[str, str], dict[str, ScopeValue]]  # by app and owner
 
@@ -34,6 +36,7 @@ async def page(
     kept = [row for row in met if row["within"]]
     if len(kept) < len(met):
         more = heads.cursor_after(kept[-1], query)
+    _require_keys(reader, kinds)
     names, since = _names(reader, kinds["name"]), _by_session(kinds["event"])
     starts = {row["sid"]: row for row in kinds["snapshot"] + kinds["base"]}
     listed = tuple([rows.head_from(rows.key_from(row), row) for row in kept])
@@ -45,6 +48,16 @@ async def page(
             states[head.key] = FrozenDict({**fields, **_shared(names, head.key)})
     damaged = tuple([head.key for head in listed if head.key not in states])
     return Page(listed, more, states, damaged)
+
+
+def _require_keys(reader: Reader, kinds: dict[str, list[Any]]) -> None:
+    """The keys of the whole page, not of one session at a time."""
+    uids = {row["sid"]: row["uid"] for row in kinds["head"]}
+    bodies = [row for row in (*kinds["snapshot"], *kinds["event"]) if row["flags"] & SEALED]
+    names = [row for row in kinds["name"] if row["flags"] & SEALED]
+    owners = [uids[row["sid"]] for row in bodies if row["sid"] in uids]
+    owners += [scope_owner(row["app"], row["owner"]) for row in names]
+    reader.codec.sealer.require(owners)
 
 
 def _by_session(events: list[Any]) -> dict[int, list[Any]]:

@@ -8,39 +8,44 @@ judged there.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
-
-import asyncpg
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.model.limits import READ_PAGE_BYTES_MAX
+from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.model.values import described
+from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.codec import Codec
+from limpet.store.live import NoChannel
+from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, page
 from limpet.store.postgres import doctor, erasure, feed, heads, lineage, naming, rows, verify
 from limpet.store.postgres import states as states_of
+from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
 from limpet.store.postgres.live import ServerChannel
+from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
 from limpet.store.postgres.reader import Asked, Found, Reader
-from limpet.store.postgres.server.address import where
+from limpet.store.postgres.server import pooler
+from limpet.store.postgres.server.address import is_pooled, where
 from limpet.store.postgres.server.pool import Pools, open_pool
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import CONNECT_SECONDS_MAX, Connection
+from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import (
+    Channel,
     Check,
     Committed,
     Ending,
@@ -50,6 +55,7 @@ from limpet.store.protocol import (
     Forks,
     Loaded,
     NameSince,
+    Owner,
     Page,
     Progress,
     Query,
@@ -61,6 +67,7 @@ from limpet.store.protocol import (
 from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
+POOLED_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
 LOAD_MAX: Final = 100  # sessions in one round trip
 _BEHIND: Final = "the server does not see the commit yet that the read asks for"
 _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
@@ -69,16 +76,20 @@ _CATCH_UP: Final = "a replica has it a moment later; the primary has it at once"
 class PostgresStore:
     """A database on a server. Open with `await PostgresStore.open(url)`."""
 
-    def __init__(
-        self, pools: Pools, url: str, reader: Reader, connect_listener: Callable[[], Any]
-    ) -> None:
+    def __init__(self, pools: Pools, url: str, reader: Reader) -> None:
         self._pools, self._reader, self._url = pools, reader, url
-        self._notifier = Notifier(pools.reading, connect_listener, where(url))
-        self._connect_live = connect_listener
+        self._pooled = is_pooled(url)
+        # A LISTEN needs a process of the server to itself, which a pooler does not give.
+        listener = None if self._pooled else partial(pooler.connect, url, {})
+        self._notifier = Notifier(pools.reading, listener, where(url))
+        self._connect_live = listener
         # Connections of the committer's own: readers, however many, do not keep it from writing.
         writers = [WriteConnection(url) for _ in range(LANES)]
         self._committer = Committer(writers, reader, self._notifier.notify)
         self._leases = Leases(pools, reader, self._committer.cache)
+        self._step = POOLED_POLL_SECONDS if self._pooled else POLL_SECONDS
+        self.blobs: Blobs = ReadyBlobs(PostgresBlobs(pools, reader), reader.codec.sealer)
+        self.marks: Marks = PostgresMarks(pools)
         self._polled = 0  # how often the pulse was asked for while nobody listened
 
     @classmethod
@@ -98,14 +109,14 @@ class PostgresStore:
         pool = await connect(url, size=reading, looking=looking)
         try:
             secret = await pool.fetchval(SQL["secret"])
-            pools = Pools(pool, await open_pool(url, size=waiting), where(url))
+            others = await open_pool(url, size=waiting)
         except BaseException as error:
             await pool.close()
             if isinstance(error, FAILURES):
                 raise translate(error, where(url), "read") from error
             raise
-        connect_listener = partial(asyncpg.connect, url, timeout=CONNECT_SECONDS_MAX)
-        return cls(pools, url, Reader(Codec(seal), secret), connect_listener)
+        codec = Codec(seal)
+        return cls(Pools(pool, others, where(url), codec.sealer), url, Reader(codec, secret))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -121,8 +132,10 @@ class PostgresStore:
         return deleted
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
-        proof: Erasure | None = await self._pools.in_transaction(
-            lambda conn: erasure.erase(conn, self._reader, key, forks)
+        proof: Erasure | None = await self._reader.codec.sealer.erasing(
+            lambda gone: self._pools.in_transaction(
+                lambda conn: erasure.erase(conn, self._reader, key, forks, gone)
+            )
         )
         self._committer.cache.forget(key)
         return proof
@@ -135,8 +148,10 @@ class PostgresStore:
         await self._pools.in_transaction(run)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        proof: Erasures = await self._pools.in_transaction(
-            lambda conn: erasure.erase_user(conn, self._reader, app, user)
+        proof: Erasures = await self._reader.codec.sealer.erasing(
+            lambda gone: self._pools.in_transaction(
+                lambda conn: erasure.erase_user(conn, self._reader, app, user, gone)
+            )
         )
         self._committer.cache.clear()
         return proof
@@ -256,7 +271,9 @@ class PostgresStore:
 
     async def _sized(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         """Events of a session by a statement that begins at its head; raises if it has none."""
+        return await self._reader.codec.sealer.opening(lambda: self._sized_once(key, sql, *args))
 
+    async def _sized_once(self, key: Key, sql: str, *args: Any) -> list[tuple[Event, int]]:
         async def run(conn: Connection) -> list[Any]:
             found: list[Any] = await conn.fetch(sql, key.app, key.user, key.id, *args)
             if not found:
@@ -280,6 +297,19 @@ class PostgresStore:
         )
         return found
 
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        beyond = (app, *(after or (None, None)), limit)
+        found = await self._pools.run(lambda conn: conn.fetch(SQL["owners"], *beyond))
+        return tuple([(row["app"], row["owner"]) for row in found])
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        found: Mapping[str, ScopeValue] = await self._pools.run(
+            lambda conn: self._reader.names_of(conn, app, user)
+        )
+        return found
+
     async def forks(self, key: Key) -> tuple[Key, ...]:
         found: tuple[Key, ...] = await self._pools.run(lambda conn: erasure.forks(conn, key))
         return found
@@ -300,8 +330,10 @@ class PostgresStore:
         return report
 
     async def examine(self) -> tuple[Check, ...]:
-        each = self._pools.size + LANES + 2  # the listener, and the live channel
-        checks: tuple[Check, ...] = await self._pools.run(lambda conn: doctor.examine(conn, each))
+        each = self._pools.size + LANES + (0 if self._pooled else 2)  # the listener, and partials
+        checks: tuple[Check, ...] = await self._pools.run(
+            lambda conn: doctor.examine(conn, each, pooled=self._pooled)
+        )
         return checks
 
     async def changes(
@@ -331,15 +363,20 @@ class PostgresStore:
         self._pools.check()
         self._notifier.listen(heard)
 
-    def channel(self) -> ServerChannel:
+    def channel(self) -> Channel:
+        if self._connect_live is None:  # a pooler does not let anybody LISTEN
+            return NoChannel()
         return ServerChannel(self._connect_live, where(self._url), self._reader.codec)
 
     def pulse(self) -> int:
-        """Notifications, and the time in coarse steps: a lost one costs no more than a step."""
+        """Notifications, and the time in coarse steps: a lost one costs no more than a step.
+
+        Behind a pooler there are no notifications, only steps.
+        """
         if not self._notifier.wanted:
             self._polled += 1  # nobody listens: only a read can show a change
         self._notifier.keep_listening()
-        return self._polled + self._notifier.received + int(time.monotonic() / POLL_SECONDS)
+        return self._polled + self._notifier.received + int(time.monotonic() / self._step)
 
     async def close(self) -> None:
         if self._pools.end():
@@ -352,8 +389,8 @@ def read_token(token: str) -> int | None:
     """The number in the token of a commit; None if there is none. Raises InvalidInput."""
     if not token:
         return None
-    if not (isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 19):
-        raise InvalidInput(
-            f"{described(token)} is not a token. Pass the token of a commit as it is."
-        )
+    digits = isinstance(token, str) and token.isascii() and token.isdigit() and len(token) < 20
+    if not digits or int(token) > INT_MAX:
+        said = described(token)
+        raise InvalidInput(f"{said} is not a token. Pass the token of a commit as it is.")
     return int(token)

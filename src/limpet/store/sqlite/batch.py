@@ -21,7 +21,6 @@ from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.plan import Plan
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
-from limpet.store.sqlite.snapshots import packed_snapshot
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.view import View
 
@@ -55,7 +54,7 @@ class Batch:
             values = [self._scope_row(key, write) for key, write in self.plan.writes]
             self._conn.executemany(SQL["add_scope"], values)
         for key, number, fold in self.plan.pins:
-            seq, packed, _ = packed_snapshot(fold, self._codec)
+            seq, packed, _ = bodies.packed_snapshot(fold, self._codec)
             self._conn.execute(SQL["put_snapshot"], (self._lives[key].sid, seq, *packed, number))
 
     def settle(self) -> list[tuple[Key, Live]]:

@@ -22,12 +22,12 @@ from limpet.store.blobs import (
     Blob,
     Packed,
     Row,
-    blob_problems,
     pack_blob,
     pack_chunk,
     unpack_blob,
     unpack_chunk,
 )
+from limpet.store.blobs import Reading as BlobReading
 from limpet.store.codec import Codec, Damaged
 from limpet.store.sqlite import lineage
 from limpet.store.sqlite.reader import Reader
@@ -36,6 +36,7 @@ from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")
+_LAST: Final = chr(0x10FFFF)  # beyond every app
 _PAUSE_US: Final = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
 
 
@@ -112,6 +113,14 @@ class SQLiteBlobs:
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         uid, rows = self._read(lambda: self._page(key, after, limit))
         return tuple([_opened(self._codec, key, uid, row) for row in rows])
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        low = (app or "", "", "") if after is None else (after.app, after.user, after.id)
+        asked = (*low, _LAST if app is None else app, limit)
+        rows: Any = self._read(
+            lambda: self._reader.conn.execute(SQL["keys_with_blobs"], asked).fetchall()
+        )
+        return tuple([Key(*row) for row in rows])
 
     @property
     def _codec(self) -> Codec:
@@ -270,15 +279,15 @@ def problems(conn: apsw.Connection, codec: Codec, sid: int, uid: str, below: int
             yield "blobs are out of order"
             return
         after = blob.hash
-        yield from blob_problems(codec, uid, blob, _chunks(conn, row[0]))
-
-
-def _chunks(conn: apsw.Connection, bid: int) -> Iterator[Packed]:
-    number = 0
-    while (found := conn.execute(SQL["chunk"], (bid, number)).fetchone()) is not None:
-        chunk: Any = found
-        yield chunk
-        number += 1
+        reading = BlobReading(codec, uid, blob)
+        chunk: Any
+        while reading.reads_on:
+            chunk = conn.execute(SQL["chunk"], (row[0], reading.number)).fetchone()
+            if chunk is None:
+                break
+            reading.add(chunk)
+        if (problem := reading.problem()) is not None:
+            yield problem
 
 
 def _opened(codec: Codec, key: Key, uid: str, row: Row) -> Blob:

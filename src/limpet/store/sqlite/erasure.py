@@ -17,7 +17,8 @@ from limpet.model.head import buried as tombstone
 from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
 from limpet.store import bodies
 from limpet.store.ledger import Ledger, buried, erased, unburied
-from limpet.store.protocol import Ending, Erasure, Erasures, Forks
+from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
+from limpet.store.seal import scope_owner
 from limpet.store.sqlite import blobs, feed, ledger, rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -66,23 +67,39 @@ def unpin(writes: WriteConnection, key: Key, seqs: Sequence[int]) -> None:
         writes.conn.executemany(SQL["drop_pinned"], [(sid, seq) for seq in seqs])
 
 
-def erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Erasure | None:
-    """End a session, living or deleted, for good. Its rows are removed by `purge_some`."""
+def erase(
+    writes: WriteConnection,
+    key: Key,
+    now_us: int,
+    forks: Forks,
+    gone: frozenset[KeyOwner] = frozenset(),
+) -> Erasure | None:
+    """End a session, living or deleted, for good. Its rows are removed by `purge_some`.
+
+    Raises Unforgotten unless the keys of what goes are among those that are gone.
+    """
     with writes.transaction():
-        found = _erase(writes, key, now_us, forks)
+        found = _erase(writes, key, now_us, forks, gone)
     writes.purging = True
     return found
 
 
-def erase_user(writes: WriteConnection, app: str, user: str, now_us: int) -> Erasures:
-    """End all that belongs to a user for good, in one transaction."""
+def erase_user(
+    writes: WriteConnection,
+    app: str,
+    user: str,
+    now_us: int,
+    gone: frozenset[KeyOwner] = frozenset(),
+) -> Erasures:
+    """End all that belongs to a user for good, in one transaction. Raises as `erase` does."""
     with writes.transaction():
         asked = (app, user, owner_of(app, user))
         owned: Any = writes.conn.execute(SQL["user_sessions"], asked).fetchall()
         keys = [Key(*row) for row in owned]
+        _require_forgotten(writes, keys, gone, scope_owner(app, user))
         ends = [end for key in keys for end in _ends(writes, key)]
         left = [fork for fork in _forks(writes, ends) if fork not in set(keys)]
-        done = [_erase(writes, key, now_us, "keep") for key in keys]
+        done = [_erase(writes, key, now_us, "keep", gone) for key in keys]
         certificates = tuple([each for each in done if each is not None])
         names = int(writes.conn.execute(SQL["count_user_names"], (app, user)).get)
         writes.conn.execute(SQL["drop_user_names"], (app, user))
@@ -98,7 +115,17 @@ def erase_user(writes: WriteConnection, app: str, user: str, now_us: int) -> Era
     return Erasures(whole, certificates, names, tuple(left))
 
 
-def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Erasure | None:
+def _require_forgotten(
+    writes: WriteConnection, keys: Sequence[Key], gone: frozenset[KeyOwner], *more: KeyOwner
+) -> None:
+    logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
+    uids = [end.head.uid for key in (*keys, *logs) for end in _ends(writes, key)]
+    writes.codec.sealer.require_forgotten([*uids, *more], gone)
+
+
+def _erase(
+    writes: WriteConnection, key: Key, now_us: int, forks: Forks, gone: frozenset[KeyOwner]
+) -> Erasure | None:
     ends = _ends(writes, key)
     mark = writes.reader.key_hash(key)
     if not ends:
@@ -106,11 +133,11 @@ def _erase(writes: WriteConnection, key: Key, now_us: int, forks: Forks) -> Eras
     children = [fork for fork in _forks(writes, ends) if fork != key]
     if children and forks == "refuse":
         raise SessionHasForks(key, tuple(children))
-    if forks == "erase":
-        for each in _descent(writes, key)[1:]:
-            _forget(writes, each, now_us, 0)
-        children = []
-    return _forget(writes, key, now_us, len(children))
+    below = _descent(writes, key)[1:] if forks == "erase" else []
+    _require_forgotten(writes, [key, *below], gone)
+    for each in below:
+        _forget(writes, each, now_us, 0)
+    return _forget(writes, key, now_us, len(children) if forks == "keep" else 0)
 
 
 def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> Erasure:

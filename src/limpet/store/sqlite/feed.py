@@ -7,7 +7,7 @@ appears behind a position that was returned.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any, Final
 from zlib import crc32
 
@@ -18,6 +18,7 @@ from limpet.model.keys import Key
 from limpet.store.cursor import read_position, write_position
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import FeedEntry, Touched
+from limpet.store.seal import Unready
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
@@ -120,6 +121,12 @@ def _entries(reader: Reader, asked: tuple[Any, ...], room: Room) -> list[tuple[F
     try:
         with closing(reader.conn.execute(SQL["feed"], asked)) as found:
             return within(room, (_entry(reader, row) for row in found))
+    except Unready:  # ask for the keys of the whole page, not for one at a time
+        room.used = used
+        with suppress(apsw.CorruptError, UnicodeDecodeError):
+            listed: list[Any] = reader.conn.execute(SQL["feed_positions"], asked).fetchall()
+            reader.codec.sealer.require([rows.unpack_id(row[4]) for row in listed])
+        raise
     except (apsw.CorruptError, UnicodeDecodeError):
         # Some row is broken: read each entry by itself, so that only that one is lost.
         room.used = used

@@ -24,7 +24,7 @@ import apsw
 
 from limpet.model.keys import Key
 from limpet.store.codec import Codec
-from limpet.store.live import Packed, pack_all, unpack_all
+from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.logs import SQLITE, error_name
 from limpet.store.protocol import Partial
 from limpet.store.sqlite.file.connect import close
@@ -93,12 +93,15 @@ class FileChannel:
         self._position = 0
         self._version: int | None = None  # of the file, when everything in it was read
         self._keeping: asyncio.Task[None] | None = None
+        self._opened = Inbox(codec)
+        self._heard: Callable[[], None] = lambda: None
 
     async def publish(self, partials: Sequence[Partial]) -> None:
-        if self._path.exists():
+        if self._path.exists() and await can_pack(self._codec, partials):
             await in_thread(lambda: self._file.add(lambda: pack_all(self._codec, partials)))
 
     async def subscribe(self, heard: Callable[[], None]) -> None:
+        self._heard = heard
         self._take(await in_thread(self._file.enter))
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
@@ -109,7 +112,7 @@ class FileChannel:
         try:
             version = int(conn.execute(SQL["live_version"]).get)
             if version == self._version:
-                return ()
+                return self._opened.take((), self._heard)
             asked = (self._position, self._file.me, _READ_MAX)
             found: list[Any] = conn.execute(SQL["live_read"], asked).fetchall()
         except _FAILURES:  # somebody writes it just now, or it is damaged: later, or never
@@ -117,7 +120,9 @@ class FileChannel:
         self._version = version if len(found) < _READ_MAX else None
         if found:
             self._position = found[-1][0]
-        return unpack_all(self._codec, [p for row in found if wanted((p := Packed(*row[1:])).key)])
+        return self._opened.take(
+            [p for row in found if wanted((p := Packed(*row[1:])).key)], self._heard
+        )
 
     async def unsubscribe(self) -> None:
         keeping, self._keeping = self._keeping, None
@@ -126,6 +131,7 @@ class FileChannel:
             await asyncio.gather(keeping, return_exceptions=True)
             await in_thread(self._file.leave)
         self._take(None)
+        self._opened.clear()
 
     async def close(self) -> None:
         await self.unsubscribe()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import Any
 
-from limpet.store.codec import Damaged
-from limpet.store.pages import Room, bare, within
+from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store.protocol import Record
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reader import Reader
@@ -16,20 +15,19 @@ from limpet.store.sqlite.sql import SQL
 def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Record, ...]:
     """At most `limit` own events beyond a seq, as many as fit a page."""
     asked = (sid, after, limit)
-    with closing(reader.conn.execute(SQL["stored_events"], asked)) as found:
-        return bare(within(Room(), (sized(reader, row, uid) for row in found)))
+    found: list[Record] = []
+    used = 0
+    with closing(reader.conn.execute(SQL["stored_events"], asked)) as rows_:
+        for row in rows_:
+            record, size = sized(reader, row, uid)
+            found.append(record)
+            used += size
+            if used >= READ_PAGE_BYTES_MAX:
+                break
+    return tuple(found)
 
 
 def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:
     """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
-    *plain, salt, digest = row
-    event, size = rows.sized_event(tuple(plain), uid, reader.codec)
-    raw = None
-    if event.data is not None:
-        names, stored = (event.id, event.type), (plain[10], plain[11], plain[12])
-        try:
-            sealed, raw = rows.body_in(plain[0], uid, names, stored, reader.codec)
-            salt = salt if sealed is None else sealed
-        except Damaged:
-            raw = None  # it was readable a moment ago: a seal that fails
-    return Record(event, raw, salt, digest), size
+    event, size, raw, sealed = rows.opened_event(row[:-2], uid, reader.codec)
+    return Record(event, raw, row[-2] if sealed is None else sealed, row[-1]), size

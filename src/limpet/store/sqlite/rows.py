@@ -37,6 +37,7 @@ TOMBSTONE_COLUMNS: Final = (
     "deleted_us, ending"
 )
 _LOW: Final = 0xFFFF_FFFF
+_NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
 
 _is_uuid: Final = re.compile(
     "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -102,24 +103,32 @@ def event_from(row: tuple[Any, ...], uid: str, codec: Codec) -> Event:
 
 def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, int]:
     """The same, and the bytes of its encoded body; of what is stored, if that cannot be read."""
+    return opened_event(row, uid, codec)[:2]
+
+
+def opened_event(
+    row: tuple[Any, ...], uid: str, codec: Codec
+) -> tuple[Event, int, bytes | None, bytes | None]:
+    """The same, with the encoded body if it can be read, and the salt if it was sealed with it."""
     pos, seq, id, type_, actor, at_us, *names, flags, body, crc, link, processed, done_us = row
-    cause = inv = corr = wake = data = damage = None
+    cause = inv = corr = wake = data = damage = raw = salt = None
     found: tuple[Any, ...] = ()
     removed = bool(isinstance(flags, int) and flags & REMOVED)
     size = len(body) if isinstance(body, (bytes, str)) else 0
     try:
         id = unpack_id(id)
-        cause, inv, corr, wake = [x and unpack_id(x) for x in names]
+        if names != _NO_IDS:
+            cause, inv, corr, wake = [x and unpack_id(x) for x in names]
         if removed and body != b"":
             raise Damaged("is marked as removed and has a body")
         if not removed:
-            raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)[1]
+            salt, raw = body_in(pos, uid, (id, type_), (flags, body, crc), codec)
             size = len(raw)
             content = decode_body(raw)
             data, found = content.data, content.ops
     except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, ValueError) as error:
         damage = f"{error}" if isinstance(error, Damaged) else repr(error)
-        cause = inv = corr = wake = None
+        cause = inv = corr = wake = raw = None
     event = Event(
         seq,
         id if isinstance(id, str) else repr(id),
@@ -138,7 +147,7 @@ def sized_event(row: tuple[Any, ...], uid: str, codec: Codec) -> tuple[Event, in
         damage=damage,
         removed=removed and damage is None,
     )
-    return event, size
+    return event, size, raw, salt
 
 
 def body_in(

@@ -15,13 +15,19 @@ from limpet.errors import LimpetError
 from limpet.model.fold import ScopeKey, ScopeValue, scope_next
 from limpet.model.values import freeze
 from limpet.store import bodies
-from limpet.store.codec import Codec, Damaged
+from limpet.store.codec import SEALED, Codec, Damaged
+from limpet.store.protocol import Owner
 from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
+from limpet.store.seal import Unready, scope_owner
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 
 _MALFORMED = (AssertionError, AttributeError, TypeError, ValueError)  # a value of another kind
+
+
+def _sealed(row: tuple[Any, ...]) -> bool:
+    return isinstance(row[3], int) and bool(row[3] & SEALED)
 
 
 class ScopeReader:
@@ -44,7 +50,30 @@ class ScopeReader:
         steps: dict[ScopeKey, list[tuple[Any, ...]]] = {}
         for owner, name, *step in read:
             steps.setdefault((app, owner, name), []).append(tuple(step))
+        # Values are opened when somebody reads them, and nobody can wait for keys then.
+        owners = {key[:2] for key, rows_ in steps.items() if any([_sealed(row) for row in rows_])}
+        self._codec.sealer.require([scope_owner(*owner) for owner in owners])
         return Scopes({key[2]: self._unread(key, rows_) for key, rows_ in steps.items()})
+
+    def of(self, app: str, user: str) -> dict[str, ScopeValue]:
+        """The newest version of every name of one owner."""
+        mine = "user:" if user else "app:"
+        found = self.all(app, user)
+        return {name: found[name] for name in found if name.startswith(mine)}
+
+    def owners(self, app: str | None, after: Owner | None, limit: int) -> tuple[Owner, ...]:
+        """Who has names, beyond one of them. Skips from owner to owner: each is one search."""
+        found: list[Owner] = []
+        last = after or (app or "", "")
+        query = SQL["next_owner"] if after is not None else SQL["first_owner"]
+        while len(found) < limit:
+            row = self._conn.execute(query, last).fetchone()
+            if row is None or app not in (None, row[0]):
+                break
+            last = (row[0], row[1])
+            found.append(last)
+            query = SQL["next_owner"]
+        return tuple(found)
 
     def sizes(self, app: str, user: str) -> dict[str, int]:
         """The names of one owner and the bytes that each takes, for `Room`."""
@@ -56,7 +85,14 @@ class ScopeReader:
 
     def _unread(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> Unread:
         version = max([int(step[0]) for step in steps])
-        return Unread(version, lambda: self._made(key, sorted(steps))[0])
+        return Unread(version, lambda: self._late(key, version, sorted(steps)))
+
+    def _late(self, key: ScopeKey, version: int, steps: list[tuple[Any, ...]]) -> ScopeValue:
+        """The value that somebody reads now. Its keys may be gone since it was loaded."""
+        try:
+            return self._made(key, steps)[0]
+        except Unready as error:
+            return ScopeValue(version, None, False, str(error))
 
     def newest(self, key: ScopeKey) -> tuple[ScopeValue, int, int] | None:
         """The newest version of a name, the version of its base, and the bytes of ops since (-1:

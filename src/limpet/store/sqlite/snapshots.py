@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from limpet.model.fold import Fold
 from limpet.model.keys import Key
 from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
 from limpet.store import bodies
 from limpet.store.cache import Live
-from limpet.store.codec import Codec
+from limpet.store.seal import Unready
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -57,17 +56,10 @@ class Snapshots:
             live = self._due.pop(key)
             current = cache.peek(key) is live and live.era == cache.era
             if current and not live.damaged:  # a snapshot must not hide that the log is damaged
-                with suppress(RecursionError, ValueError, TypeError):  # it only costs time
+                with suppress(RecursionError, ValueError, TypeError, Unready):  # it costs time
                     self._write(live)
 
     def _write(self, live: Live) -> None:
-        seq, packed, size = packed_snapshot(live.fold, self._writes.codec)
+        seq, packed, size = bodies.packed_snapshot(live.fold, self._writes.codec)
         self._writes.conn.execute(SQL["keep_snapshot"], (live.sid, seq, *packed))
         live.snapshot_bytes, live.delta_bytes = size, 0
-
-
-def packed_snapshot(fold: Fold, codec: Codec) -> tuple[int, tuple[int, bytes, int], int]:
-    """The seq of a snapshot, its columns, and the size of its body."""
-    head, raw = fold.head, bodies.snapshot_body(fold)
-    place = bodies.snapshot_place(head.uid, head.version, head.link)
-    return head.version, codec.pack(raw, place, bound=True), len(raw)

@@ -19,6 +19,7 @@ from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict
 from limpet.store.protocol import Page, Query, scope_fields
+from limpet.store.seal import Unready
 from limpet.store.sqlite import heads, rows
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sql import SQL
@@ -36,8 +37,12 @@ def page(reader: Reader, known: Known, query: Query, *, cursor: str | None, limi
     count = _within(reader, kept, [sid for sid, head in kept if head.key not in folds])
     if count < len(kept):
         kept, more = kept[:count], heads.cursor_after(found[count - 1], query)
-    folds |= _folded(reader, [(sid, head) for sid, head in kept if head.key not in folds])
-    names = _names(reader, [head.key for _, head in kept])
+    try:
+        folds |= _folded(reader, [(sid, head) for sid, head in kept if head.key not in folds])
+        names = _names(reader, [head.key for _, head in kept])
+    except Unready as needed:  # ask for the keys of the whole page, not for one at a time
+        reader.codec.sealer.require([*needed.owners, *[head.uid for _, head in kept]])
+        raise
     listed = tuple([head for _, head in kept])
     states = {
         head.key: FrozenDict({**folds[head.key].fields, **_shared(names, head.key)})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -30,10 +30,10 @@ from limpet.errors import (
 )
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
-from limpet.model.fold import Fold
+from limpet.model.fold import Fold, ScopeValue
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
-from limpet.store.blobs import Blobs
+from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec
@@ -49,6 +49,7 @@ from limpet.store.protocol import (
     Forks,
     Loaded,
     NameSince,
+    Owner,
     Page,
     Progress,
     Query,
@@ -57,6 +58,7 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
+from limpet.store.seal import Unavailable, Unready, owners_of
 from limpet.store.sqlite import doctor, erasure, feed, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
@@ -87,7 +89,7 @@ class SQLiteStore:
         self._reader = Reader(conn, codec)
         self._sessions = Sessions(self._reader, self._peek)
         ways = (self._reader, clock, self._read, self._run)
-        self.blobs: Blobs = SQLiteBlobs(*ways)
+        self.blobs: Blobs = ReadyBlobs(SQLiteBlobs(*ways), codec.sealer)
         self.marks: Marks = SQLiteMarks(*ways)
         self._writer: Writer | None = None
         self._pid = os.getpid()
@@ -127,7 +129,22 @@ class SQLiteStore:
     # --- writing -------------------------------------------------------------------------------
 
     def commit(self, commits: Sequence[Commit]) -> Coroutine[Any, Any, tuple[Committed, ...]]:
+        if self._codec.seals:
+            return self._commit_sealed(commits)
         return self._write().submit(Job(commits))
+
+    async def _commit_sealed(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Keys first; the writer gives back what met others than were expected."""
+        sealer = self._codec.sealer
+        await sealer.ready(owners_of(commits, self._uid))
+        found: tuple[Committed, ...] = await sealer.opening(
+            lambda: self._write().submit(Job(commits))
+        )
+        return found
+
+    def _uid(self, key: Key) -> str | None:
+        live = self._peek(key)
+        return None if live is None else live.fold.head.uid
 
     async def delete(self, key: Key, *, ending: Ending = "deleted") -> bool:
         now_us = self._clock()
@@ -139,14 +156,20 @@ class SQLiteStore:
         await self._run(lambda writes: erasure.unpin(writes, key, seqs))
 
     async def erase_user(self, app: str, user: str) -> Erasures:
-        done = await self._run(lambda writes: erasure.erase_user(writes, app, user, self._clock()))
+        asked = (app, user, self._clock())
+        done = await self._codec.sealer.erasing(
+            lambda gone: self._run(lambda writes: erasure.erase_user(writes, *asked, gone))
+        )
         await self._forget_partials(None)
         if await self._run(erasure.is_unfinished):
             await self._overwrite()
         return done
 
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
-        found = await self._run(lambda writes: erasure.erase(writes, key, self._clock(), forks))
+        asked = (key, self._clock(), forks)
+        found = await self._codec.sealer.erasing(
+            lambda gone: self._run(lambda writes: erasure.erase(writes, *asked, gone))
+        )
         await self._forget_partials(key if forks != "erase" else None)
         # Also when it was erased before: that process may have died before it was finished.
         if found is not None and await self._run(erasure.is_unfinished):
@@ -205,7 +228,9 @@ class SQLiteStore:
         scopes: bool = True,
         at_least: str = "",
     ) -> Loaded:
-        return self._read(lambda: self._sessions.load(key, tail, since_us, scopes=scopes))
+        return await self._open_read(
+            lambda: self._sessions.load(key, tail, since_us, scopes=scopes)
+        )
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         found: list[Loaded | None] = []
@@ -219,46 +244,58 @@ class SQLiteStore:
         return tuple(found)
 
     async def fold_at(self, key: Key, seq: int) -> Fold:
-        return self._read(lambda: self._sessions.fold_at(key, seq))
+        return await self._open_read(lambda: self._sessions.fold_at(key, seq))
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         return self._read(lambda: self._sessions.forks(key))
 
     async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
-        return self._read(lambda: self._sessions.records(key, after, limit))
+        return await self._open_read(lambda: self._sessions.records(key, after, limit))
 
     async def base(self, key: Key) -> Base | None:
-        return self._read(lambda: self._sessions.base(key))
+        return await self._open_read(lambda: self._sessions.base(key))
+
+    async def owners(
+        self, app: str | None, *, after: Owner | None, limit: int
+    ) -> tuple[Owner, ...]:
+        return self._read(lambda: self._reader.scopes.owners(app, after, limit))
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        return self._read(lambda: self._reader.scopes.of(app, user))
 
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
-        return self._read(lambda: self._sessions.by_ids(key, ids))
+        return await self._open_read(lambda: self._sessions.by_ids(key, ids))
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
-        return self._read(lambda: self._sessions.events(key, after, limit, types, reverse=reverse))
+        return await self._open_read(
+            lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
+        )
 
     async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
         asked = (key, name, before, limit)
-        return self._read(lambda: naming.events_naming(self._reader, *asked))
+        return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
-        return self._read(lambda: naming.names_since(self._reader, key, seq, names))
+        return await self._open_read(lambda: naming.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
-        return self._read(lambda: self._sessions.pending_inputs(key, limit))
+        return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))
 
     async def heads(
         self, query: Query, *, cursor: str | None, limit: int, states: bool = False
     ) -> Page:
-        return self._read(lambda: self._sessions.heads(query, cursor, limit, with_states=states))
+        return await self._open_read(
+            lambda: self._sessions.heads(query, cursor, limit, with_states=states)
+        )
 
     async def changes(
         self, after: str | None, *, app: str | None, key: Key | None, limit: int
     ) -> tuple[tuple[FeedEntry, ...], str]:
         reading = feed.Reading(self._reader, after, app, key, limit)
         while True:
-            if self._read(reading.step):
+            if await self._open_read(reading.step):
                 return reading.result()
             await asyncio.sleep(0)  # a stretch of the log was looked at: let others run
 
@@ -278,7 +315,11 @@ class SQLiteStore:
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
         self._check()
-        return await self._apart(lambda conn: Verification(conn, self._codec).run(key, progress))
+        codec = self._codec.waiting(asyncio.get_running_loop())
+        try:
+            return await self._apart(lambda conn: Verification(conn, codec).run(key, progress))
+        except Unavailable as failed:
+            raise failed.error from failed.error.__cause__
 
     async def examine(self) -> tuple[Check, ...]:
         self._check()
@@ -345,13 +386,21 @@ class SQLiteStore:
             self._writer.start()
         return self._writer
 
+    async def _open_read(self, query: Callable[[], T]) -> T:
+        """A read of bodies: made again once the keys are there, if it met sealed ones."""
+        while True:
+            try:
+                return self._read(query)
+            except Unready as needed:
+                await self._codec.sealer.ready(needed.owners)
+
     def _read(self, query: Callable[[], T]) -> T:
         self._check()
         try:
             return query()
         except apsw.Error as error:
             raise translate(error, self._database.where, "read") from error
-        except (LimpetError, MemoryError):
+        except (LimpetError, MemoryError, Unready):
             raise
         except Exception as error:  # what is stored cannot be what was written
             raise StoreCorrupt(self._database.where, repr(error)) from error

@@ -22,6 +22,7 @@ from limpet.store.codec import Codec, Damaged
 from limpet.store.ledger import compare
 from limpet.store.pages import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Report
+from limpet.store.seal import Awaited
 from limpet.store.sqlite import blobs, ledger, lineage, records, rows
 from limpet.store.sqlite.feed import last_position, noted_crc
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
@@ -62,7 +63,7 @@ class Verification:
             yield from findings
         except (SessionNotFound, SessionDeleted, SessionErased):
             raise
-        except (MemoryError, apsw.NoMemError):
+        except (MemoryError, apsw.NoMemError, Awaited):
             raise  # says nothing about what is stored
         except Exception as error:
             yield Finding(where, f"cannot be read: {error!r}", key)
@@ -210,9 +211,9 @@ class Verification:
         secret = dict(self._all(SQL["all_meta"]))
         if crc32(secret.get("secret", b"")) != secret.get("secret_crc"):
             yield Finding("meta", "has another secret than it was made with")
-        if "feed" in secret or "feed_crc" in secret:
-            if noted_crc(secret.get("feed")) != secret.get("feed_crc"):
-                yield Finding("meta", "has another last position of the feed than was noted")
+        noted = "feed" in secret or "feed_crc" in secret
+        if noted and noted_crc(secret.get("feed")) != secret.get("feed_crc"):
+            yield Finding("meta", "has another last position of the feed than was noted")
         for name in secret.keys() - _META:  # a bit of a name is enough to lose what it names
             yield Finding("meta", f"has {name!r}, which this release does not know")
         yield from self._ledger()

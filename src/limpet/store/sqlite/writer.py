@@ -17,6 +17,7 @@ import apsw
 from limpet.errors import Asked, LimpetError, SessionError
 from limpet.store import logs
 from limpet.store.logs import SQLITE
+from limpet.store.seal import Awaited, Unready
 from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure
@@ -119,6 +120,12 @@ class Writer(threading.Thread):
             batch, answers = self._commit(jobs)
         except apsw.Error as error:  # the database refused: nobody's commit in particular
             self._refuse(jobs, error)
+        except Unready as error:  # and nothing is wrong with what is remembered
+            if len(jobs) == 1:
+                answer([(jobs[0], None, error)])
+            else:
+                self._split(jobs, error)
+                return
         except Exception as error:  # one of them cannot be written (its seal fails, say)
             if len(jobs) == 1:
                 self._refuse(jobs, error)
@@ -152,7 +159,7 @@ class Writer(threading.Thread):
             for job in jobs:
                 try:
                     answers.append((job, batch.plan.add(job.commits), None))
-                except LimpetError as error:
+                except (LimpetError, Unready) as error:
                     answers.append((job, None, error))
             batch.write()
             self._snapshots.write()
@@ -176,7 +183,7 @@ class Writer(threading.Thread):
         failure: BaseException | None
         try:
             result, failure = job.run(self._writes), None
-        except SessionError as error:  # refused, and rolled back: what is remembered holds
+        except (SessionError, Awaited) as error:  # refused, rolled back: what is remembered holds
             result, failure = None, error
         except Exception as error:
             self._log_failed(error, 0)

@@ -41,7 +41,7 @@ def client(name: str, text: str) -> Exception:
         (
             asyncpg.ProtocolViolationError("unsupported startup parameter: lock_timeout"),
             StoreUnopened,
-            "the server itself in the URL",
+            "add pooler=transaction to the URL",
         ),
         (asyncpg.ObjectNotInPrerequisiteStateError("closed"), StoreUnopened, "server's log"),
         (asyncpg.TooManyConnectionsError("sorry"), StoreBusy, "max_connections"),

@@ -17,7 +17,7 @@ from limpet.model.chain import SALT_BYTES
 from limpet.model.values import freeze
 from limpet.store.protocol import Place
 from limpet.store.sqlite.rows import unpack_id
-from tests.support.seal import FixedKeySeal
+from tests.support.seal import FixedKeySeal, at_once
 
 KEY = Key("bank", "ada", "1")
 STATE = {"pin": "7391"}
@@ -57,7 +57,9 @@ async def test_no_salt_lies_beside_a_sealed_body(path: Path) -> None:
         path, "SELECT uid, e.id, body, digest FROM events e JOIN sessions USING (sid) WHERE seq = 2"
     )
     place = Place("event", unpack_id(uid), unpack_id(id), "user.pin")
-    inside = FixedKeySeal().open(body, place)[1:]  # its flags come first
+    seal = FixedKeySeal()
+    at_once(seal.ready([place.owner]))
+    inside = seal.open(body, place)[1:]  # its flags come first
     assert inside[SALT_BYTES:] == PIN
     assert digest == hashlib.sha256(inside).digest()
     assert digest != hashlib.sha256(PIN).digest()

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from typing import Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, parse_qsl, unquote, urlsplit
 
 from limpet.errors import InvalidURL
 
 PORT_MAX: Final = 65_535
+POOLER: Final = "pooler"  # the option that is ours and not the driver's
+POOLED: Final = "transaction"  # its only value
 _QUOTING: Final = "in a user or a password write @ : / ? # as %40 %3A %2F %3F %23"
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]|%00")
 
@@ -44,11 +46,39 @@ def check_url(url: str) -> None:
         raise InvalidURL(where(url), reason) from None
     for port in options.get("port", [""])[-1].split(","):
         _check_port(url, port)
+    for mode in _poolers(url):
+        if mode != POOLED:
+            reason = (
+                f"{POOLER} is {POOLED}, not {mode!r}. For a pooler in session mode, or none, name "
+                f"the server itself and leave {POOLER} out"
+            )
+            raise InvalidURL(where(url), reason)
+
+
+def is_pooled(url: str) -> bool:
+    """Whether the URL says that a pooler in transaction mode stands before the server."""
+    return bool(_poolers(url))
+
+
+def driver_url(url: str) -> str:
+    """The URL without what is not the driver's: it would take that for a setting of the server."""
+    before, _, query = url.partition("?")
+    rest = "&".join([part for part in query.split("&") if _name(part) != POOLER])
+    return f"{before}?{rest}" if rest else before
 
 
 def options(url: str) -> dict[str, list[str]]:
     """What stands after its ?, by name."""
     return parse_qs(urlsplit(url).query)
+
+
+def _poolers(url: str) -> list[str]:
+    found = parse_qsl(urlsplit(url).query, keep_blank_values=True)
+    return [value for name, value in found if name == POOLER]
+
+
+def _name(part: str) -> str:
+    return unquote(part.partition("=")[0])
 
 
 def _check_port(url: str, port: str) -> None:

@@ -19,9 +19,11 @@ import asyncpg
 from limpet.errors import Asked, LimpetError, StoreClosed, StoreForked
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import settings
-from limpet.store.postgres.server.address import check_url, where
+from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.outage import Outage
-from limpet.store.postgres.server.settings import Connection, Pool, be_durable
+from limpet.store.postgres.server.pooler import Through, arguments, ready
+from limpet.store.postgres.server.settings import Connection, Pool
+from limpet.store.seal import Awaited, Sealer
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
@@ -34,14 +36,23 @@ class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed
         return self
 
 
+class PooledThrough(Through, Pooled):
+    """The same behind a pooler: its transactions are ended by the driver, and it has no settings
+    that a reset would have to restore."""
+
+    async def reset(self, **_: Any) -> None:
+        pass
+
+
 class Pools:
     """The two pools of a store: one for reads, one for calls that may wait for a row lock.
 
     So many as they are, calls that wait do not keep others from reading.
     """
 
-    def __init__(self, reading: Pool, waiting: Pool, place: str) -> None:
+    def __init__(self, reading: Pool, waiting: Pool, place: str, sealer: Sealer) -> None:
         self.reading, self.waiting, self._place = reading, waiting, place
+        self._sealer = sealer
         self._outage = Outage(place, "pool")
         self._pid = os.getpid()
         self._open = True
@@ -62,8 +73,14 @@ class Pools:
     async def run(self, query: Any, *, asked: Asked = "read", repeatable: bool = True) -> Any:
         """Run a query on a connection of a pool.
 
-        Runs it again if the connection broke and a repetition does no harm. Raises StoreError.
+        Runs it again if the connection broke and a repetition does no harm, and if it met sealed
+        bodies before their keys were there. Raises StoreError.
         """
+        return await self._sealer.opening(
+            lambda: self._run(query, asked=asked, repeatable=repeatable)
+        )
+
+    async def _run(self, query: Any, *, asked: Asked, repeatable: bool) -> Any:
         pool = self.reading if asked == "read" else self.waiting
         deadline = time.monotonic() + settings.LOST_SECONDS_MAX
         while True:
@@ -103,17 +120,18 @@ class Pools:
 async def open_pool(url: str, *, size: int) -> Pool:
     """Connections, one of them made now. Raises InvalidURL, StoreBusy, StoreUnopened."""
     check_url(url)
+    wanted = settings.connection_settings(settings.LOCK_SECONDS_MAX)
+    made = arguments(url, wanted)
+    made["connection_class"] = PooledThrough if is_pooled(url) else Pooled
     try:
         pool = await asyncpg.create_pool(
-            url,
+            **made,
             min_size=0,  # no floor: nobody keeps asking for a server that is away
             max_size=size,
             timeout=settings.CONNECT_SECONDS_MAX,
             command_timeout=settings.STATEMENT_SECONDS_MAX,
-            connection_class=Pooled,
-            init=lambda conn: be_durable(conn, url),
-            reset=lambda conn: reset(conn, lambda: be_durable(conn, url)),
-            server_settings=settings.connection_settings(settings.LOCK_SECONDS_MAX),
+            init=lambda conn: ready(conn, url, wanted),
+            reset=lambda conn: reset(conn, lambda: ready(conn, url, wanted)),
         )
         async with pool.acquire():
             return pool
@@ -133,7 +151,7 @@ async def lent(pool: Pool) -> AsyncIterator[Connection]:
         held = conn.itself()
         try:
             yield conn
-        except LimpetError:
+        except (LimpetError, Awaited):
             raise
         except BaseException:
             held.cut_short = True

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncpg
-
 from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.address import where
+from limpet.store.postgres.server.pooler import connect
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import Connection, be_durable
+from limpet.store.postgres.server.settings import Connection
 
 
 class WriteConnection:
@@ -21,15 +20,13 @@ class WriteConnection:
     async def get(self) -> Connection:
         """The connection. Raises what asyncpg raises."""
         if self._conn is None or self._conn.is_closed():
-            lock_seconds = settings.LANE_LOCK_SECONDS_MAX
-            conn = await asyncpg.connect(
+            wanted = settings.connection_settings(settings.LANE_LOCK_SECONDS_MAX)
+            conn = await connect(
                 self._url,
-                timeout=settings.CONNECT_SECONDS_MAX,
+                wanted | settings.LOOKUP_PLANS,
                 command_timeout=settings.STATEMENT_SECONDS_MAX,
-                server_settings=settings.connection_settings(lock_seconds) | settings.LOOKUP_PLANS,
             )
             try:
-                await be_durable(conn, self._url)
                 await follow_timeline(conn, self._url)
             except BaseException:
                 conn.terminate()

@@ -182,3 +182,43 @@ CREATE TABLE limpet.erased (
     forks_kept bigint NOT NULL,
     crc        bigint NOT NULL
 );
+
+-- Large contents beside the logs, each of one session and known by its SHA-256. Without a hash it is
+-- an upload, which nobody sees: `chunks` counts those that came, `touched_us` is when the last did.
+-- `version` is that of the session when the blob was put.
+CREATE TABLE limpet.blobs (
+    bid        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    sid        bigint NOT NULL,
+    upload     text COLLATE "C" NOT NULL,
+    hash       bytea,
+    version    bigint,
+    chunks     bigint NOT NULL,
+    touched_us bigint NOT NULL,
+    flags      integer,
+    body       bytea,
+    crc        bigint
+);
+CREATE UNIQUE INDEX blobs_by_hash ON limpet.blobs (sid, hash);
+CREATE INDEX blobs_by_upload ON limpet.blobs (upload) WHERE hash IS NULL;
+CREATE INDEX blobs_by_touched ON limpet.blobs (touched_us) WHERE hash IS NULL;
+
+CREATE TABLE limpet.blob_chunks (
+    bid    bigint NOT NULL,
+    number bigint NOT NULL,
+    flags  integer NOT NULL,
+    body   bytea NOT NULL,
+    crc    bigint NOT NULL,
+    PRIMARY KEY (bid, number)
+);
+-- Chunks are compressed where that pays, and often sealed: the server need not try.
+ALTER TABLE limpet.blob_chunks ALTER COLUMN body SET STORAGE EXTERNAL;
+
+-- Small facts of the store itself, each with an end: nonces, revocations, counters.
+CREATE TABLE limpet.marks (
+    space    text COLLATE "C" NOT NULL,
+    name     text COLLATE "C" NOT NULL,
+    until_us bigint NOT NULL,
+    value    bigint NOT NULL,
+    PRIMARY KEY (space, name)
+);
+CREATE INDEX marks_by_until ON limpet.marks (until_us);

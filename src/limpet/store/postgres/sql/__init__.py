@@ -1,9 +1,9 @@
 """The SQL of the PostgreSQL store, in files beside this module.
 
-`queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `verify.sql`, `doctor.sql` and
-`schema.sql` hold named statements, found in `SQL` by name. `functions.sql` and the numbered
-migrations are scripts. Statements are sent as they are written: what varies is a parameter. Only
-pages of heads, whose filters vary, are put together in Python (`heads.py`).
+`queries.sql`, `feed.sql`, `live.sql`, `leases.sql`, `erasure.sql`, `blobs.sql`, `verify.sql`,
+`doctor.sql` and `schema.sql` hold named statements, found in `SQL` by name. `functions.sql` and the
+numbered migrations are scripts. Statements are sent as they are written: what varies is a
+parameter. Only pages of heads, whose filters vary, are put together in Python (`heads.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,17 @@ import re
 from pathlib import Path
 from typing import Final
 
-STATEMENTS: Final = ("queries", "feed", "live", "leases", "erasure", "verify", "doctor", "schema")
+STATEMENTS: Final = (
+    "queries",
+    "feed",
+    "live",
+    "leases",
+    "erasure",
+    "blobs",
+    "verify",
+    "doctor",
+    "schema",
+)
 
 
 def script(name: str) -> str:

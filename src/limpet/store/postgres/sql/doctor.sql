@@ -67,6 +67,9 @@ SELECT value FROM limpet.meta WHERE name = 'schema'
 -- name: sees_monitoring
 SELECT pg_has_role('pg_monitor', 'usage')
 
+-- name: server_process
+SELECT pg_backend_pid()
+
 -- name: server_time
 SELECT extract(epoch FROM clock_timestamp())::float8
 

@@ -36,16 +36,26 @@ SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 ORDE
 
 -- name: remove_tombs
 DELETE FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3
-RETURNING sid, version, link, parent, crc, limpet.now_us() AS now_us
+RETURNING sid, uid, version, link, parent, crc, limpet.now_us() AS now_us
 
 -- name: remove_rows
 -- Everything of erased sessions but their heads.
 WITH events AS (DELETE FROM limpet.events WHERE sid = ANY ($1::bigint[])),
      snapshots AS (DELETE FROM limpet.snapshots WHERE sid = ANY ($1::bigint[])),
      bases AS (DELETE FROM limpet.bases WHERE sid = ANY ($1::bigint[])),
+     chunks AS (DELETE FROM limpet.blob_chunks WHERE bid IN (
+         SELECT bid FROM limpet.blobs WHERE sid = ANY ($1::bigint[]))),
+     blobs AS (DELETE FROM limpet.blobs WHERE sid = ANY ($1::bigint[])),
      forks AS (UPDATE limpet.sessions SET parent = NULL WHERE parent = ANY ($1::bigint[])),
      deleted AS (UPDATE limpet.tombstones SET parent = NULL WHERE parent = ANY ($1::bigint[]))
 DELETE FROM limpet.labels WHERE sid = ANY ($1::bigint[])
+
+-- name: uids_of
+SELECT s.uid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id
+UNION ALL
+SELECT t.uid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+JOIN limpet.tombstones t ON t.app = k.app AND t.owner = k.owner AND t.id = k.id
 
 -- name: sids
 -- The living one, or those that were deleted if there is none: whose forks are meant.

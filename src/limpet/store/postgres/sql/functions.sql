@@ -380,6 +380,8 @@ BEGIN
         most := limpet.needed(ended);
         DELETE FROM limpet.events e WHERE e.sid = ended AND e.seq > most;
         DELETE FROM limpet.snapshots n WHERE n.sid = ended AND n.seq > most;
+        PERFORM limpet.drop_blobs(ARRAY(SELECT b.bid FROM limpet.blobs b
+            WHERE b.sid = ended AND (b.version IS NULL OR b.version >= most)));
         IF most <= up.floor THEN
             DELETE FROM limpet.bases b WHERE b.sid = ended;
         END IF;
@@ -473,4 +475,152 @@ BEGIN
         GET DIAGNOSTICS got = ROW_COUNT;
         most := most - got;
     END LOOP;
+END $$;
+
+-- Remove blobs, or uploads, with their chunks.
+CREATE OR REPLACE FUNCTION limpet.drop_blobs(of_bids bigint[]) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM limpet.blob_chunks c WHERE c.bid = ANY (of_bids);
+    DELETE FROM limpet.blobs b WHERE b.bid = ANY (of_bids)
+$$;
+
+-- The upload whose next chunk is `number`; 0 begins one, and clears up some that nobody goes on with.
+-- NULL if there is none, if it paused for too long, or if that is not its next chunk.
+CREATE OR REPLACE FUNCTION limpet.upload(of_sid bigint, of_upload text, number bigint, pause_us bigint, most integer)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint := limpet.now_us();
+    begun  record;
+    made   bigint;
+BEGIN
+    SELECT b.bid, b.chunks INTO begun FROM limpet.blobs b
+    WHERE b.upload = of_upload AND b.sid = of_sid AND b.hash IS NULL AND b.touched_us >= now_us - pause_us FOR UPDATE;
+    IF FOUND THEN
+        RETURN CASE WHEN begun.chunks = number THEN begun.bid END;
+    ELSIF number > 0 THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO limpet.blobs (sid, upload, chunks, touched_us) VALUES (of_sid, of_upload, 0, now_us)
+    RETURNING bid INTO made;
+    PERFORM limpet.drop_blobs(ARRAY(SELECT b.bid FROM limpet.blobs b
+        WHERE b.hash IS NULL AND b.touched_us < now_us - pause_us
+        ORDER BY b.touched_us LIMIT most FOR UPDATE SKIP LOCKED));
+    RETURN made;
+END $$;
+
+-- Add a chunk to an upload of the session with this uid: 'done'; 'gone' if there is no such session;
+-- 'lost' if the upload does not go on there. The lock on the session's row keeps it from ending meanwhile.
+CREATE OR REPLACE FUNCTION limpet.put_chunk(
+    of_app text, of_owner text, of_id text, of_uid text, of_upload text, of_number bigint,
+    of_flags integer, of_body bytea, of_crc bigint, pause_us bigint, most integer
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    of_sid bigint;
+    of_bid bigint;
+BEGIN
+    SELECT s.sid INTO of_sid FROM limpet.sessions s
+    WHERE s.app = of_app AND s.owner = of_owner AND s.id = of_id AND s.uid = of_uid FOR KEY SHARE;
+    IF NOT FOUND THEN
+        RETURN 'gone';
+    END IF;
+    of_bid := limpet.upload(of_sid, of_upload, of_number, pause_us, most);
+    IF of_bid IS NULL THEN
+        RETURN 'lost';
+    END IF;
+    INSERT INTO limpet.blob_chunks (bid, number, flags, body, crc)
+    VALUES (of_bid, of_number, of_flags, of_body, of_crc);
+    UPDATE limpet.blobs SET chunks = of_number + 1, touched_us = limpet.now_us() WHERE bid = of_bid;
+    RETURN 'done';
+END $$;
+
+-- Add the last chunk and make the blob visible. As above; 'there' if the session has this content
+-- already, 'fenced' if the lease of the fence is not held. The lock makes of racing uploads one blob.
+CREATE OR REPLACE FUNCTION limpet.finish_blob(
+    of_app text, of_owner text, of_id text, of_uid text, of_upload text, of_hash bytea, of_version bigint,
+    of_chunks bigint, of_fence bigint, last_flags integer, last_body bytea, last_crc bigint,
+    of_flags integer, of_body bytea, of_crc bigint, pause_us bigint, most integer
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    s      record;
+    of_bid bigint;
+BEGIN
+    SELECT h.sid, h.fence, h.lease_us, h.worker INTO s FROM limpet.sessions h
+    WHERE h.app = of_app AND h.owner = of_owner AND h.id = of_id AND h.uid = of_uid FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'gone';
+    ELSIF of_fence <> s.fence OR (of_fence > 0 AND (s.worker IS NULL OR s.lease_us <= limpet.now_us())) THEN
+        RETURN 'fenced';
+    ELSIF EXISTS (SELECT FROM limpet.blobs b WHERE b.sid = s.sid AND b.hash = of_hash) THEN
+        PERFORM limpet.drop_upload(of_upload);
+        RETURN 'there';
+    END IF;
+    of_bid := limpet.upload(s.sid, of_upload, of_chunks - 1, pause_us, most);
+    IF of_bid IS NULL THEN
+        RETURN 'lost';
+    END IF;
+    INSERT INTO limpet.blob_chunks (bid, number, flags, body, crc)
+    VALUES (of_bid, of_chunks - 1, last_flags, last_body, last_crc);
+    UPDATE limpet.blobs SET hash = of_hash, version = of_version, chunks = of_chunks, flags = of_flags,
+        body = of_body, crc = of_crc WHERE bid = of_bid;
+    RETURN 'done';
+END $$;
+
+CREATE OR REPLACE FUNCTION limpet.drop_upload(of_upload text) RETURNS void LANGUAGE sql AS $$
+    SELECT limpet.drop_blobs(ARRAY(SELECT b.bid FROM limpet.blobs b
+        WHERE b.upload = of_upload AND b.hash IS NULL FOR UPDATE))
+$$;
+
+-- Remove some marks that have ended, and how many were. Waits for nobody, so that two who wrote a mark
+-- each and now sweep do not wait for each other.
+CREATE OR REPLACE FUNCTION limpet.sweep_marks(most integer) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    swept integer;
+BEGIN
+    DELETE FROM limpet.marks m USING (
+        SELECT e.space, e.name FROM limpet.marks e WHERE e.until_us <= limpet.now_us()
+        ORDER BY e.until_us LIMIT most FOR UPDATE SKIP LOCKED) e
+    WHERE m.space = e.space AND m.name = e.name;
+    GET DIAGNOSTICS swept = ROW_COUNT;
+    RETURN swept;
+END $$;
+
+CREATE OR REPLACE FUNCTION limpet.mark_once(of_space text, of_name text, until bigint, of_value bigint, most integer)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint := limpet.now_us();
+    made   boolean := false;
+BEGIN
+    IF until > now_us THEN
+        INSERT INTO limpet.marks AS m (space, name, until_us, value) VALUES (of_space, of_name, until, of_value)
+        ON CONFLICT (space, name) DO UPDATE SET until_us = excluded.until_us, value = excluded.value
+        WHERE m.until_us <= now_us;
+        made := FOUND;
+    END IF;
+    PERFORM limpet.sweep_marks(most);
+    RETURN made;
+END $$;
+
+CREATE OR REPLACE FUNCTION limpet.mark_put(of_space text, of_name text, until bigint, of_value bigint, most integer)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO limpet.marks (space, name, until_us, value) VALUES (of_space, of_name, until, of_value)
+    ON CONFLICT (space, name) DO UPDATE SET until_us = excluded.until_us, value = excluded.value;
+    PERFORM limpet.sweep_marks(most);
+END $$;
+
+CREATE OR REPLACE FUNCTION limpet.mark_add(of_space text, of_name text, until bigint, change bigint, most integer)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    now_us bigint := limpet.now_us();
+    added  bigint;
+    bound  constant numeric := 9223372036854775807;
+BEGIN
+    INSERT INTO limpet.marks AS m (space, name, until_us, value)
+    VALUES (of_space, of_name, until, greatest(-bound, change))
+    ON CONFLICT (space, name) DO UPDATE SET
+        until_us = CASE WHEN m.until_us <= now_us THEN excluded.until_us ELSE m.until_us END,
+        value = CASE WHEN m.until_us <= now_us THEN excluded.value
+                     ELSE least(bound, greatest(-bound, m.value::numeric + excluded.value))::bigint END
+    RETURNING m.value INTO added;
+    PERFORM limpet.sweep_marks(most);
+    RETURN added;
 END $$;

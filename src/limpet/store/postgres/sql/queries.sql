@@ -380,6 +380,14 @@ FROM limpet.names_of($1, $2) n
 -- name: scopes
 SELECT $1::text AS app, o.owner, c.* FROM (VALUES (''), ($2)) AS o (owner), LATERAL limpet.scopes_of($1, o.owner) c
 
+-- name: names_of
+SELECT $1::text AS app, $2::text AS owner, c.* FROM limpet.scopes_of($1, $2) c
+
+-- name: owners
+SELECT app, owner FROM limpet.scope_owners
+WHERE ($1::text IS NULL OR app = $1) AND ($2::text IS NULL OR (app, owner) > ($2, $3::text))
+ORDER BY app, owner LIMIT $4
+
 -- name: lock
 -- In key order, as everybody locks. With the number of this transaction, by which a reader knows that it
 -- sees what was recorded before.

@@ -2,6 +2,10 @@
 -- An acknowledged commit is on disk even where the role or the database defaults to less.
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'
 
+-- name: durable_locally
+-- The same for one transaction, where the next one may be another process's of the server.
+SELECT set_config('synchronous_commit', 'on', true) WHERE current_setting('synchronous_commit') = 'off'
+
 -- name: lock_migration
 -- One process at a time migrates; the number only has to be ours.
 SELECT pg_advisory_xact_lock(1279872336)

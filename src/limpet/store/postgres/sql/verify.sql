@@ -74,6 +74,13 @@ SELECT 'base', count(*) FROM limpet.bases b
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = b.sid AND s.floor > 0)
   AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = b.sid AND t.floor < limpet.needed(t.sid))
 UNION ALL
+SELECT 'blob', count(*) FROM limpet.blobs b
+WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = b.sid)
+  AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = b.sid AND b.version < limpet.needed(t.sid))
+UNION ALL
+SELECT 'chunk', count(*) FROM limpet.blob_chunks c
+WHERE NOT EXISTS (SELECT FROM limpet.blobs b WHERE b.bid = c.bid)
+UNION ALL
 SELECT 'tombstone', count(*) FROM limpet.tombstones t JOIN limpet.sessions s USING (sid)
 
 -- name: verify_owners

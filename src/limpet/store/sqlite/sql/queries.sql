@@ -164,7 +164,7 @@ SELECT 1 FROM scopes WHERE app = ? AND user IN ('', ?) LIMIT 1
 -- to name along the index: the cost does not grow with the number of versions.
 WITH RECURSIVE names (user, name) AS (
     SELECT o.user, (SELECT min(s.name) FROM scopes s WHERE s.app = ?1 AND s.user = o.user)
-    FROM (SELECT '' AS user UNION ALL SELECT ?2) o
+    FROM (SELECT '' AS user UNION SELECT ?2) o
     UNION ALL
     SELECT n.user, (SELECT min(s.name) FROM scopes s WHERE s.app = ?1 AND s.user = n.user AND s.name > n.name)
     FROM names n WHERE n.name IS NOT NULL
@@ -189,6 +189,12 @@ SELECT n.name, b.form, (SELECT sum(length(s.body)) FROM scopes s
 FROM names n CROSS JOIN scopes b
 WHERE n.name IS NOT NULL AND b.app = ?1 AND b.user = ?2 AND b.name = n.name
   AND b.version = (SELECT max(s.version) FROM scopes s WHERE s.app = ?1 AND s.user = ?2 AND s.name = n.name)
+
+-- name: first_owner
+SELECT app, user FROM scopes WHERE (app, user) >= (?, ?) ORDER BY app, user LIMIT 1
+
+-- name: next_owner
+SELECT app, user FROM scopes WHERE (app, user) > (?, ?) ORDER BY app, user LIMIT 1
 
 -- name: scope_version
 SELECT coalesce(max(version), 0) FROM scopes WHERE app = ? AND user = ? AND name = ?

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import InvalidURL
-from limpet.store.postgres.server.address import check_url, where
+from limpet.store.postgres.server.address import check_url, driver_url, is_pooled, where
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,23 @@ def test_a_url_that_names_no_server_is_refused_without_its_password(url: str, wo
 def test_a_url_that_names_a_server_is_left_to_the_driver(url: str) -> None:
     """Its host may not exist; that is found by asking."""
     check_url(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "driven"),
+    [
+        ("postgresql://a@h/db?pooler=transaction", "postgresql://a@h/db"),
+        (
+            "postgresql://a@h/db?sslmode=require&pooler=transaction&x=1",
+            "postgresql://a@h/db?sslmode=require&x=1",
+        ),
+        ("postgresql://a@/db?pool%65r=transaction&host=/tmp", "postgresql://a@/db?host=/tmp"),
+    ],
+)
+def test_the_driver_does_not_see_the_pooler(url: str, driven: str) -> None:
+    """It would send the option to the server as a setting; the rest reaches it unchanged."""
+    check_url(url)
+    assert is_pooled(url)
+    assert driver_url(url) == driven
+    assert not is_pooled(driven)
+    assert driver_url(driven) == driven

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeAlias
 
 from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, SuspensionError
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
 from limpet.graph.observe import emit, span_of
@@ -89,20 +90,29 @@ async def _advance(scope: Scope, step: Step, state: Any, number: int) -> tuple[A
         raise
     attempts.end(post=new)
     scope.body, scope.rest = True, None
-    if scope.run.tracker is not None and scope.frame is not None:
-        position = Position(
-            node=step.name,
-            step=number,
-            parents=scope.parents,
-            fan_out_index=scope.fan_out_index,
-            branch_name=scope.branch_name,
-        )
-        try:
-            await scope.run.tracker.completed(scope.frame, new, update, target, position)
-        except CheckpointSaveFailed as error:
-            error.result = new if scope.outer is None else None
-            raise
+    await _saved(scope, step, number, new, update, target)
     return new, target
+
+
+async def _saved(
+    scope: Scope, step: Step, number: int, new: Any, update: Any, target: str | None
+) -> None:
+    """Save the step, if there is a checkpointer."""
+    tracker, frame = scope.run.tracker, scope.frame
+    if tracker is None or frame is None:
+        return
+    position = Position(
+        node=step.name,
+        step=number,
+        parents=scope.parents,
+        fan_out_index=scope.fan_out_index,
+        branch_name=scope.branch_name,
+    )
+    try:
+        await tracker.completed(frame, new, update, target, position)
+    except CheckpointSaveFailed as error:
+        error.result = new if scope.outer is None else None
+        raise
 
 
 class _Attempts:
@@ -127,10 +137,10 @@ class _Attempts:
                 return await step.run(scope, state)
             with tracer.span(span_of(scope.run, "node", step.name, scope)):
                 return await step.run(scope, state)
-        except SuspendSignal as signal:
+        except SuspendSignal:
             self._open = False
             emit(scope, "suspended", self._number, state)
-            raise signal
+            raise
         except BaseException as error:
             self.end(error=error)
             raise
@@ -166,7 +176,7 @@ def passes(step: Step, error: Exception) -> bool:
 
 def failure(step: Step, error: Exception, state: Any) -> NodeException:
     """What the error of a node becomes."""
-    return NodeException(step.name, f"{type(error).__name__}: {error}"[:500], state)
+    return NodeException(step.name, said(error), state)
 
 
 async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -184,6 +194,8 @@ async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
             raise
 
     tasks = [asyncio.ensure_future(watched(job)) for job in jobs]
+    if not tasks:  # a resumed run may find that all had been done
+        return
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         first = failed[0] if failed else None

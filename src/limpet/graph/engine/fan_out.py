@@ -20,16 +20,17 @@ from limpet.errors import (
     NodeException,
     SuspensionError,
 )
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import Scope
-from limpet.graph.nodes import Edge
+from limpet.graph.engine.nodes import Edge
+from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
-from limpet.graph.run import Middleware, chained, run_graph, together
 from limpet.graph.suspend import SuspendSignal
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]
@@ -93,7 +94,7 @@ class FanOutStep:
         except FATAL:
             raise
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:500]
+            reason = said(error)
             raise NodeException(self.name, reason, state) from error
         return self._update(work.results)
 

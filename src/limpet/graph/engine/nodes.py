@@ -7,14 +7,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import EdgeException, RoutingError
+from limpet.errors.graph import said
 from limpet.graph.context import Scope
+from limpet.graph.engine.run import Middleware, run_graph
 from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
-from limpet.graph.run import Middleware, run_graph
 from limpet.model.values import described
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 
 class End:
@@ -53,7 +54,7 @@ class Edge:
         try:
             found = self.fn(state)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"[:500]
+            reason = said(error)
             raise EdgeException(self.source, reason, state) from error
         if found is END:
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 _SHAPES = {
     "function": ("[", "]"),

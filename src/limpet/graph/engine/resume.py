@@ -20,11 +20,12 @@ from limpet.errors import (
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
 )
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, Frame, Progress, Slot
 from limpet.model.values import described
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 
 class Start(NamedTuple):
@@ -42,7 +43,7 @@ async def load_record(
     try:
         record = None if checkpointer is None else await checkpointer.load(invocation_id)
     except Exception as error:
-        reason = f"{type(error).__name__}: {error}"[:500]
+        reason = said(error)
         raise CheckpointLoadFailed(invocation_id, reason) from error
     if record is None:
         if signal:

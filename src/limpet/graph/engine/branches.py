@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from limpet.errors import ParallelBranchesBranchFailed
+from limpet.errors.graph import said
 from limpet.graph.checkpoint import Slot
 from limpet.graph.context import CURRENT, Scope
-from limpet.graph.fan_out import FATAL, ErrorPolicy, described_error
-from limpet.graph.nodes import Edge
+from limpet.graph.engine.fan_out import FATAL, ErrorPolicy, described_error
+from limpet.graph.engine.nodes import Edge
+from limpet.graph.engine.run import Middleware, chained, run_graph, together
 from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
-from limpet.graph.run import Middleware, chained, run_graph, together
 from limpet.graph.state import Contributions, StatePlan
 from limpet.graph.suspend import SuspendSignal
 
 if TYPE_CHECKING:
-    from limpet.graph.compiled import CompiledGraph
+    from limpet.graph.engine.compiled import CompiledGraph
 
 
 class Branch(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,9 +74,7 @@ class BranchesStep:
         if scope.run.tracker is not None and scope.frame is not None:
             scope.run.tracker.begin(scope.frame, len(self.branches), progress)
         names = [name for name in self.branches if name not in results]
-        if names:
-            work = [self._branch(scope, state, n, slots.get(n), results) for n in names]
-            await together(work)
+        await together([self._branch(scope, state, n, slots.get(n), results) for n in names])
         parts = [results[name] for name in self.branches if name in results]
         updates = [part for part in parts if not isinstance(part, Slot)]
         if self.errors_field is not None:
@@ -96,7 +95,7 @@ class BranchesStep:
             raise
         except Exception as error:
             if self.error_policy == "fail_fast":
-                reason = f"{type(error).__name__}: {error}"[:500]
+                reason = said(error)
                 raise ParallelBranchesBranchFailed(self.name, name, reason, state) from error
             result = Slot(done=True, error={"branch_name": name, **described_error(error)})
         if result is None:  # not to be run this time

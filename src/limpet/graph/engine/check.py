@@ -16,9 +16,9 @@ from limpet.errors import (
     ParallelBranchesNoBranches,
     UnreachableNode,
 )
-from limpet.graph.branches import Branch
-from limpet.graph.fan_out import FanOut
-from limpet.graph.nodes import Edge
+from limpet.graph.engine.branches import Branch
+from limpet.graph.engine.fan_out import FanOut
+from limpet.graph.engine.nodes import Edge
 from limpet.graph.project import check_names
 from limpet.graph.state import StatePlan
 from limpet.model.values import described

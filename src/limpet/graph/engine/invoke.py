@@ -1,0 +1,148 @@
+"""One run of a compiled graph: load the session, find the state to start with, run, save.
+
+Errors raised before the first node leave everything as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+
+from limpet.errors import GraphMisused, SuspensionRecordInvalid
+from limpet.graph.binding import Binding
+from limpet.graph.checkpoint import Checkpointer, CheckpointRecord
+from limpet.graph.context import CURRENT, Invocation, Scope
+from limpet.graph.engine.ending import ending_of, finish, leave_record, suspended
+from limpet.graph.engine.resume import Start, load_record, start_of
+from limpet.graph.engine.run import run_graph
+from limpet.graph.engine.track import LiveFrame, Tracker
+from limpet.graph.observe import Observer, span_of
+from limpet.graph.suspend import SuspendSignal
+from limpet.model.values import described
+
+if TYPE_CHECKING:
+    from limpet.graph.engine.compiled import CompiledGraph
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """The arguments of an invocation; `CompiledGraph.invoke` says what they mean."""
+
+    initial: Any = None
+    session_id: str | None = None
+    correlation_id: str | None = None
+    invocation_id: str | None = None
+    resume_invocation: str | None = None
+    signal_payload: Mapping[str, Any] | None = None
+    observers: Iterable[Observer] | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    def check(self) -> None:
+        """Refuse ids that are not text, and a signal for nobody."""
+        for name in ("session_id", "correlation_id", "invocation_id", "resume_invocation"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise GraphMisused(
+                    f"{name} is {described(value)}. Pass a text that is not empty, or leave it out."
+                )
+        if self.signal_payload is not None and self.resume_invocation is None:
+            raise GraphMisused(
+                "signal_payload was given without resume_invocation. Pass the id of the invocation "
+                "that is suspended."
+            )
+
+
+class Ran:
+    """What a caller may want to know of a run beside its result, also if it raised."""
+
+    __slots__ = ("entry_state", "found_session", "invocation_id")
+
+    def __init__(self) -> None:
+        self.invocation_id = ""
+        self.found_session = False
+        self.entry_state: Any = None  # None if it was refused before it could start
+
+
+async def invoke(graph: CompiledGraph[Any], call: Call, ran: Ran) -> Any:
+    """Run the graph; the final state, or `Suspended`."""
+    call.check()
+    record, given = None, call.invocation_id
+    correlation_id = call.correlation_id
+    if call.resume_invocation is not None:
+        signal = call.signal_payload is not None
+        record = await load_record(graph.checkpointer, call.resume_invocation, signal=signal)
+        correlation_id = record.correlation_id
+        given = record.invocation_id if record.status == "suspended" else given
+    run = Invocation(
+        given or str(uuid4()), correlation_id or str(uuid4()), call.session_id, call.metadata
+    )
+    run.observers, run.tracer = tuple(call.observers or ()), graph.tracer
+    run.deliveries, ran.invocation_id = graph.deliveries, run.invocation_id
+    scope = Scope(run, graph)
+    token = CURRENT.set(scope)
+    try:
+        if run.tracer is None:
+            return await _run(scope, call, ran, record)
+        with run.tracer.span(span_of(run, "invocation", graph.name)):
+            return await _run(scope, call, ran, record)
+    finally:
+        CURRENT.reset(token)
+
+
+async def _run(scope: Scope, call: Call, ran: Ran, record: CheckpointRecord | None) -> Any:
+    run, graph = scope.run, scope.graph
+    if graph.session is not None and run.session_id is not None:
+        run.binding = Binding(graph.session, run.session_id)
+        ran.found_session = await run.binding.load()
+    start = _start(scope, call, record)
+    ran.entry_state = start.state
+    if graph.checkpointer is not None:
+        await _track(scope, graph.checkpointer, start, record)
+    try:
+        final = await run_graph(scope, start.state, start.node)
+    except SuspendSignal as signal:
+        return await suspended(scope, signal)
+    except BaseException as error:
+        await leave_record(run, error)
+        raise
+    await finish(run, final)
+    return final
+
+
+def _start(scope: Scope, call: Call, record: CheckpointRecord | None) -> Start:
+    """Where the run starts: at the record, or at the entry with the session and the input."""
+    graph, binding = scope.graph, scope.run.binding
+    if record is not None:
+        start = start_of(graph, record, call.initial, call.signal_payload)
+        scope.rest = start.inside
+        return start
+    initial = {} if call.initial is None else call.initial
+    state = graph.plan.made(initial, "the initial state")
+    return Start(state if binding is None else binding.merged(state), graph.entry)
+
+
+async def _track(
+    scope: Scope,
+    checkpointer: Checkpointer,
+    start: Start,
+    record: CheckpointRecord | None,
+) -> None:
+    """Follow the run from where it starts.
+
+    The start is saved while the first node waits, or with it: a step is one commit. A resumed
+    suspension is claimed at once, so that no other resumes it.
+    """
+    run, graph = scope.run, scope.graph
+    tracker = run.tracker = Tracker(checkpointer, graph.changes, run, graph.name, graph.plan)
+    scope.frame = LiveFrame(tracker.box, graph.plan, start.state, start.node, stored=True)
+    scope.frame.rest = start.inside
+    if record is not None and record.status != "completed":
+        tracker.positions = list(record.completed_positions)
+    tracker.ending = ending_of(run, checkpointer)
+    if record is None or record.status != "suspended":
+        tracker.begin_soon()
+    elif not await tracker.claim(record.revision):
+        reason = "it has been resumed already"
+        raise SuspensionRecordInvalid(record.invocation_id, reason)

@@ -1,0 +1,1 @@
+"""Moving sessions between stores: the file of one session, and copying from store to store."""

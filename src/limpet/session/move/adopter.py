@@ -1,0 +1,124 @@
+"""The receiving side of a move: what a store has of a session, and adopting more of it.
+
+Everything that arrives, from a file or from another store, passes here and then the journal. A
+piece is a row of events of one session that follow what the store has; the planner computes every
+link again and refuses what does not follow. Pieces are bounded, so a move of any size is a row of
+small commits, each of which leaves a whole log that is only shorter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput, SessionConflict, SessionNotFound
+from limpet.model.adopt import adopted
+from limpet.model.commit import Base, Commit
+from limpet.model.facts.creation import created
+from limpet.model.facts.names import copied, names_key
+from limpet.model.fold import ScopeValue
+from limpet.model.keys import Key
+from limpet.session.journal import Journal
+from limpet.store.blobs import Blob, Blobs, KeepsBlobs
+from limpet.store.protocol import Committed, Names, Owner, Record, Records
+
+PIECE_EVENTS: Final = 1_000  # of one commit, unless the last body exceeds PIECE_BYTES
+PIECE_BYTES: Final = 4 * 2**20
+PIECE_SESSIONS: Final = 250
+COPIER: Final = "system:copy"
+
+
+class Newest(msgspec.Struct, frozen=True, gc=False):
+    """The last event that a store has of a session; seq 0 if it has none."""
+
+    seq: int = 0
+    link: bytes = b""
+
+
+class Adopter:
+    """A store that adopts sessions."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    async def newest(self, key: Key) -> Newest:
+        """Where the session ends in this store. Raises SessionDeleted, SessionErased."""
+        try:
+            last = await self._read(key, after=0, reverse=True)
+        except SessionNotFound:
+            return Newest()
+        return last
+
+    async def check_prefix(self, key: Key, seq: int, link: bytes) -> None:
+        """Raise SessionConflict unless this store's event `seq` of the session has this link."""
+        found = await self._read(key, after=seq - 1, reverse=False)
+        if found.link != link:
+            raise SessionConflict(key, "log", seq - 1, found.seq)
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        """Record all of the commits or none."""
+        return await self._journal.commit(commits)
+
+    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
+        """The shared names of one owner that this store has, deleted ones too."""
+        return await names_in(self._journal).names_of(app, user)
+
+    async def write_names(self, owner: Owner, values: Mapping[str, Any]) -> None:
+        """Set shared names of an owner that this store never had. Raises SessionConflict if it has
+        one by now; SessionExists if the log of such copies was begun a moment ago."""
+        key = names_key(*owner)
+        fresh = not (await self.newest(key)).seq
+        facts = [created(key)] if fresh else []
+        facts.append(copied(*owner, values))
+        drafts = tuple([self._journal.prepare(fact, COPIER) for fact in facts])
+        guards = dict.fromkeys(values, 0)
+        expect = 0 if fresh else None
+        await self.commit((Commit(key, drafts, expect, guards=guards, names_of=owner),))
+
+    async def has_blob(self, key: Key, hash: str) -> bool:
+        """Whether the session itself has a blob with this content here."""
+        return await self._blobs().find(key, hash, own=True) is not None
+
+    async def put_chunk(self, key: Key, upload: str, blob: Blob, number: int, data: bytes) -> str:
+        """Add the next chunk of a blob; with the last one it is there. The upload to go on with."""
+        upload = upload or self._journal.new_id()
+        if number == blob.chunks - 1:
+            await self._blobs().finish(key, upload, blob, data, at=blob.version)
+        else:
+            await self._blobs().put_chunk(key, upload, number, data)
+        return upload
+
+    def _blobs(self) -> Blobs:
+        store = self._journal.store
+        if not isinstance(store, KeepsBlobs):
+            raise InvalidInput("this store does not keep blobs. Copy to another one.")
+        return store.blobs
+
+    async def _read(self, key: Key, *, after: int, reverse: bool) -> Newest:
+        store = self._journal.store
+        found = await store.read(key, after=after, limit=1, reverse=reverse, types=None)
+        return Newest(found[0].seq, found[0].link) if found else Newest()
+
+
+def piece(key: Key, records: Iterable[Record], base: Base | None = None) -> Commit:
+    """The commit that adopts these events. `base` is needed if the log begins with them on one."""
+    drafts = [adopted(r.event, r.raw, r.salt) for r in records if r.raw is not None]
+    return Commit(key, tuple(drafts), base=base)
+
+
+def records_in(journal: Journal) -> Records:
+    """The store of a journal, for reading logs as they were recorded."""
+    store = journal.store
+    if not isinstance(store, Records):
+        raise InvalidInput("this store does not hand out its records. Copy from another one.")
+    return store
+
+
+def names_in(journal: Journal) -> Names:
+    """The store of a journal, for going through its shared names."""
+    store = journal.store
+    if not isinstance(store, Names):
+        raise InvalidInput("this store does not list its app: and user: names. Use another one.")
+    return store

@@ -1,0 +1,332 @@
+"""Copying sessions from one store to another.
+
+The source is read in pages of heads, the oldest session first, and each log from where the target
+ends. Pieces of several sessions share a commit; the next pieces are read while the last commit is
+under way. Stopped at any point, the target has whole logs that are only shorter, and the next copy
+sends what is missing. One session that cannot be copied does not stop the others: it is named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from limpet.errors import (
+    InvalidInput,
+    SessionDeleted,
+    SessionErased,
+    SessionError,
+    SessionNotFound,
+)
+from limpet.model.commit import Base, Commit
+from limpet.model.facts.names import APP as NAMES
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.limits import PAGE_MAX
+from limpet.session.journal import Journal
+from limpet.session.move.adopter import (
+    PIECE_BYTES,
+    PIECE_EVENTS,
+    PIECE_SESSIONS,
+    Adopter,
+    names_in,
+    piece,
+    records_in,
+)
+from limpet.session.move.contents import blobs_in, copy_blobs
+from limpet.session.move.files import check_whole
+from limpet.session.move.names import copy_names, missing, owners
+from limpet.store.protocol import Committed, Owner, Progress, Query
+
+REFUSED_NAMED_MAX: Final = 1_000
+_REFUSALS: Final = (SessionError, InvalidInput)
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """What could not be copied, and why."""
+
+    what: str  # a session's key, or a shared name and its owner
+    code: str
+    reason: str
+    key: Key | None = None  # of a session
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """What a copy has sent. Nothing, if the target had everything."""
+
+    sessions: int  # that were sent events
+    events: int
+    names: int = 0  # app: and user: names that the target did not have
+    # Of one session: names that it sees and the target does not have.
+    left_out: tuple[str, ...] = ()
+    # Forks that came without their parent: what is before reads as removed.
+    cut: tuple[Key, ...] = ()
+    refused: tuple[Refused, ...] = ()  # the first 1,000
+    refusals: int = 0  # how many there were
+    blobs: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that was asked for is in the target now."""
+        return not self.refusals
+
+
+class Transfer:
+    """One copy under way."""
+
+    def __init__(self, source: Journal, target: Adopter, progress: Progress | None = None) -> None:
+        self._journal, self._source = source, records_in(source)
+        self._target, self._progress = target, progress
+        self._blobs, self._contained = blobs_in(source), 0  # and how many were sent
+        self._outbox = _Outbox(target, self._refuse)
+        self._app: str | None = None
+        self._names = 0
+        self._done = self._total = 0
+        self._cut: list[Key] = []
+        self._refused: list[Refused] = []
+        self._refusals = 0
+
+    async def one(self, key: Key) -> Copied:
+        """Copy one session. Raises what is in the way."""
+        head = (await self._journal.store.load(key, tail=0, scopes=False)).head
+        self._total = head.version - head.floor
+        left = await self._left_out(key)
+        self._outbox.raises = True
+        try:
+            await self._session(head)
+            await self._outbox.flush()
+        finally:
+            await self._outbox.end()
+        self._report(self._total)
+        return self._copied(tuple(left))
+
+    async def all(self, app: str | None) -> Copied:
+        """Copy the sessions of an app, or all, and then the names they share."""
+        self._app = app
+        if self._progress is not None:
+            async for head in self._heads(app):
+                self._total += head.version - head.floor
+        try:
+            async for head in self._heads(app):
+                await self._guarded(head)
+            await self._outbox.flush()
+        finally:
+            await self._outbox.end()
+        names = names_in(self._journal)
+        async for owner in owners(names, app):
+            set_, unable = await copy_names(names, self._target, owner)
+            self._names += set_
+            for name, reason in unable.items():
+                self._refuse(f"{name} of {_owned(owner)}", "name.not_copied", reason)
+        self._report(self._total)
+        return self._copied()
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    async def _heads(self, app: str | None) -> AsyncIterator[Head]:
+        """Oldest first, which no write changes: each session is met once."""
+        query, cursor = Query(app=app, reverse=False, reserved=True), None
+        while True:
+            page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
+            for head in page.items:
+                if head.key.app != NAMES:  # what was copied into the source is no part of it
+                    yield head
+            cursor = page.cursor
+            if cursor is None:
+                return
+            await asyncio.sleep(0)  # a store in a file answers at once: let others run
+
+    async def _guarded(self, head: Head) -> None:
+        """Copy a session, after those that it begins on. What is in the way is noted."""
+        try:
+            for each in await self._lineage(head):
+                await self._session(each)
+        except _REFUSALS as error:
+            self._refuse(str(head.key), error.code, str(error), head.key)
+
+    async def _lineage(self, head: Head) -> list[Head]:
+        """The session, and before it the parents that the target lacks. In order of creation they
+        are mostly there already; a clock that was set back does not change what a fork needs."""
+        line = [head]
+        while line[0].floor:
+            base = await self._source.base(line[0].key)
+            if base is None or self._app not in (None, base.parent.app):
+                break
+            try:
+                if await self._reaches(base):
+                    break
+                found = await self._journal.store.load(base.parent, tail=0, scopes=False)
+            except _GONE:
+                break
+            if found.head.uid != base.uid:
+                break
+            line.insert(0, found.head)
+        return line
+
+    async def _reaches(self, base: Base) -> bool:
+        """Whether the target has the event that a fork goes on from."""
+        if self._outbox.holds(base.parent):
+            await self._outbox.flush()
+        return (await self._target.newest(base.parent)).seq >= base.floor
+
+    async def _session(self, head: Head) -> None:
+        key = head.key
+        here = await self._target.newest(key)
+        after = max(here.seq, head.floor)
+        if here.seq >= head.version:
+            await self._target.check_prefix(key, head.version, head.link)
+        base = await self._source.base(key) if head.floor and not here.seq else None
+        if base is not None:
+            await self._note_cut(key, base)
+        self._done += after - head.floor
+        begins = not here.seq
+        if not begins:
+            await self._contents(key)
+        while after < head.version and not self._outbox.stopped(key):
+            alone = begins and await self._has_contents(key)
+            limit = 1 if alone else self._outbox.room
+            found = await self._source.records(key, after=after, limit=limit)
+            check_whole(key, found, after)
+            after = found[-1].event.seq
+            size = sum([len(each.raw or b"") for each in found])
+            await self._outbox.add(piece(key, found, base), size)
+            base, begins = None, False
+            self._report(self._done + len(found))
+            if alone:
+                await self._outbox.flush()
+                if not self._outbox.stopped(key):
+                    await self._contents(key)
+
+    async def _has_contents(self, key: Key) -> bool:
+        return self._blobs is not None and bool(await self._blobs.page(key, after="", limit=1))
+
+    async def _contents(self, key: Key) -> None:
+        if self._blobs is not None:
+            self._contained += await copy_blobs(self._blobs, self._target, key)
+
+    async def _note_cut(self, key: Key, base: Base) -> None:
+        """Note a fork whose parent is not in the target: a parent that comes later is not found."""
+        try:
+            whole = await self._reaches(base)
+        except _GONE:
+            whole = False
+        if not whole:
+            self._cut.append(key)
+
+    # --- names ---------------------------------------------------------------------------------
+
+    async def _left_out(self, key: Key) -> list[str]:
+        names = names_in(self._journal)
+        found: list[str] = []
+        for owner in ((key.app, ""), (key.app, key.user)):
+            lacking = await missing(names, self._target, owner)
+            found += [*lacking.values, *lacking.unread]
+        return found
+
+    # --- the account ---------------------------------------------------------------------------
+
+    def _refuse(self, what: str, code: str, reason: str, key: Key | None = None) -> None:
+        self._refusals += 1
+        if len(self._refused) < REFUSED_NAMED_MAX:
+            self._refused.append(Refused(what, code, reason, key))
+
+    def _report(self, done: int) -> None:
+        self._done = done
+        if self._progress is not None:
+            self._progress(done, max(done, self._total))
+
+    def _copied(self, left_out: tuple[str, ...] = ()) -> Copied:
+        refused = (tuple(self._refused), self._refusals)
+        sent = (self._outbox.sessions, self._outbox.events)
+        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, self._contained)
+
+
+class _Outbox:
+    """Pieces on their way to the target: some waiting, and the commit of others under way."""
+
+    def __init__(self, target: Adopter, refuse: Callable[[str, str, str, Key], None]) -> None:
+        self._target, self._refuse = target, refuse
+        self._waiting: list[Commit] = []
+        self._events = self._bytes = 0  # that wait
+        self._flight: asyncio.Task[None] | None = None
+        self._flying: frozenset[Key] = frozenset()
+        self._stopped: set[Key] = set()  # refused by the last commit: no more of them is sent
+        self._last: Key | None = None
+        self.raises = False  # what is refused is an error, not an entry of the account
+        self.sessions = self.events = 0  # that were sent
+
+    @property
+    def room(self) -> int:
+        """How many events still fit."""
+        return PIECE_EVENTS - self._events
+
+    def holds(self, key: Key) -> bool:
+        return key in self._flying or any([commit.key == key for commit in self._waiting])
+
+    def stopped(self, key: Key) -> bool:
+        return key in self._stopped
+
+    async def add(self, commit: Commit, size: int) -> None:
+        self._waiting.append(commit)
+        self._events += len(commit.drafts)
+        self._bytes += size
+        full = self._events >= PIECE_EVENTS or self._bytes >= PIECE_BYTES
+        if full or len(self._waiting) >= PIECE_SESSIONS:
+            await self._launch()
+
+    async def flush(self) -> None:
+        """Return when all that waits was recorded or refused."""
+        await self._launch()
+        await self._land()
+
+    async def end(self) -> None:
+        """Let what is under way come to its end, also when the copy has failed."""
+        if self._flight is not None:
+            await asyncio.wait([self._flight])
+
+    async def _launch(self) -> None:
+        await self._land()
+        batch = [commit for commit in self._waiting if commit.key not in self._stopped]
+        self._waiting, self._events, self._bytes = [], 0, 0
+        if batch:
+            self._flying = frozenset([commit.key for commit in batch])
+            self._flight = asyncio.create_task(self._send(batch))
+
+    async def _land(self) -> None:
+        flight, self._flight, self._flying = self._flight, None, frozenset()
+        if flight is not None:
+            self._stopped.clear()
+            try:
+                await asyncio.shield(flight)
+            except asyncio.CancelledError:
+                self._flight = flight  # `end` waits for it
+                raise
+
+    async def _send(self, batch: Sequence[Commit]) -> None:
+        try:
+            self._count(batch, await self._target.commit(batch))
+        except _REFUSALS as error:
+            if self.raises:
+                raise
+            if len(batch) == 1:
+                key = batch[0].key
+                self._stopped.add(key)
+                self._refuse(str(key), error.code, str(error), key)
+                return
+            for commit in batch:  # each by itself: one that is refused stops no other
+                await self._send((commit,))
+
+    def _count(self, batch: Sequence[Commit], answers: Sequence[Committed]) -> None:
+        for commit, answer in zip(batch, answers, strict=True):
+            fresh = len(answer.events) - answer.repeated
+            self.events += fresh
+            self.sessions += bool(fresh) and commit.key != self._last
+            self._last = commit.key
+
+
+def _owned(owner: Owner) -> str:
+    return f"{owner[0]}/{owner[1]}" if owner[1] else f"the app {owner[0]}"

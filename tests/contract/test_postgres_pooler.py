@@ -1,0 +1,39 @@
+"""PostgreSQL behind a pooler in transaction mode against the contract.
+
+The laws about repeats, races, the feed and work are in the suite; all of them in the torture tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from limpet.testing.contract import FeedLaws, SharedLaws, SharedWorkLaws
+from limpet.testing.laws.races import RaceLaws
+from limpet.testing.laws.repeats import RepeatLaws
+from tests.contract import test_postgres as straight
+from tests.support import pooler, postgres
+
+
+class ThroughPooler(straight.OnServer):
+    """What the laws ask for, by way of a relay that swaps the server's sessions."""
+
+    @pytest.fixture
+    async def url(  # type: ignore[override]  # it has an end
+        self, direct: str, any_postgres: postgres.Server | postgres.Elsewhere
+    ) -> AsyncIterator[str]:
+        if isinstance(any_postgres, postgres.Elsewhere):
+            pytest.skip(f"{postgres.ENVIRONMENT} names a server whose socket is not ours")
+        async with pooler.relaying(any_postgres) as through:
+            yield through
+            assert await pooler.left_behind(through) == set()
+
+
+class TestPostgresPooler(ThroughPooler, RepeatLaws, RaceLaws, FeedLaws, SharedLaws, SharedWorkLaws):
+    pass
+
+
+@pytest.mark.torture
+class TestPostgresPoolerWhole(ThroughPooler, straight.TestPostgres):
+    pass

@@ -1,0 +1,219 @@
+"""PostgreSQL behind a pooler in transaction mode: nothing is left in a session of the server.
+
+Through a relay of our own, which swaps the server's sessions and resets nothing; and through
+PgBouncer where it is installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+import limpet
+from limpet import InvalidURL, StoreUnopened
+from limpet.store.open import look_at
+from limpet.store.postgres.server import settings
+from limpet.store.postgres.server.pooler import Through, connect
+from limpet.store.protocol import Check
+from tests.support import pooler, postgres
+
+
+@pytest.fixture(params=["relay", "pgbouncer"])
+async def through(
+    request: pytest.FixtureRequest, postgres_server: postgres.Server
+) -> AsyncIterator[str]:
+    """The URL of an empty database, by way of a pooler."""
+    if request.param == "pgbouncer" and shutil.which("pgbouncer") is None:
+        pytest.skip("pgbouncer is not installed: only the relay stands in for it")
+    way = pooler.relaying if request.param == "relay" else pooler.bouncing
+    async with way(postgres_server) as url:
+        yield url
+
+
+async def work(lp: limpet.Limpet) -> limpet.Session:
+    """A bit of everything that changes a store."""
+    session = await lp.create("shop", "ada", labels={"tier": "gold"}, actor="user:ada")
+    await asyncio.gather(*[session.append("note.added", {"n": n}) for n in range(20)])
+    shared = {"cart": ["lamp"], "user:name": "Ada", "app:open": True}
+    await session.append("cart.changed", set=shared)
+    await session.append("user.message", {"text": "hello"})
+    (claimed,) = await lp.claim("w1")
+    assert await lp.release(await lp.renew(claimed))
+    gone, erased = await lp.create("shop", "bob"), await lp.create("shop", "eve")
+    await lp.release(await lp.acquire_lock(gone.key, worker="w2"))
+    await lp.delete(gone.key)
+    await lp.erase(erased.key)
+    return session
+
+
+async def test_a_store_works_through_a_pooler_and_leaves_nothing_there(through: str) -> None:
+    """Two processes write, claim, read, list and verify; no session of the server keeps a trace."""
+    async with limpet.open(through) as lp, limpet.open(through) as other:
+        session = await work(lp)
+        found = await other.get(session.key)
+        assert found.values["cart"] == ["lamp"]
+        assert found.values["user:name"] == "Ada"
+        assert [head.key for head in (await other.list(app="shop")).items] == [session.key]
+        assert len(await found.pending()) == 1
+        await found.append("note.added", {"n": 20}, actor="user:ada")
+        await session.refresh()
+        assert session.version == found.version
+        assert (await other.verify()).ok
+    assert await pooler.left_behind(through) == set()
+
+
+async def test_a_follower_behind_a_pooler_hears_of_other_processes(through: str) -> None:
+    """It polls: nobody listens on the server."""
+    async with limpet.open(through) as lp, limpet.open(through) as other:
+        session = await lp.create("shop", "ada", actor="user:ada")
+        theirs = await other.get(session.key)
+        heard = session.follow(after=session.version)
+        first = asyncio.ensure_future(anext(heard))
+        await theirs.append("note.added", {"n": 1}, actor="user:ada")
+        async with asyncio.timeout(20):
+            assert (await first).data == {"n": 1}
+        await heard.aclose()
+        assert await pooler.left_behind(through) == set()
+
+
+async def test_sessions_that_the_server_ends_cost_no_event_and_double_none(
+    postgres_server: postgres.Server,
+) -> None:
+    """Whatever transaction they were in: each append is recorded once."""
+    admin = await asyncpg.connect(postgres_server.url)
+    async with pooler.relaying(postgres_server) as through, limpet.open(through) as lp:
+        session = await lp.create("shop", "ada", actor="user:ada")
+        ended = 0
+        for start in range(0, 40, 10):
+            appends = [session.append("note.added", {"n": start + n}) for n in range(10)]
+            gathered = asyncio.gather(*appends)
+            await asyncio.sleep(0)  # they are on their way
+            ended += len(
+                await admin.fetch(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE application_name = $1",
+                    pooler.NAME,
+                )
+            )
+            await gathered
+        notes = await session.read(after=1, limit=100)
+        assert sorted([event.data["n"] for event in notes]) == list(range(40))
+        assert (await lp.verify()).ok
+    await admin.close()
+    assert ended >= pooler.SESSIONS
+
+
+EXPECTED = {
+    "synchronous_commit": "on",
+    "transaction_isolation": "read committed",
+    "lock_timeout": "7s",
+    "statement_timeout": "30s",
+    "search_path": "pg_catalog",
+    "enable_seqscan": "off",
+}
+
+
+async def shown(conn: Any) -> dict[str, str]:
+    """The settings under which a call runs."""
+    names = ", ".join(f"current_setting('{name}') AS {name}" for name in EXPECTED)
+    return dict(await conn.fetchrow(f"SELECT {names}"))
+
+
+async def test_every_transaction_has_the_settings_of_a_connection(
+    postgres_server: postgres.Server,
+) -> None:
+    """Durable, bounded in time, read committed: against defaults of the role that say otherwise."""
+    admin = await asyncpg.connect(postgres_server.url)
+    bad = {"synchronous_commit": "off", "default_transaction_isolation": "serializable"}
+    for name, value in bad.items():
+        await admin.execute(f"ALTER ROLE limpet SET {name} = {value}")
+    try:
+        async with pooler.relaying(postgres_server) as through:
+            wanted = settings.connection_settings(7) | settings.LOOKUP_PLANS
+            conn = await connect(through, wanted)
+            for _ in range(2 * pooler.SESSIONS):
+                assert await shown(conn) == EXPECTED
+                async with conn.transaction():
+                    assert await shown(conn) == EXPECTED
+            await conn.close()
+    finally:
+        for name in bad:
+            await admin.execute(f"ALTER ROLE limpet RESET {name}")
+        await admin.close()
+
+
+async def test_a_call_that_fails_or_is_cancelled_leaves_no_transaction(through: str) -> None:
+    """Its connection serves the next call, and the server's session the next client."""
+    conn: Through = await connect(through, settings.connection_settings(7))
+    for _ in range(pooler.SESSIONS):
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await conn.fetchval("SELECT 1 / 0")
+        with pytest.raises(TimeoutError):
+            await conn.fetchval("SELECT pg_sleep(60)", timeout=0.05)
+    assert not conn.is_in_transaction()
+    assert await conn.fetchval("SELECT 1") == 1
+    await conn.close()
+    assert await pooler.left_behind(through) == set()
+
+
+async def test_without_the_option_a_pooler_is_named_in_the_error(through: str) -> None:
+    """It refuses our settings, and the words say which option the URL lacks."""
+    with pytest.raises(StoreUnopened, match="add pooler=transaction"):
+        async with limpet.open(through.replace("&pooler=transaction", "")):
+            pass
+
+
+async def test_the_relay_shows_what_a_session_of_the_server_keeps(
+    postgres_server: postgres.Server,
+) -> None:
+    """It would notice a setting, a LISTEN, a lock and a statement: each fails the tests above."""
+    async with pooler.relaying(postgres_server) as through:
+        url = through.replace("&pooler=transaction", "")
+        conn = await asyncpg.connect(url, statement_cache_size=0)
+        await conn.execute("SET lock_timeout = '3s'")
+        await conn.execute("LISTEN limpet")
+        await conn.execute("SELECT pg_advisory_lock(17)")
+        await conn.execute("PREPARE mine AS SELECT 1")
+        found = await pooler.left_behind(through)
+        await conn.close()
+    kept = {"setting lock_timeout = 3000", "listens to limpet", "lock 17", "statement mine"}
+    assert kept <= found
+    async with pooler.relaying(postgres_server) as through:
+        conn = await asyncpg.connect(through.replace("&pooler=transaction", ""))
+        assert await conn.fetchval("SELECT $1::int", 1) == 1  # prepared under a name, and kept
+        with pytest.raises(asyncpg.InvalidSQLStatementNameError):
+            await conn.fetchval("SELECT $1::int", 1)
+        conn.terminate()
+
+
+async def checked(url: str) -> Check:
+    """What a doctor that only looks says of poolers."""
+    async with limpet.Limpet(url, store=await look_at(url)) as lp:
+        return next(check for check in (await lp.doctor()).checks if check.name == "pooler")
+
+
+async def test_the_doctor_says_whether_a_pooler_is_in_the_way(
+    postgres_server: postgres.Server, through: str
+) -> None:
+    """In the way and named; named and not in the way; neither."""
+    async with limpet.open(through):
+        pass
+    assert (await checked(through)).found.startswith("in the way")
+    assert (await checked(through)).ok
+    named = await checked(f"{postgres_server.url}&pooler=transaction")
+    assert named.severity == "warning"
+    assert "Take pooler=transaction out" in named.advice
+    assert (await checked(postgres_server.url)).found == "none in the way"
+
+
+@pytest.mark.parametrize("value", ["session", "statement", "", "Transaction", "yes"])
+async def test_a_pooler_has_no_other_mode(value: str) -> None:
+    """The words say which there is, and what to do about the others."""
+    with pytest.raises(InvalidURL, match="pooler is transaction, not"):
+        async with limpet.open(f"postgresql://ada@127.0.0.1:1/db?pooler={value}"):
+            pass
