@@ -28,6 +28,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
@@ -41,6 +43,13 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
+from limpet.session.history.merge import Merged
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
@@ -80,7 +89,7 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session")],
+        [("session", "Session"), ("history/verbs", "History")],
         "S_co",
     ),
     (
@@ -106,6 +115,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
             ("watch", "Watching"),

@@ -24,6 +24,7 @@ from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.session.history.kept import Checkpoint, CheckpointPage
+    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -69,8 +73,13 @@ __all__ = [
     "TTL",
     "Access",
     "App",
+    "Blame",
     "Change",
     "Check",
+    "Checkpoint",
+    "CheckpointPage",
+    "CheckpointPolicy",
+    "CheckpointRef",
     "Conflict",
     "Copied",
     "Diagnosis",
@@ -91,7 +100,10 @@ __all__ = [
     "LastWriter",
     "Lease",
     "Limpet",
+    "Lineage",
     "Merged",
+    "MergedFrom",
+    "Metric",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -107,6 +119,7 @@ __all__ = [
     "Report",
     "Resolved",
     "Restored",
+    "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",
@@ -167,6 +180,10 @@ _LATER = {
     "diff": "model.diff.diff",
     "escalate": "model.diff.policy",
     "merge": "model.diff.merge",
+    "Checkpoint": "session.history.kept",
+    "CheckpointPage": "session.history.kept",
+    "CheckpointPolicy": "session.history.policy",
+    "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
     "Copied": "session.move.transfer",

@@ -11,6 +11,7 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -135,9 +136,12 @@ from limpet.errors.root import (
 )
 from limpet.errors.session import (
     BlobNotFound,
+    CheckpointIntegrity,
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
+    NoCheckpoint,
+    NoFullCheckpoint,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
@@ -194,6 +198,7 @@ __all__ = [
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
+    "CheckpointIntegrity",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
@@ -243,7 +248,9 @@ __all__ = [
     "MigrationFailed",
     "MigrationMissing",
     "MultipleOutgoingEdges",
+    "NoCheckpoint",
     "NoDeclaredEntry",
+    "NoFullCheckpoint",
     "NodeException",
     "NotPending",
     "OpPathUnknown",

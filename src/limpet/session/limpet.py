@@ -31,6 +31,7 @@ from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
+from limpet.session.history.store_verbs import Policies
 from limpet.session.leasing import Leasing
 from limpet.session.listing import Listing
 from limpet.session.moving import Moving
@@ -46,7 +47,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, Moving, Watching):
+class Limpet(Care, Leasing, Listing, Moving, Policies, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------

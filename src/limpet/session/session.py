@@ -40,6 +40,7 @@ from limpet.session.arguments import (
     timer_at,
 )
 from limpet.session.blobs import ANY_MEDIA, AnyRef, Content
+from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.writer import Writer
@@ -53,7 +54,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Generic[S]):
+class Session(History[S], Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -480,9 +481,3 @@ class Session(Generic[S]):
     def stream_blob(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
         """The same, chunk by chunk: `async for chunk in s.stream_blob(ref)`."""
         return blobs.stream_blob(self.writer.journal, self.key, ref)
-
-    # --- private -------------------------------------------------------------------------------
-
-    def _acting(self, actor: str | None) -> str | None:
-        """Who acts: the one named, or the one bound."""
-        return check_actor(self.actor if actor is None else actor)
