@@ -28,6 +28,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
@@ -48,6 +50,13 @@ from limpet.session.documents import Document, DocumentPage
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Cleanup, Function, Transition
 from limpet.session.life.sweep import Swept
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
+from limpet.session.history.merge import Merged
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.shapes import Shape
@@ -88,7 +97,12 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session"), ("conversation", "Conversation"), ("life/verbs", "Life")],
+        [
+            ("session", "Session"),
+            ("conversation", "Conversation"),
+            ("life/verbs", "Life"),
+            ("history/verbs", "History"),
+        ],
         "S_co",
     ),
     (
@@ -115,6 +129,7 @@ CLASSES: Final = (
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),
+            ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
             ("watch", "Watching"),

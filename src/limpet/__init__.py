@@ -26,6 +26,7 @@ from limpet.model.values import ABSENT
 from limpet.session.app import App
 from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
@@ -60,7 +61,10 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.context import Context
+    from limpet.session.history.kept import Checkpoint, CheckpointPage
+    from limpet.session.history.policy import CheckpointPolicy
     from limpet.session.life.sweep import Swept, Unswept
+    from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -75,8 +79,13 @@ __all__ = [
     "TTL",
     "Access",
     "App",
+    "Blame",
     "Change",
     "Check",
+    "Checkpoint",
+    "CheckpointPage",
+    "CheckpointPolicy",
+    "CheckpointRef",
     "Conflict",
     "Context",
     "Copied",
@@ -99,8 +108,11 @@ __all__ = [
     "LastWriter",
     "Lease",
     "Limpet",
+    "Lineage",
     "Merged",
+    "MergedFrom",
     "Message",
+    "Metric",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -116,6 +128,7 @@ __all__ = [
     "Report",
     "Resolved",
     "Restored",
+    "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",
@@ -180,6 +193,10 @@ _LATER = {
     "diff": "model.diff.diff",
     "escalate": "model.diff.policy",
     "merge": "model.diff.merge",
+    "Checkpoint": "session.history.kept",
+    "CheckpointPage": "session.history.kept",
+    "CheckpointPolicy": "session.history.policy",
+    "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
     "Context": "session.context",

@@ -75,6 +75,9 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "get_or_create id": lambda lp, s, v: lp.get_or_create("a", "u", id=v),
             "list app": lambda lp, s, v: lp.list(app=v),
             "list user": lambda lp, s, v: lp.list(app="a", user=v),
+            "erase_user app": lambda lp, s, v: lp.erase_user(v, "u"),
+            "erase_user user": lambda lp, s, v: lp.erase_user("a", v),
+            "documents collection": lambda lp, s, v: lp.documents(v),
             "list cursor": lambda lp, s, v: lp.list(cursor=v),
             "watch app": lambda lp, s, v: lp.watch(app=v),
             "watch after": lambda lp, s, v: lp.watch(after=v),
@@ -159,6 +162,25 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         },
     ),
     *rows(
+        [None, 5, 1.5, True, OBJECT, "x", b"x", ["x"], {"x": 1}],
+        {
+            "get_blob ref": lambda lp, s, v: s.get_blob(v),
+            "stream_blob ref": lambda lp, s, v: s.stream_blob(v),
+        },
+    ),
+    *rows(
+        [5, True, OBJECT, "text", {"x": 1}],
+        {"put_blob data": lambda lp, s, v: s.put_blob(v, "text/plain")},
+    ),
+    *rows(
+        [5, 1.5, True, OBJECT, ["x"], {"x": 1}],
+        {
+            "import_ path": lambda lp, s, v: lp.import_(v),
+            "export path": lambda lp, s, v: lp.export(K, v),
+            "copy to": lambda lp, s, v: lp.copy(to=v),
+        },
+    ),
+    *rows(
         [v for v in NUMBER if v != -1],
         {"set_priority": lambda lp, s, v: s.set_priority(v, actor="x")},
     ),
@@ -207,6 +229,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "session key": lambda lp, s, v: lp.session(v),
             "delete key": lambda lp, s, v: lp.delete(v),
             "erase key": lambda lp, s, v: lp.erase(v),
+            "export key": lambda lp, s, v: lp.export(v, "x"),
             "acquire_lock key": lambda lp, s, v: lp.acquire_lock(v, worker="w"),
         },
     ),

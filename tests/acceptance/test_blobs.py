@@ -273,3 +273,37 @@ def test_blobs_without_await() -> None:
         ref = s.put_blob(io.BytesIO(LARGE), "text/plain")
         assert s.get_blob(ref) == LARGE
         assert b"".join(s.stream_blob(ref)) == LARGE
+
+
+# --- copies -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["everything", "one"])
+async def test_a_copy_has_the_blobs(lp: limpet.Limpet, tmp_path: Path, *, whole: bool) -> None:
+    """Of everything and of one session, to another kind of store; done again it sends none."""
+    s = await lp.create("support", "ada", id="one")
+    await lp.create("support", "ada", id="none")
+    ref = await s.put_blob(LARGE, "image/png")
+    await s.append("user.message", ref.data, actor=WHO)
+    small = await s.put_blob(b"x", "text/plain")
+    async with limpet.open(f"sqlite:///{tmp_path}/to.db?sync=normal") as to:
+        copied = await lp.copy(None if whole else s.key, to=to)
+        assert (copied.blobs, copied.ok) == (2, True)
+        there = await to.get(s.key)
+        assert await there.get_blob(there.events[-1].data) == LARGE
+        assert await there.get_blob(small) == b"x"
+        assert (await to.verify()).ok
+        assert (await lp.copy(None if whole else s.key, to=to)).blobs == 0
+
+
+async def test_a_copy_that_was_stopped_sends_the_blobs_that_are_missing(
+    lp: limpet.Limpet, s: limpet.Session[Any]
+) -> None:
+    """Though the target has every event; and a fork sees there what it sees here."""
+    await s.put_blob(LARGE, "image/png")
+    async with limpet.open("memory://") as to:
+        assert (await lp.copy(to=to)).blobs == 1
+        ref = await s.put_blob(b"later", "text/plain")
+        again = await lp.copy(to=to)
+        assert (again.events, again.blobs) == (0, 1)
+        assert await to.session(s.key).get_blob(ref) == b"later"

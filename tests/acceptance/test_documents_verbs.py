@@ -295,6 +295,9 @@ REFUSING: list[Callable[[limpet.Limpet], Any]] = [
     lambda lp: lp.acquire_lock(KEY, worker="w"),
     lambda lp: lp.delete(KEY),
     lambda lp: lp.erase(KEY),
+    lambda lp: lp.erase_user("$agents", "*"),
+    lambda lp: lp.get_many([KEY]),
+    lambda lp: lp.export(KEY, "bundle"),
     lambda lp: lp.migrate(limpet.MigrationRegistry(), Chat, app="$agents"),
 ]
 
@@ -360,11 +363,25 @@ async def test_a_user_is_erased_with_the_documents_of_that_user(lp: limpet.Limpe
         await place.put("likes", "tea")
     await mine.put("gone", 1)
     await mine.delete("gone")
-    erasures = await lp._journal.store.erase_user("support", "ada")
+    erasures = await lp.erase_user("support", "ada")
     assert len(erasures.sessions) == 2
     assert await mine.find("likes") is None
     assert [(await place.get("likes")).value for place in others] == ["tea", "tea"]
     assert (await lp.verify()).ok
+
+
+async def test_a_copy_of_everything_has_the_documents(
+    lp: limpet.Limpet, agents: limpet.Documents
+) -> None:
+    """With every version, and without them only if an app is named."""
+    await agents.put("support", 1)
+    await agents.put("support", 2)
+    await lp.create("shop", "ada")
+    async with limpet.open("memory://") as to:
+        await lp.copy(app="shop", to=to)
+        assert (await to.documents("agents").list()).items == ()
+        await lp.copy(to=to)
+        assert await to.documents("agents").history("support") == await agents.history("support")
 
 
 async def test_a_backup_has_the_documents(tmp_path: Path, file_url: str) -> None:

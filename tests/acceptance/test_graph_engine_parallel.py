@@ -13,6 +13,7 @@ from limpet.graph import (
     Branch,
     FailureIsolationMiddleware,
     GraphBuilder,
+    InMemoryCheckpointer,
     InMemorySessionStore,
     RetryMiddleware,
     State,
@@ -432,6 +433,89 @@ async def test_an_instance_or_branch_that_is_retried_is_checkpointed_right(
     final = await builder.with_checkpointer(checkpointer).compile().invoke(Many(xs=[1]))
     assert tries == ["a", "b", "a", "b", "c"]
     assert final.trails == (["a3", "b4", "c5"] if kind == "instance" else [])
+
+
+async def test_a_save_that_was_cancelled_is_made_up_for_by_the_next() -> None:
+    """Nobody knows whether it was stored: the next save is of the whole record."""
+    saving = asyncio.Event()
+
+    class Slow(InMemoryCheckpointer):
+        async def save_changes(self, invocation_id: str, ops: Any, whole: Any, /) -> None:
+            if not saving.is_set():
+                saving.set()
+                await asyncio.Event().wait()  # cancelled before anything was stored
+            await super().save_changes(invocation_id, ops, whole)
+
+    async def first(s: One) -> dict[str, Any]:
+        if s.x == 1:
+            await saving.wait()
+            raise RuntimeError("down")
+        return {}
+
+    checkpointer = Slow()
+    graph = (
+        GraphBuilder(Many)
+        .add_node("before", gives())
+        .add_fan_out_node(
+            "each",
+            subgraph=line(One, first=first, second=gives()).compile(),
+            collect_field="y",
+            target_field="ys",
+            items_field="xs",
+            item_field="x",
+            middleware=[FailureIsolationMiddleware(degraded_update={})],
+        )
+        .add_node("after", gives(total=7))
+        .add_edge("before", "each")
+        .add_edge("each", "after")
+        .add_edge("after", END)
+        .set_entry("before")
+        .with_checkpointer(checkpointer)
+        .compile()
+    )
+    await graph.invoke(Many(xs=[0, 1]), invocation_id="i")
+    record = await checkpointer.load("i")
+    assert record is not None
+    assert record.state["total"] == 7
+    done = [position.node for position in record.completed_positions]
+    assert done == ["before", "first", "each", "after"]
+
+
+async def test_a_node_whose_save_was_cancelled_does_not_run_twice() -> None:
+    """A run that fails saves what its cancelled instances had completed."""
+    saving = asyncio.Event()
+    broken = True
+
+    class Slow(InMemoryCheckpointer):
+        async def save_changes(self, invocation_id: str, ops: Any, whole: Any, /) -> None:
+            if not saving.is_set():
+                saving.set()
+                await asyncio.Event().wait()  # cancelled before anything was stored
+            await super().save_changes(invocation_id, ops, whole)
+
+    runs: list[int] = []
+
+    async def first(s: One) -> dict[str, Any]:
+        runs.append(s.x)
+        if s.x == 1 and broken:
+            await saving.wait()
+            raise RuntimeError("down")
+        return {"y": s.x}
+
+    each = fan_out(line(One, first=first, second=gives()).compile())
+    outer = (
+        each.add_node("before", gives())
+        .add_edge("before", "each")
+        .set_entry("before")
+        .with_checkpointer(Slow())
+        .compile()
+    )
+    with pytest.raises(limpet.NodeException):
+        await outer.invoke(Many(xs=[0, 1]), invocation_id="i")
+    broken = False
+    final = await outer.invoke(resume_invocation="i")
+    assert final.ys == [0, 1]
+    assert runs == [0, 1, 1]
 
 
 # --- branches -------------------------------------------------------------------------------------

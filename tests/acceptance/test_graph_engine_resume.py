@@ -13,6 +13,7 @@ from limpet.graph import (
     END,
     CheckpointFilter,
     CheckpointRecord,
+    FailureIsolationMiddleware,
     GraphBuilder,
     InMemoryCheckpointer,
     InMemorySessionStore,
@@ -123,16 +124,24 @@ async def test_the_start_is_saved_while_the_first_node_waits(checkpointer: Any) 
     assert (await checkpointer.load("i")).state["log"] == ["start", "waited", "last"]
 
 
-async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() -> None:
-    """The error of the checkpointer is the cause, and no later node runs."""
+@pytest.mark.parametrize("base", [PlainCheckpointer, InMemoryCheckpointer])
+@pytest.mark.parametrize("turns", [1, 5])
+async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step(
+    base: Any, turns: int
+) -> None:
+    """The error of the checkpointer is the cause; nothing is saved and no node runs after it."""
+    calls = 0
 
-    class Slow(PlainCheckpointer):
+    class Slow(base):  # type: ignore[misc]
         async def save(self, record: CheckpointRecord) -> None:
-            await asyncio.sleep(0)
+            nonlocal calls
+            calls += 1
+            for _ in range(3):
+                await asyncio.sleep(0)
             raise OSError("disk full")
 
     async def waits(s: Log) -> dict[str, Any]:
-        for _ in range(5):
+        for _ in range(turns):
             await asyncio.sleep(0)
         return {}
 
@@ -141,7 +150,7 @@ async def test_a_start_that_cannot_be_saved_stops_the_run_at_its_first_step() ->
     with pytest.raises(limpet.CheckpointSaveFailed, match="disk full") as info:
         await graph.invoke(Log())
     assert isinstance(info.value.__cause__, OSError)
-    assert last.runs == 0
+    assert (last.runs, calls) == (0, 1)
 
 
 async def test_a_save_of_the_start_that_is_under_way_is_waited_for() -> None:
@@ -625,6 +634,28 @@ async def test_a_checkpointer_that_fails_to_save_stops_the_run(fails_at: int) ->
         return
     final = await graph.invoke(resume_invocation="i")
     assert final.log == ["a", "b"]
+
+
+async def test_a_failed_save_is_not_a_failure_of_the_node_to_be_retried_or_isolated() -> None:
+    """Middleware around a subgraph lets it pass: the run cannot go on unsaved."""
+
+    class Broken(PlainCheckpointer):
+        async def save(self, record: CheckpointRecord) -> None:
+            raise OSError("disk full")
+
+    made = nodes("x", "y")
+    layers = [FailureIsolationMiddleware(degraded_update={}), RetryMiddleware()]
+    graph = (
+        GraphBuilder(Log)
+        .add_subgraph_node("sub", line(Log, **made).compile(), middleware=layers)
+        .add_edge("sub", END)
+        .set_entry("sub")
+        .with_checkpointer(Broken())
+        .compile()
+    )
+    with pytest.raises(limpet.CheckpointSaveFailed):
+        await graph.invoke()
+    assert made["x"].runs == 1
 
 
 # --- migrations of checkpoints --------------------------------------------------------------------

@@ -501,6 +501,39 @@ async def test_of_two_signals_one_continues_the_run() -> None:
     assert ships == 1
 
 
+async def test_of_two_signals_that_found_it_suspended_one_continues_the_run() -> None:
+    """The claim decides, not what each of them had read."""
+    both = asyncio.Barrier(2)
+
+    class Racing(CheckedCheckpointer):
+        racing = False
+
+        async def load(self, invocation_id: str, /) -> CheckpointRecord | None:
+            found = await super().load(invocation_id)
+            if self.racing:
+                await both.wait()
+            return found
+
+    checkpointer, ships = Racing(), 0
+
+    async def ship(s: Order) -> dict[str, Any]:
+        nonlocal ships
+        ships += 1
+        checkpointer.racing = False
+        return {"log": ["ship"]}
+
+    graph = line(Order, ask=ask, ship=ship).with_checkpointer(checkpointer).compile()
+    await graph.invoke(invocation_id="i")
+    checkpointer.racing = True
+    results = await asyncio.gather(
+        *[graph.invoke(resume_invocation="i", signal_payload={}) for _ in range(2)],
+        return_exceptions=True,
+    )
+    kinds = sorted(type(result).__name__ for result in results)
+    assert kinds == ["Order", "SuspensionRecordInvalid"]
+    assert ships == 1
+
+
 # --- together with a session ----------------------------------------------------------------------
 
 

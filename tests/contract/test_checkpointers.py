@@ -315,17 +315,6 @@ async def test_a_conflict_saves_neither_the_session_nor_the_record() -> None:
         assert (await cp.load("i")).revision == 1  # type: ignore[union-attr]
 
 
-async def test_a_session_that_was_only_prepared_is_not_there() -> None:
-    """A crash between making room for a session and the commit leaves none behind."""
-    async with limpet.open("memory://") as lp:
-        store = LimpetSessionStore(lp, "support", "ada")
-        await store.documents.prepared("s")
-        assert await store.load("s") is None
-        assert await store.list() == ()
-        assert await store.save("s", session({"n": 1}), expected_version=0) > 0
-        assert (await store.load("s")).state == {"n": 1}  # type: ignore[union-attr]
-
-
 async def test_a_step_after_the_file_was_closed_opens_it_again(tmp_path: Path) -> None:
     """What was remembered of the closed file is not used: the record is saved whole."""
     cp = SQLiteCheckpointer(tmp_path / "a.db")

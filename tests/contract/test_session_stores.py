@@ -13,6 +13,8 @@ import pytest
 import limpet
 from limpet.errors import InvalidCursor, InvalidInput, SessionWriteConflict
 from limpet.graph.sessions import SessionFilter, SessionLocks, SessionRecord, SessionStore
+from limpet.graph.stores.locks import Locks
+from limpet.graph.stores.opened import Given
 from limpet.graph.stores.sessions import (
     LimpetSessionStore,
     PostgresSessionStore,
@@ -393,3 +395,29 @@ def test_a_dsn_that_is_not_of_postgres_is_refused(dsn: Any) -> None:
     """At once, not at the first use."""
     with pytest.raises(limpet.InvalidURL):
         PostgresSessionStore(dsn)
+
+
+async def test_a_lock_is_renewed_while_it_is_held_and_an_outage_does_not_end_it() -> None:
+    """Renewed again and again the lock is still held; released, it is free at once."""
+    renewed = asyncio.Event()
+
+    class Counting(limpet.Limpet):
+        renewals = 0
+
+        async def renew(self, lease: Any, **how: Any) -> Any:
+            self.renewals += 1
+            if self.renewals == 2:
+                raise limpet.StoreBusy("memory", "another holds it")
+            if self.renewals == 4:
+                renewed.set()
+            return await super().renew(lease, **how)
+
+    async with Counting("memory://") as lp:
+        locks = Locks(Given(lp), "support", "ada", renew_seconds=0)
+        await locks.acquire("s")
+        waiting = asyncio.create_task(locks.acquire("s"))
+        await asyncio.wait_for(renewed.wait(), 30)
+        assert not waiting.done()
+        await locks.release("s")
+        await asyncio.wait_for(waiting, 30)
+        await locks.release_all()

@@ -35,6 +35,8 @@ TABLES = (
     "snapshots",
     "bases",
     "labels",
+    "blobs",
+    "blob_chunks",
     "erased",
     "meta",
 )
@@ -175,12 +177,14 @@ def contents(path: Path) -> dict[str, list[Any]]:
 
 
 def _rows(conn: apsw.Connection, table: str) -> list[dict[str, Any]]:
-    """Facts are compared as they are understood. No log tells which snapshots are pinned."""
+    """Facts are compared as they are understood. No log tells which snapshots are pinned, nor when
+    a blob was put."""
     columns = [row[1] for row in conn.execute(f"PRAGMA table_info({table})")]
     found = conn.execute(f"SELECT {', '.join(columns)} FROM {table}").fetchall()
     rows = [dict(zip(columns, row, strict=True)) for row in found]
     for row in rows:
         row.pop("pin", None)
+        row.pop("touched_us", None)
         if row.get("facts") is not None:
             row["facts"] = msgspec.json.decode(row["facts"])
     return rows

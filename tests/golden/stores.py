@@ -6,6 +6,7 @@ it says nothing that only newer code knows; how events lie in tables is that cod
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -18,6 +19,7 @@ from limpet.model.canonical import checksum
 from limpet.model.commit import Base, Commit
 from limpet.model.events import Fact, prepare
 from limpet.model.values import freeze
+from limpet.store.blobs import Blob
 from limpet.store.clock import Clock
 from limpet.store.sqlite.store import SQLiteStore
 
@@ -40,6 +42,8 @@ ERASED: Final = Key("shop", "eve", "erased")
 FORGOTTEN: Final = Key("shop", "mallory", "1")  # of a user who was erased
 TYPED: Final = Key("chat", "ada", "typed")
 ASLEEP: Final = Key("chat", "ada", "asleep")
+CONTENT: Final = bytes(range(256)) * 5
+PHOTO: Final = Blob(sha256(CONTENT).hexdigest(), len(CONTENT), "image/png", 2)
 POEM: Final = "roses are red " * 120  # long enough to be compressed
 
 
@@ -341,6 +345,10 @@ async def write(path: Path, schema: int) -> None:
         await writer.record(store, key, log)
     for key, log in ((REUSED, _REUSED), (ERASED, _ERASED), (FORGOTTEN, _FORGOTTEN)):
         await writer.record(store, key, log)
+    upload = f"{PHOTO.hash[:8]}-golden"
+    await store.blobs.put_chunk(MAIN, upload, 0, CONTENT[:1_000])
+    await store.blobs.finish(MAIN, upload, PHOTO, CONTENT[1_000:])
+    await store.marks.put("nonce", "n-1", DEADLINE_US, 7)
     for key in (PARENT, DELETED, REUSED):
         writer.tick()
         await store.delete(key)
@@ -373,4 +381,4 @@ def _pack(path: Path, schema: int) -> None:
     conn.close()
 
 
-_ROWS: Final = {"tombstones": 4, "erased": 3, "bases": 2, "snapshots": 2, "purges": 0}
+_ROWS: Final = {"tombstones": 4, "erased": 3, "bases": 2, "snapshots": 2, "purges": 0, "marks": 1}

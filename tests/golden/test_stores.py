@@ -38,7 +38,7 @@ from tests.golden.stores import (
 
 HERE: Final = Path(__file__).parent
 # A golden file is never written again: this is the SHA-256 of each.
-FILES: Final = {1: "5f57d80abc43ffa8fc426d9c6ffd38d885dedbe00f3ca1a76b7471bea2451e3b"}
+FILES: Final = {1: "d5ce86b2c3f36b47692fc45687d27b593d7d16b76be3516e31a92ccf6b8360a6"}
 # Which commit began each session, counted from 0.
 BEGAN: Final = {
     1: {MAIN: 0, PEER: 14, LONG: 17, TYPED: 24, ASLEEP: 28, FORK: 29, HEIR: 35, REUSED: 46},
@@ -134,6 +134,18 @@ async def test_any_version_is_folded(lp: limpet.Limpet) -> None:
     assert (await inside(lp).fold_at(MAIN, 5)).fields == BASES[FORK].state
     assert (await inside(lp).fold_at(FORK, 7)).fields == own(STATES[FORK])
     assert (await inside(lp).fold_at(LONG, 3)).fields == {"list": [stores.text(2), stores.text(3)]}
+
+
+async def test_blobs_and_marks_are_there(lp: limpet.Limpet) -> None:
+    """The blob chunk by chunk, for the session and its fork; the mark with its end."""
+    blobs, hash = inside(lp).blobs, stores.PHOTO.hash
+    found = await blobs.find(MAIN, hash)
+    assert found == msgspec.structs.replace(stores.PHOTO, version=14)
+    chunks = [await blobs.chunk(MAIN, hash, number) for number in range(2)]
+    assert b"".join(chunks) == stores.CONTENT
+    assert await blobs.find(FORK, hash) is None  # it was put after the event that the fork is of
+    mark = await inside(lp).marks.get("nonce", "n-1")
+    assert (mark.value, mark.until_us) == (7, stores.DEADLINE_US)
 
 
 def inside(lp: limpet.Limpet) -> Any:

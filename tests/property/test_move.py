@@ -10,13 +10,14 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 import limpet
 from limpet import Draft, Key, Limpet, LimpetError
 from limpet.session.move import adopter, files, transfer
 from limpet.testing.histories import fork, recorded
 from tests.property.strategies import drafts
+from tests.support.examples import examples
 
 A, FORK = Key("shop", "ada", "1"), Key("shop", "bob", "fork")
 logs = st.lists(st.tuples(drafts(temp=False), st.booleans()), max_size=12)
@@ -70,8 +71,8 @@ async def moved(log: Sequence[tuple[dict[str, Any], bool]], at: Path) -> None:
         assert values[0] == values[1] == values[2]
 
 
+@examples(60)
 @given(log=logs, size=st.integers(1, 5))
-@settings(max_examples=25)
 def test_what_was_moved_is_what_it_was(log: list[Any], size: int) -> None:
     """Memory to SQLite to memory, and through files into SQLite, in pieces of any size."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as at:

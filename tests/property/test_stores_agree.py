@@ -25,6 +25,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from msgspec import structs
 
 from limpet import (
     Draft,
@@ -39,7 +40,10 @@ from limpet import (
     Session,
     State,
 )
+from limpet.model.commit import Commit
 from limpet.model.events import to_time
+from limpet.model.facts.forks import FORKED
+from limpet.model.fold import Fold
 from limpet.store import cache
 from limpet.store.memory import MemoryStore
 from limpet.store.postgres.store import PostgresStore
@@ -47,6 +51,8 @@ from limpet.store.protocol import Loaded
 from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
+from limpet.testing.commits import draft as noted
+from limpet.testing.histories import base_at, forking
 from tests.property.strategies import GIVEN_IDS, TYPES, drafts, values
 from tests.property.typed_rules import TypedRules
 from tests.support import postgres
@@ -96,15 +102,18 @@ def plain(answer: Any) -> Any:
     match answer:
         case Event():
             id = answer.id if answer.id in GIVEN_IDS else "*"
-            rest = (answer.seq, answer.type, answer.actor, answer.at_us, answer.data, answer.ops)
+            data = "*" if answer.type == FORKED else answer.data  # it names its parent's uid
+            rest = (answer.seq, answer.type, answer.actor, answer.at_us, data, answer.ops)
             causes = (answer.cause, answer.correlation_id, answer.processed_us, answer.damage)
-            return ("event", id, *rest, *causes, answer.repeated)
+            more = (answer.processed, answer.removed, answer.repeated)
+            return ("event", id, *rest, *causes, *more)
         case Head():
             times = (answer.created_us, answer.updated_us, answer.pending, answer.pending_us)
             folded = (dict(answer.labels), dict(answer.timers), answer.priority)
             lease = (answer.fence, answer.lease_us, answer.worker, answer.deleted_us)
+            more = (answer.leased_us, answer.active_us, answer.floor, answer.ending)
             typed = (answer.schema_version,)
-            return ("head", answer.key, answer.version, *times, *folded, *lease, *typed)
+            return ("head", answer.key, answer.version, *times, *folded, *lease, *more, *typed)
         case Session():
             if answer.writer.known.scopes is None:
                 return ("handle", answer.key)
@@ -115,6 +124,8 @@ def plain(answer: Any) -> Any:
                 plain(answer.events),
                 answer.damaged,
             )
+        case Fold():
+            return ("fold", plain(answer.head), answer.fields, answer.versions)
         case Loaded():
             rest = (answer.fields, answer.versions, answer.scopes, answer.damaged)
             return ("loaded", plain(answer.head), *rest, plain(answer.events))
@@ -265,11 +276,20 @@ class StoresAgree(TypedRules):
         ),
         labels=labels,
         door=doors,
+        reuse=st.booleans(),
     )
-    def create(self, key: Key, state: dict[str, Any], labels: dict[str, str], door: str) -> None:
+    def create(
+        self,
+        key: Key,
+        state: dict[str, Any],
+        labels: dict[str, str],
+        door: str,
+        reuse: bool = False,
+    ) -> None:
         async def ask(side: Side) -> Any:
             lp = side.other if door == "other" else side.one
-            made = await lp.create(key.app, key.user, id=key.id, state=state, labels=labels)
+            how: dict[str, Any] = {"state": state, "labels": labels, "reuse_deleted": reuse}
+            made = await lp.create(key.app, key.user, id=key.id, **how)
             made.actor = ACTOR
             if lp is side.one:
                 side.objects[key] = made
@@ -312,9 +332,38 @@ class StoresAgree(TypedRules):
     def delete(self, key: Key) -> None:
         self.both(lambda side: side.one.delete(key))
 
-    @rule(key=keys, other=st.booleans())
-    def erase(self, key: Key, other: bool) -> None:
-        self.both(lambda side: (side.other if other else side.one).erase(key))
+    @rule(key=keys, other=st.booleans(), forks=st.sampled_from(["refuse", "erase", "keep"]))
+    def erase(self, key: Key, other: bool, forks: Any) -> None:
+        def store(side: Side) -> Any:
+            return (side.other if other else side.one)._journal.store
+
+        self.both(lambda side: store(side).erase(key, forks=forks))
+
+    # --- histories -----------------------------------------------------------------------------
+
+    @rule(key=keys, parent=keys, back=st.integers(0, 6), reuse=st.booleans())
+    def fork(self, key: Key, parent: Key, back: int, reuse: bool) -> None:
+        floor = max(1, self.version(parent) - back)
+
+        async def ask(side: Side) -> Any:
+            store: Any = side.one._journal.store
+            made = forking(key, await base_at(store, parent, floor))
+            (answer,) = await store.commit([structs.replace(made, reuse=reuse)])
+            return answer.head
+
+        self.both(ask)
+
+    @rule(key=keys, seq=st.integers(1, 25), pin=st.booleans())
+    def fold_at(self, key: Key, seq: int, pin: bool) -> None:
+        """Any version, also after one that was pinned just now."""
+
+        async def ask(side: Side) -> Any:
+            store: Any = side.one._journal.store
+            if pin:
+                await store.commit([Commit(key, (noted(),), pin=seq)])
+            return await store.fold_at(key, seq), await store.forks(key)
+
+        self.both(ask)
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -464,7 +513,7 @@ class StoresAgree(TypedRules):
     @rule(
         data=st.data(),
         other=st.booleans(),
-        how=st.sampled_from(["renew", "release", "hold back", "write"]),
+        how=st.sampled_from(["renew", "release", "hold back", "write", "close"]),
     )
     def under_a_lease(self, data: st.DataObject, other: bool, how: str) -> None:
         lease = data.draw(st.sampled_from(self.leases))
@@ -478,7 +527,12 @@ class StoresAgree(TypedRules):
             if how == "hold back":
                 return await lp.release(lease, retry_seconds=3_600)
             session = lp.session(lease.key, actor=ACTOR, lease=lease)
-            await session.append("agent.said", inc={"n": 1})
+            if how == "close":
+                async with lp.commit() as commit:
+                    commit.append(session, "agent.said")
+                    commit.release(lease)
+            else:
+                await session.append("agent.said", inc={"n": 1})
             return session.head
 
         self.both(ask)
@@ -515,7 +569,7 @@ class StoresAgree(TypedRules):
         app=st.sampled_from([None, "shop", "shop", "shop", "bank"]),
         user=st.sampled_from([None, None, "ada", "bob"]),
         label=st.none() | labels,
-        order=st.sampled_from(["created", "updated"]),
+        order=st.sampled_from(["created", "updated", "key"]),
         reverse=st.booleans(),
         created=st.none() | st.integers(0, 3),
         updated=st.none() | st.integers(0, 3),

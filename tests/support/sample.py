@@ -8,12 +8,14 @@ names whole, by op and deleted; tombstones, an erased session, an erased user, f
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
 import limpet
 from limpet import Draft, Key, Limpet, LimpetError, ops
 from limpet.model.commit import Commit
+from limpet.store.blobs import Blob
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft
 from limpet.testing.histories import fork
@@ -64,6 +66,10 @@ async def _forks(lp: Limpet) -> None:
     await store.delete(MOVED, ending="moved")
     await create(store, Key(APP, "mallory", "1"), {"user:secret": 1})
     await store.erase_user(APP, "mallory")
+    content = b"a photograph " * 200
+    photo = Blob(sha256(content).hexdigest(), len(content), "image/png", 2)
+    await store.blobs.put_chunk(ADA, "upload-1", 0, content[:2_000])
+    await store.blobs.finish(ADA, "upload-1", photo, content[2_000:])
 
 
 async def _ada(lp: Limpet) -> None:

@@ -100,6 +100,8 @@ ARGUMENTS: dict[str, Any] = {
     "result": {"n": 2},
     "expected_version": 1,
     "actual_version": 2,
+    "number": 3,
+    "conflicts": (),
     "collection": "agents",
     "version": 3,
     "hash": "9f86d081",

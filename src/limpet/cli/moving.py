@@ -48,7 +48,7 @@ def copy(
     id_: MaybeId = None,
     as_json: Json = False,
 ) -> None:
-    """Copy sessions from one store to another: SQLite to PostgreSQL, for example.
+    """Copy sessions from one store to another.
 
     Copies everything, an app, or one session. The source is only read. Safe to interrupt and run
     again: the next run sends what is missing. Exits with 1 if something could not be copied.
@@ -86,7 +86,7 @@ def export(
     id_: Id,
     as_json: Json = False,
 ) -> None:
-    """Write one session to a file that can be verified and imported elsewhere.
+    """Write one session to a file, to be imported elsewhere.
 
     The file holds the whole log with its bodies in plain text. It appears complete or not at all.
     """
@@ -110,7 +110,7 @@ def import_(
     *,
     as_json: Json = False,
 ) -> None:
-    """Bring the session in a file into a store: the same events, times and links.
+    """Bring the session in a file into a store.
 
     The whole file is verified first. Safe to interrupt and run again.
     """
@@ -141,7 +141,7 @@ def erase(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Forget one session for good: nothing of it can be read from the store afterwards.
+    """Forget one session for good.
 
     A SQLite file is rewritten, which takes time by its size. Asks first, unless --yes is given.
     """
@@ -165,7 +165,7 @@ def erase_user(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Forget a user: every session, deleted ones too, and every version of their user: names.
+    """Forget a user, with all sessions and user: names.
 
     A SQLite file is rewritten once, which takes time by its size. Asks first, unless --yes is
     given. Repeating it is harmless, and finishes what was interrupted.

@@ -13,6 +13,7 @@
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
     │   ├── InsufficientTokenBudget
+    │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -137,12 +138,15 @@ from limpet.errors.root import (
 )
 from limpet.errors.session import (
     BlobNotFound,
+    CheckpointIntegrity,
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
     GuardFailed,
     InsufficientTokenBudget,
     InvalidTransition,
+    NoCheckpoint,
+    NoFullCheckpoint,
     SessionArchived,
     SessionConflict,
     SessionCorrupt,
@@ -202,6 +206,7 @@ __all__ = [
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
+    "CheckpointIntegrity",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
@@ -254,7 +259,9 @@ __all__ = [
     "MigrationFailed",
     "MigrationMissing",
     "MultipleOutgoingEdges",
+    "NoCheckpoint",
     "NoDeclaredEntry",
+    "NoFullCheckpoint",
     "NodeException",
     "NotPending",
     "OpPathUnknown",

@@ -70,6 +70,43 @@ class SessionHasForks(SessionError):
         )
 
 
+class NoCheckpoint(SessionError, LookupError):
+    code = "checkpoint.none"
+    status = 404
+
+    def __init__(self, key: object, number: int | None = None) -> None:
+        self.key, self.number = key, number
+        named = "no checkpoint" if number is None else f"no checkpoint {number}"
+        super().__init__(
+            f"session {key} has {named}. Make one with s.checkpoint(), or list them with "
+            "s.checkpoints()."
+        )
+
+
+class NoFullCheckpoint(SessionError, LookupError):
+    code = "checkpoint.no_full"
+    status = 404
+
+    def __init__(self, key: object, number: int) -> None:
+        self.key, self.number = key, number
+        super().__init__(
+            f"session {key} has no full checkpoint at or before checkpoint {number}. Make one with "
+            "s.checkpoint(full=True), or rewind to a seq with s.rewind(seq)."
+        )
+
+
+class CheckpointIntegrity(SessionError):
+    code = "checkpoint.integrity"
+    status = 500
+
+    def __init__(self, key: object, number: int, reason: str) -> None:
+        self.key, self.number, self.reason = key, number, reason
+        super().__init__(
+            f"checkpoint {number} of session {key} cannot be trusted: {reason}. Restore an older "
+            "one with s.restore(ref, fallback=True), and run `limpet verify`."
+        )
+
+
 # What another writer changed first: the session's version, its schema, or one name in its state.
 # "log": events that come from another store do not follow those that are here.
 ConflictOn: TypeAlias = Literal["session", "schema", "name", "log"]

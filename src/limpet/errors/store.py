@@ -152,9 +152,9 @@ class BundleRefused(StoreError):
     code = "bundle.refused"
     status = 409
 
-    def __init__(self, verb: Literal["exported", "imported"], where: str, reason: str) -> None:
+    def __init__(self, where: str, reason: str) -> None:
         self.where, self.reason = where, reason
-        super().__init__(f"nothing was {verb}: {where} {reason}.")
+        super().__init__(f"nothing was written or recorded: {where} {reason}.")
 
 
 class BundleDamaged(StoreError):

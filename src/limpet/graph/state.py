@@ -174,8 +174,6 @@ class StatePlan(Generic[S]):
     __slots__ = ("custom", "fields", "name", "of", "version", "whole")
 
     def __init__(self, of: type[S]) -> None:
-        if not of.__pydantic_complete__:
-            of.model_rebuild()
         self.of, self.name, self.version = of, of.__name__, of.schema_version
         self.fields = {name: FieldPlan(of, name) for name in of.model_fields}
         made = of.__pydantic_decorators__
@@ -306,21 +304,33 @@ class StatePlan(Generic[S]):
         return ReducerError(node, name, said(error), state)
 
 
-_PLANS: Final[dict[type[State], StatePlan[Any]]] = {}
-
-
 def plan_of(of: type[S]) -> StatePlan[S]:
     """The compiled form of a State class. Raises GraphInvalid if it cannot be compiled."""
     if not (isinstance(of, type) and issubclass(of, State)):
         raise GraphInvalid(
             f"{described(of)} is not a State class. Pass a subclass of limpet.graph.State."
         )
-    found = _PLANS.get(of)
+    found: StatePlan[S] | None = of.__dict__.get("__plan__")
     if found is None or found.version != of.schema_version:
-        if not isinstance(of.schema_version, str):
-            raise GraphInvalid(f"{of.__name__}.schema_version is not text. Write it as a text.")
-        found = _PLANS[of] = StatePlan(of)
+        _check_class(of)
+        found = StatePlan(of)
+        of.__plan__ = found  # type: ignore[attr-defined]  # a cache of this module
     return found
+
+
+def _check_class(of: type[State]) -> None:
+    name = of.__name__
+    if not isinstance(of.schema_version, str) or "schema_version" in of.model_fields:
+        raise GraphInvalid(f"{name}.schema_version is not a ClassVar[str]. Write it as one.")
+    config = of.model_config
+    if config.get("extra") != "forbid" or not config.get("frozen"):
+        raise GraphInvalid(f"{name} is not frozen or allows extra fields. Leave both settings.")
+    try:
+        of.model_rebuild()
+    except (PydanticUserError, NameError) as error:
+        raise GraphInvalid(
+            f"{name} names a type that is not defined ({said(error)}). Define it before the graph."
+        ) from error
 
 
 def invalid(

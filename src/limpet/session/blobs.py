@@ -76,9 +76,12 @@ async def get_blob(journal: Journal, key: Key, ref: AnyRef) -> bytes:
     return b"".join([chunk async for chunk in stream_blob(journal, key, ref)])
 
 
-async def stream_blob(journal: Journal, key: Key, ref: AnyRef) -> AsyncGenerator[bytes, None]:
+def stream_blob(journal: Journal, key: Key, ref: AnyRef) -> AsyncGenerator[bytes, None]:
     """A blob chunk by chunk; SessionCorrupt instead of a chunk that is not what was put."""
-    hash, blobs = hash_of(ref), _blobs(journal)
+    return _chunks(_blobs(journal), key, hash_of(ref))
+
+
+async def _chunks(blobs: Blobs, key: Key, hash: str) -> AsyncGenerator[bytes, None]:
     blob = await blobs.find(key, hash)
     if blob is None:
         raise BlobNotFound(key, hash)

@@ -89,7 +89,7 @@ class Care(Door):
         began on. Documents of the user are erased too; app: names stay. Repeating it is harmless
         and finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
-        of = Key(app, user, "any")  # refuses what could not be one
+        of = key_of(Key(app, user, "any"))  # refuses what could not be one
         store, hub = self._journal.store, self._journal.hub
         query, cursor = Query(app=of.app, user=of.user), None
         ended: list[Key] = []

@@ -33,6 +33,7 @@ from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
+from limpet.session.history.store_verbs import Policies
 from limpet.session.leasing import Leasing
 from limpet.session.life.door import LongLife
 from limpet.session.listing import Listing
@@ -49,7 +50,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
+class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------

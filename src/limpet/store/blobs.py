@@ -93,6 +93,11 @@ class Blobs(Protocol):
         """
         ...
 
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        """At most `limit` living sessions that have blobs of their own, in the order of their keys,
+        beyond `after`: of one app or of all, reserved ones too."""
+        ...
+
 
 @runtime_checkable
 class KeepsBlobs(Protocol):
@@ -202,11 +207,9 @@ class Reading:
         found = self._problem
         if not found and self.number != self._blob.chunks:
             found = f"has {self.number} chunks of {self._blob.chunks}"
-        elif not found and (self._size, self._content.digest()) != (
-            self._blob.size,
-            self._row.hash,
-        ):
-            found = "has another content than its hash says"
+        elif not found:
+            same = self._size == self._blob.size and self._content.digest() == self._row.hash
+            found = "" if same else "has another content than its hash says"
         return f"{self._row.hash.hex()[:16]}… {found}" if found else None
 
 
@@ -244,3 +247,6 @@ class ReadyBlobs:
 
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         return await self._opening(lambda: self._blobs.page(key, after=after, limit=limit))
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        return await self._blobs.keys(app, after=after, limit=limit)

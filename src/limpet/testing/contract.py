@@ -34,19 +34,25 @@ from limpet.testing.laws.endings import EndLaws
 from limpet.testing.laws.facts import FactLaws
 from limpet.testing.laws.feed import FeedLaws
 from limpet.testing.laws.heads import HeadLaws
+from limpet.testing.laws.inputs import InputLaws
+from limpet.testing.laws.ladder import LadderLaws
 from limpet.testing.laws.listing import ListLaws
 from limpet.testing.laws.live import LiveLaws
 from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
+from limpet.testing.laws.names import NameLaws
 from limpet.testing.laws.pages import PageLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
+from limpet.testing.laws.reads import LookupLaws
 from limpet.testing.laws.repeats import RepeatLaws
+from limpet.testing.laws.reuse import ReuseLaws
 from limpet.testing.laws.room import RoomLaws
 from limpet.testing.laws.scopes import ScopeLaws
 from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
 from limpet.testing.laws.setback import Leap, SetBackLaws
 from limpet.testing.laws.shared import SharedLaws
 from limpet.testing.laws.times import TimeLaws
+from limpet.testing.laws.users import UserLaws
 from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
 from limpet.testing.leases import Age
 
@@ -81,6 +87,7 @@ class StoreContract(
     CommitLaws,
     RepeatLaws,
     ScopeLaws,
+    NameLaws,
     RoomLaws,
     ReadLaws,
     PageLaws,
@@ -91,6 +98,11 @@ class StoreContract(
     RaceLaws,
     ForkLaws,
     AdoptLaws,
+    ReuseLaws,
+    LadderLaws,
+    LookupLaws,
+    InputLaws,
+    UserLaws,
 ):
     """The tests for every store. Subclass it with a name that pytest collects."""
 

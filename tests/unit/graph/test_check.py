@@ -82,6 +82,23 @@ class Uncalled(State):
     n: Annotated[list[int], bounded_append] = []
 
 
+class Loose(State):
+    model_config = {"frozen": False}
+
+
+class Open(State):
+    model_config = {"extra": "allow"}
+
+
+def versioned() -> type[State]:
+    with pytest.warns(UserWarning, match="shadows"):
+        return type("Versioned", (State,), {"__annotations__": {"schema_version": str}})
+
+
+class Unfinished(State):
+    later: NotThere | None = None  # type: ignore[name-defined]  # noqa: F821
+
+
 CASES: list[tuple[str, str, Any]] = [
     ("no entry", "no_declared_entry", lambda: GraphBuilder(Outer).add_node("a", node)),
     ("strange entry", "no_declared_entry", lambda: builder().set_entry("z")),
@@ -218,6 +235,10 @@ CASES: list[tuple[str, str, Any]] = [
         lambda: fan_out(items_field=None, item_field=None, count=-1),
     ),
     ("middleware that cannot be called", "graph_invalid", lambda: builder().add_middleware(3)),  # type: ignore[arg-type]
+    ("state that can be changed", "graph_invalid", lambda: GraphBuilder(Loose)),
+    ("state that takes anything", "graph_invalid", lambda: GraphBuilder(Open)),
+    ("version that is a field", "graph_invalid", lambda: GraphBuilder(versioned())),
+    ("type that is not defined", "graph_invalid", lambda: GraphBuilder(Unfinished)),
     (
         "version that is a number",
         "graph_invalid",

@@ -74,9 +74,7 @@ class BranchesStep:
         if scope.run.tracker is not None and scope.frame is not None:
             scope.run.tracker.begin(scope.frame, len(self.branches), progress)
         names = [name for name in self.branches if name not in results]
-        if names:
-            work = [self._branch(scope, state, n, slots.get(n), results) for n in names]
-            await together(work)
+        await together([self._branch(scope, state, n, slots.get(n), results) for n in names])
         parts = [results[name] for name in self.branches if name in results]
         updates = [part for part in parts if not isinstance(part, Slot)]
         if self.errors_field is not None:

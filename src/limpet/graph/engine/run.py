@@ -137,10 +137,10 @@ class _Attempts:
                 return await step.run(scope, state)
             with tracer.span(span_of(scope.run, "node", step.name, scope)):
                 return await step.run(scope, state)
-        except SuspendSignal as signal:
+        except SuspendSignal:
             self._open = False
             emit(scope, "suspended", self._number, state)
-            raise signal
+            raise
         except BaseException as error:
             self.end(error=error)
             raise
@@ -194,6 +194,8 @@ async def together(jobs: Iterable[Coroutine[Any, Any, None]]) -> None:
             raise
 
     tasks = [asyncio.ensure_future(watched(job)) for job in jobs]
+    if not tasks:  # a resumed run may find that all had been done
+        return
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
         first = failed[0] if failed else None

@@ -29,7 +29,7 @@ from limpet.graph.checkpoint import (
 )
 from limpet.graph.context import Invocation
 from limpet.graph.state import StatePlan
-from limpet.model.ops import Add, Cut, Path, PlainOp, Set
+from limpet.model.ops import Add, Cut, Delete, Path, PlainOp, Set
 
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
@@ -76,7 +76,9 @@ class LiveFrame:
 
     def frozen(self) -> Frame:
         """The frame as a record has it."""
-        progress = self.rest[1] if self.progress is None else _progress(self.progress)
+        progress = self.rest[1]
+        if self.progress is not None and self.progress.stored:
+            progress = _progress(self.progress)
         return Frame(node=self.node, state=self.plan.dump(self.state), progress=progress)
 
 
@@ -104,6 +106,11 @@ class Tracker:
         self._start: asyncio.Task[None] | None = None
         self.ending: Ending = "alone"
 
+    @property
+    def _takes_ops(self) -> bool:
+        """Whether the next save is of changes. Otherwise operations are not worth computing."""
+        return self._changes is not None and not self._whole
+
     # --- entering -------------------------------------------------------------------------------
 
     def push(
@@ -125,6 +132,8 @@ class Tracker:
     def begin(self, frame: LiveFrame, total: int, found: Progress | None) -> None:
         """Begin a fan-out or branches; `found` is how far a resumed run had come."""
         slots: dict[str, Slot | Box] = {} if found is None else dict(found.slots)
+        if found is None and frame.progress is not None and frame.progress.stored:
+            self._ops.append(Set((*frame.path, "progress"), None))  # of an attempt that failed
         frame.progress = LiveProgress(total, slots, stored=found is not None)
         frame.rest = ((), None)
 
@@ -139,6 +148,9 @@ class Tracker:
     ) -> LiveFrame:
         """Begin one instance or branch, with a stack of its own."""
         assert owner.progress is not None
+        before = owner.progress.slots.get(key)
+        if rest is None and before is not None and (isinstance(before, Slot) or before.stored):
+            self._ops.append(Delete((*owner.path, "progress", "slots", key)))
         box = Box(owner, key, stored=rest is not None)
         owner.progress.slots[key] = box
         frame = LiveFrame(box, plan, state, node, stored=rest is not None)
@@ -157,7 +169,7 @@ class Tracker:
         old, fresh = frame.state, not frame.stored
         self._drop(frame)
         self.positions.append(position)
-        if self._changes is not None and not self._whole:
+        if self._takes_ops:
             self._ops.append(Add(("completed_positions",), [document_of(position)]))
             if frame.rest[1] is not None or (frame.progress and frame.progress.stored):
                 self._ops.append(Set((*frame.path, "progress"), None))
@@ -199,8 +211,11 @@ class Tracker:
                 await self.save()
 
     async def begun(self) -> None:
-        """After a run that failed: where it started, or its last step, is saved."""
-        if not self.revision:
+        """After a run that failed: where it started, and every step, is saved.
+
+        A step whose save was cancelled may not be stored: the node would run twice.
+        """
+        if not self.revision or self._whole:
             await self.save()
         await self.settled()
         if self._failed is not None:
@@ -248,7 +263,6 @@ class Tracker:
         """Save a resumed invocation in place of the suspended one; False if another was first."""
         self.revision = revision + 1
         record, self._whole = self.whole(), False
-        _mark(self.box)
         if isinstance(self.checkpointer, ClaimingCheckpointer):
             return await self.checkpointer.claim(record, revision)
         await self.checkpointer.save(record)
@@ -258,21 +272,22 @@ class Tracker:
 
     async def save(self) -> None:
         """Save what has changed, in one commit. Raises CheckpointSaveFailed."""
+        if self._takes_ops:
+            await self.settled()  # the first, whole save may still be under way
         if self._failed is not None:
             raise self._unsaved(self._failed) from self._failed
         self.revision += 1
         try:
-            if self._changes is None or self._whole:
-                async with self._lock:
-                    record, self._whole, self._ops = self.whole(), False, []
-                    if self._changes is not None:
-                        _mark(self.box)
-                    await self.checkpointer.save(record)
-            else:
-                await self.settled()  # the first, whole save may still be under way
+            if self._changes is not None and not self._whole:
                 ops = (*self._ops, *self._stamp())
                 self._ops = []
                 await self._changes.save_changes(self._run.invocation_id, ops, self.whole)
+            else:
+                async with self._lock:
+                    if self._failed is not None:  # while this one waited
+                        raise self._failed
+                    record, self._whole, self._ops = self.whole(), False, []
+                    await self.checkpointer.save(record)
         except Exception as error:
             self._failed = error
             raise self._unsaved(error) from error
@@ -318,9 +333,7 @@ class Tracker:
         del box.frames[inside:]
 
     def _store(self, box: Box) -> None:
-        """Add the operations that bring new frames up to this box into the document."""
-        if self._changes is None or self._whole:
-            return
+        """Make the frames up to this box part of the record: a node in them is completed."""
         if box.owner is not None:
             self._store(box.owner.box)
             self._store_progress(box.owner)
@@ -330,9 +343,10 @@ class Tracker:
                 box.stored = True
         for frame in box.frames:
             if not frame.stored:
-                bare = Frame(node=frame.node, state=frame.plan.dump(frame.state))
-                self._ops.append(Add(box.path, [document_of(bare)]))
                 frame.stored = True
+                if self._takes_ops:
+                    bare = Frame(node=frame.node, state=frame.plan.dump(frame.state))
+                    self._ops.append(Add(box.path, [document_of(bare)]))
 
     def _store_progress(self, owner: LiveFrame) -> None:
         progress = owner.progress
@@ -342,26 +356,17 @@ class Tracker:
             progress.stored = True
 
 
-def _mark(box: Box) -> None:
-    """Note that everything in the box is in the document."""
-    box.stored = True
-    for frame in box.frames:
-        frame.stored = True
-        if frame.progress is not None:
-            frame.progress.stored = True
-            for slot in frame.progress.slots.values():
-                if isinstance(slot, Box):
-                    _mark(slot)
-
-
 def _progress(live: LiveProgress) -> Progress:
-    slots = {
-        key: Slot(frames=_frames(slot)) if isinstance(slot, Box) else slot
-        for key, slot in live.slots.items()
-    }
+    slots = {}
+    for key, slot in live.slots.items():
+        if isinstance(slot, Slot):
+            slots[key] = slot
+        elif slot.stored:
+            slots[key] = Slot(frames=_frames(slot))
     return Progress(total=live.total, slots=slots)
 
 
 def _frames(box: Box) -> tuple[Frame, ...]:
-    frames = [frame.frozen() for frame in box.frames]
-    return (*frames, *(box.frames[-1].rest[0] if box.frames else ()))
+    """The frames that are part of the record: where nothing was completed, nothing is kept."""
+    frames = [frame for frame in box.frames if frame.stored]
+    return (*[frame.frozen() for frame in frames], *(frames[-1].rest[0] if frames else ()))

@@ -18,7 +18,7 @@ from typing import Final, Self, TypeGuard
 from limpet.errors import InvalidInput, SessionWriteConflict
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
-from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, id_of, own
+from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
 from limpet.graph.stores.labels import CORRELATION, label_text
 from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
 from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
@@ -125,14 +125,15 @@ class StoredCheckpoints:
         expected: int | None,
     ) -> int:
         fields, labels = document_of(session)
-        ours = await self.documents.prepared(record.invocation_id)
-        theirs = await sessions.prepared(session.session_id, expected)
+        id, session_id = record.invocation_id, session.session_id
+        ours = await self.documents.at(id, None, None)
+        theirs = await sessions.at(session_id, None, expected)
         lp = await self.documents.limpet()
         async with lp.commit() as c:
-            self.documents.put(c, ours, record.to_document(), labels_of(record))
-            sessions.put(c, theirs, fields, labels)
-        self.documents.forget(record.invocation_id)
-        sessions.remember(session.session_id, theirs)
+            self.documents.put(c, id, ours, record.to_document(), labels_of(record))
+            theirs = sessions.put(c, session_id, theirs, fields, labels)
+        self.documents.forget(id)
+        sessions.remember(session_id, theirs)
         return theirs.version
 
     # --- reading -------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ class StoredCheckpoints:
         if not heads:
             heads = await self.documents.heads(labels)
         for head in sorted(heads, key=lambda head: head.updated_us)[-1:]:
-            return await self.load(id_of(head.key))
+            return await self.load(head.key.id)
         return None
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:

@@ -7,10 +7,8 @@ faster writer compares again with what that one wrote: the last write wins, and 
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from itertools import count
 from typing import Any, Final, TypeAlias
 
 from limpet import facts
@@ -39,9 +37,8 @@ Labels: TypeAlias = Mapping[str, str | None]
 Handle: TypeAlias = Session[Mapping[str, Any]]
 
 SAVED: Final = "graph.saved"
-UNSAVED: Final = "graph.unsaved"  # a label: made for a commit that has not been recorded yet
 _ACTOR: Final = "system:graph"
-_REMEMBERED_MAX: Final = 256  # handles, so that a save after a load reads nothing
+_REMEMBERED_MAX: Final = 1_024  # handles, so that a save after a load or a step reads nothing
 RACES: Final = (  # another writer was faster: look again
     SessionConflict,
     SessionExists,
@@ -83,11 +80,10 @@ class Documents:
 
         Raises SessionCorrupt if an event cannot be read: what is left would pass for the whole.
         """
-        _, session = await self._living(await self.limpet(), id)
-        if session is None or UNSAVED in session.labels:
-            return None
-        check_whole(session)
-        self.remember(id, session)
+        session = await self._living(await self.limpet(), id)
+        if session is not None:
+            check_whole(session)
+            self.remember(id, session)
         return session
 
     async def replace(
@@ -100,11 +96,11 @@ class Documents:
         lp, session = await self.limpet(), self._remembered.get(id)
         look = session is not None or expected is not None  # else it is probably a new one
         for left in reversed(range(UPDATE_TRIES_MAX)):
-            key = self._key(id, 1)
             if look:
-                key, session = await self._at(lp, id, session, expected)
+                session = await self.at(id, session, expected)
             try:
-                session = await self._write(lp, key, session, fields, labels)
+                async with lp.commit() as c:
+                    session = self.put(c, id, session, fields, labels)
             except RACES:
                 if not left:
                     raise
@@ -114,29 +110,36 @@ class Documents:
                 return session.version
         raise AssertionError("the last try returns or raises")
 
-    def put(self, c: CommitBuilder, session: Handle, fields: Fields, labels: Labels) -> None:
-        """Add to a commit what makes these the document's fields, on what `session` knows."""
-        check_whole(session)
-        ops = ops_between(own(session), _checked(fields))
-        c.append(session, SAVED, ops=ops, expect=session.version)
-        changed = changed_labels(session, labels)
-        if changed:
-            c.record(session, facts.labeled(changed))
+    async def at(self, id: str, session: Handle | None, expected: int | None) -> Handle | None:
+        """The session to write to; None if there is none. Raises Moved if not at `expected`.
 
-    async def prepared(self, id: str, expected: int | None = None) -> Handle:
-        """A session to `put` into, made without a document if there is none. Raises Moved.
-
-        Until a commit puts one into it, nobody sees it: a crash in between leaves no document.
+        One that is remembered serves, unless another version is expected.
         """
-        lp = await self.limpet()
-        for left in reversed(range(UPDATE_TRIES_MAX)):
-            key, session = await self._at(lp, id, None, expected)
-            try:
-                return session or await self._create(lp, key, {}, {UNSAVED: "yes"})
-            except RACES:
-                if not left:
-                    raise
-        raise AssertionError("the last try returns or raises")
+        if session is not None and expected in (None, session.version):
+            return session
+        found = await self._living(await self.limpet(), id)
+        version = 0 if found is None else found.version
+        if expected is not None and version != expected:
+            raise Moved(version)
+        return found
+
+    def put(
+        self, c: CommitBuilder, id: str, session: Handle | None, fields: Fields, labels: Labels
+    ) -> Handle:
+        """Add to a commit what makes these the document's fields, on what `session` knows.
+
+        Without a session it creates one, also under the key of a deleted one.
+        """
+        checked = _checked(fields)
+        if session is None:
+            given = {name: text for name, text in labels.items() if text is not None}
+            how: dict[str, Any] = {"actor": _ACTOR, "untyped": True, "reuse_deleted": True}
+            return c.create(self.app, self.user, id, state=checked, labels=given, **how)
+        check_whole(session)
+        c.append(session, SAVED, ops=ops_between(own(session), checked), expect=session.version)
+        if changed := changed_labels(session, labels):
+            c.record(session, facts.labeled(changed))
+        return session
 
     def remembered(self, id: str) -> Handle | None:
         """The session that this object wrote or read last under this id, if it still has it."""
@@ -157,13 +160,12 @@ class Documents:
         """Delete the document's session. False if there was none."""
         lp = await self.limpet()
         self.forget(id)
-        key, session = await self._living(lp, id)
-        return session is not None and await lp.delete(key)
+        return await lp.delete(Key(self.app, self.user, id))
 
     # --- many of them --------------------------------------------------------------------------
 
     async def page(self, *, labels: Mapping[str, str] | None = None, **how: Any) -> Page:
-        """A page of `lp.list`, the oldest first unless `reverse`; it may hold unsaved ones."""
+        """A page of `lp.list`, the oldest first unless `reverse`."""
         lp = await self.limpet()
         query = {"reverse": False, "limit": PAGE_MAX, **how}
         return await lp.list(app=self.app, user=self.user, labels=labels, **query)
@@ -174,72 +176,17 @@ class Documents:
         cursor = None
         while True:
             page = await self.page(labels=labels, cursor=cursor)
-            found += [head for head in page.items if UNSAVED not in head.labels]
+            found += page.items
             cursor = page.cursor
             if cursor is None:
                 return found
 
     # --- private -------------------------------------------------------------------------------
 
-    async def _at(
-        self, lp: Limpet, id: str, session: Handle | None, expected: int | None
-    ) -> tuple[Key, Handle | None]:
-        """The session to write to. What is remembered serves unless it is not at `expected`."""
-        if session is not None and expected in (None, version_of(session)):
-            return session.key, session
-        key, found = await self._living(lp, id)
-        if expected is not None and version_of(found) != expected:
-            raise Moved(version_of(found))
-        return key, found
-
-    async def _write(
-        self, lp: Limpet, key: Key, session: Handle | None, fields: Fields, labels: Labels
-    ) -> Handle:
-        """Create the document, or change it to these fields on what `session` knows."""
-        if session is None:
-            return await self._create(lp, key, fields, labels)
-        async with lp.commit() as c:
-            self.put(c, session, fields, labels)
-        return session
-
-    async def _create(self, lp: Limpet, key: Key, fields: Fields, labels: Labels) -> Handle:
-        given = {name: text for name, text in labels.items() if text is not None}
-        how: dict[str, Any] = {"labels": given, "actor": _ACTOR, "untyped": True}
-        return await lp.create(key.app, key.user, key.id, state=_checked(fields), **how)
-
-    def _key(self, id: str, number: int) -> Key:
-        """The key of the nth session of a document. An id that looks numbered always is."""
-        plain = number == 1 and not (isinstance(id, str) and _NUMBER(id))
-        return Key(self.app, self.user, id if plain else f"{id}~{number}")
-
-    async def _living(self, lp: Limpet, id: str) -> tuple[Key, Handle | None]:
-        """The key that this id has now, and the session under it, if there is one.
-
-        A deleted key cannot be used again, so the next document of the id gets a number behind it.
-        """
-        for number in count(1):
-            key = self._key(id, number)
-            try:
-                return key, await lp.get(key, tail=0, actor=_ACTOR, untyped=True)
-            except SessionNotFound:
-                return key, None
-            except (SessionDeleted, SessionErased):
-                continue
-        raise AssertionError("numbers do not end")
-
-
-_NUMBER: Final = re.compile(r"(.*)~([0-9]+)", re.DOTALL).fullmatch
-
-
-def id_of(key: Key) -> str:
-    """The document's id, without the number of its session."""
-    found = _NUMBER(key.id)
-    return key.id if found is None else found[1]
-
-
-def version_of(session: Handle | None) -> int:
-    """The version of a document; 0 if there is none."""
-    return 0 if session is None or UNSAVED in session.labels else session.version
+    async def _living(self, lp: Limpet, id: str) -> Handle | None:
+        """The session of this id, if there is one."""
+        key = Key(self.app, self.user, id)
+        return await lp.find(key, tail=0, actor=_ACTOR, untyped=True)
 
 
 def own(session: Handle) -> dict[str, Any]:
@@ -259,9 +206,8 @@ def check_whole(session: Handle) -> None:
 
 
 def changed_labels(session: Handle, labels: Labels) -> dict[str, str | None]:
-    """The labels to set or take off, so that the session has these and is a saved one."""
-    wanted = {**labels, UNSAVED: None}
-    return {name: text for name, text in wanted.items() if session.labels.get(name) != text}
+    """The labels to set or take off, so that the session has these."""
+    return {name: text for name, text in labels.items() if session.labels.get(name) != text}
 
 
 def _checked(fields: Fields) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Locks on session ids: a lease on a small session of its own, renewed while it is held.
 
-The lock of a process that died is free again when its lease ends, after `lease_seconds`.
+The lock of a process that died, or that could not reach its store for so long, is free again when
+its lease ends, after `lease_seconds`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 from uuid import uuid4
 
-from limpet.errors import SessionFenced, SessionLocked
+from limpet.errors import SessionFenced, SessionLocked, StoreError
 from limpet.graph.stores.opened import Source
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
@@ -29,9 +30,17 @@ class _Held(NamedTuple):
 class Locks:
     """The locks that one store object holds."""
 
-    def __init__(self, source: Source, app: str, user: str, *, lease_seconds: float = 30) -> None:
+    def __init__(
+        self,
+        source: Source,
+        app: str,
+        user: str,
+        *,
+        lease_seconds: float = 30,
+        renew_seconds: float = 10,
+    ) -> None:
         self._source, self._app, self._user = source, app, user
-        self._lease_seconds = lease_seconds
+        self._lease_seconds, self._renew_seconds = lease_seconds, renew_seconds
         self._held: dict[str, _Held] = {}
 
     async def acquire(self, id: str) -> None:
@@ -65,8 +74,9 @@ class Locks:
             await self.release(id)
 
     async def _renew(self, lp: Limpet, lease: Lease) -> None:
-        """Keep the lease from ending. One that is lost ends with nothing to renew."""
+        """Keep the lease from ending. An outage that is shorter than the lease does not end it."""
         with suppress(SessionFenced):
             while True:
-                await asyncio.sleep(self._lease_seconds / 3)
-                await lp.renew(lease)
+                await asyncio.sleep(self._renew_seconds)
+                with suppress(StoreError):
+                    await lp.renew(lease)

@@ -9,7 +9,7 @@ import msgspec
 
 from limpet.errors import CheckpointRecordInvalid
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary
-from limpet.graph.stores.documents import UNSAVED, Labels, id_of, own_fields
+from limpet.graph.stores.documents import Labels, own_fields
 from limpet.graph.stores.labels import CORRELATION, SESSION, STATUS, label_text
 from limpet.model.values import thaw
 from limpet.store.protocol import Page
@@ -50,7 +50,7 @@ def summaries(page: Page) -> list[CheckpointSummary]:
     """The records of a page that was read with its states."""
     found = []
     for head in page.items:
-        if UNSAVED not in head.labels and head.key in page.states:
+        if head.key in page.states:
             fields = own_fields(page.states[head.key])
-            found.append(record_of(fields, id_of(head.key)).summary())
+            found.append(record_of(fields, head.key.id).summary())
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from limpet.errors import InvalidInput
-from limpet.graph.stores.documents import Documents, id_of
+from limpet.graph.stores.documents import Documents
 
 _PAGE: Final = 100  # records that one page reads
 
@@ -42,7 +42,7 @@ class Retention:
         while True:
             page = await self._documents.page(limit=_PAGE, cursor=cursor, state=True)
             found += [
-                (head.updated_us, id_of(head.key))
+                (head.updated_us, head.key.id)
                 for head in page.items
                 if page.states.get(head.key, {}).get("status") == "completed"
             ]

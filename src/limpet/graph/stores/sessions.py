@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from limpet.errors import InvalidInput, SessionWriteConflict
 from limpet.graph.sessions import Listing, SessionFilter, SessionRecord, SessionSummary
-from limpet.graph.stores.documents import UNSAVED, Documents, Handle, Moved, id_of, own
+from limpet.graph.stores.documents import Documents, Handle, Moved, own
 from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
 from limpet.graph.stores.locks import Locks
 from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
@@ -155,12 +155,12 @@ def _schema(head: Head) -> str:
 
 
 def _passes(head: Head, wanted: SessionFilter) -> bool:
-    return UNSAVED not in head.labels and wanted.schema_version in (None, _schema(head))
+    return wanted.schema_version in (None, _schema(head))
 
 
 def _summary(head: Head) -> SessionSummary:
     return SessionSummary(
-        session_id=id_of(head.key),
+        session_id=head.key.id,
         schema_version=_schema(head),
         created_at=head.created_at,
         updated_at=head.updated_at,

@@ -9,6 +9,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
@@ -29,6 +31,13 @@ from limpet.session.documents import Document, DocumentPage
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Cleanup, Function, Transition
 from limpet.session.life.sweep import Swept
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
+from limpet.session.history.merge import Merged
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.shapes import Shape
@@ -260,6 +269,37 @@ class SyncSession(Generic[S_co]):
     def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
     def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event: ...
     def renew(self, *, idle: timedelta, actor: str | None = None) -> Event: ...
+    def state_at(self, when: When) -> S_co: ...
+    def diff(self, before: When, after: When | None = None) -> Diff: ...
+    def fork(
+        self,
+        at: When | None = None,
+        *,
+        id: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        actor: str | None = None,
+    ) -> SyncSession[S_co]: ...
+    def rewind(self, when: When, *, actor: str | None = None) -> Rewound: ...
+    def merge(
+        self,
+        other: SyncSession[Any] | AnyKey,
+        *,
+        policy: Policy | None = None,
+        policies: Mapping[str | Path, Policy] | None = None,
+        actor: str | None = None,
+    ) -> Merged: ...
+    def blame(self, path: str | Sequence[str | int]) -> tuple[Blame, ...]: ...
+    def bisect(self, predicate: Predicate) -> Event | None: ...
+    def checkpoint(
+        self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
+    ) -> CheckpointRef: ...
+    def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage: ...
+    def restore(
+        self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
+    ) -> Rewound: ...
+    def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None: ...
+    def lineage(self) -> Lineage: ...
 
 class SyncApp(Generic[A]):
     name: str
@@ -597,6 +637,10 @@ class SyncLimpet:
         suspensions_per_day: float = ...,
     ) -> None: ...
     def sweep(self, *, limit: int = 1000) -> Swept: ...
+    def checkpointing(
+        self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
+    ) -> None: ...
+    def on_metric(self, hook: Hook) -> None: ...
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...

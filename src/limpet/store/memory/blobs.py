@@ -25,10 +25,15 @@ class _Upload(NamedTuple):
 
 
 class MemoryBlobs:
-    """`living` gives the log of a session, or raises what a load would."""
+    """`living` gives the log of a session, or raises what a load would; `all` gives all of them."""
 
-    def __init__(self, living: Callable[[Key], Log], clock: Callable[[], int]) -> None:
-        self._living, self._clock = living, clock
+    def __init__(
+        self,
+        living: Callable[[Key], Log],
+        all: Callable[[], list[Log]],
+        clock: Callable[[], int],
+    ) -> None:
+        self._living, self._all, self._clock = living, all, clock
         self._uploads: dict[str, _Upload] = {}
 
     async def put_chunk(self, key: Key, upload: str, number: int, data: bytes) -> None:
@@ -79,6 +84,11 @@ class MemoryBlobs:
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         own = self._living(key).blobs
         return tuple([own[hash][0] for hash in sorted(own) if hash > after][:limit])
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        found = sorted([log.fold.head.key for log in self._all() if log.blobs])
+        wanted = [key for key in found if app in (None, key.app) and (after is None or key > after)]
+        return tuple(wanted[:limit])
 
     def _seen(self, key: Key, hash: str) -> Iterator[tuple[Blob, list[bytes]]]:
         """What the session, then its parents up to where it goes on from, have of it."""

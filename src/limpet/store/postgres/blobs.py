@@ -98,6 +98,12 @@ class PostgresBlobs:
         there = [row for row in rows if row["hash"] is not None]
         return tuple([self._opened(key, row["blob_uid"], _row(row)) for row in there])
 
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        low = (app or "", "", "") if after is None else _names(after)
+        asked = (*low, app, limit)
+        rows = await self._pools.run(lambda conn: conn.fetch(SQL["keys_with_blobs"], *asked))
+        return tuple([Key(*row) for row in rows])
+
     @property
     def _codec(self) -> Codec:
         return self._reader.codec

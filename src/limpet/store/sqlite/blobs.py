@@ -36,6 +36,7 @@ from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.threads import in_thread
 
 T = TypeVar("T")
+_LAST: Final = chr(0x10FFFF)  # beyond every app
 _PAUSE_US: Final = BLOB_UPLOAD_SECONDS_MAX * 1_000_000
 
 
@@ -112,6 +113,14 @@ class SQLiteBlobs:
     async def page(self, key: Key, *, after: str, limit: int) -> tuple[Blob, ...]:
         uid, rows = self._read(lambda: self._page(key, after, limit))
         return tuple([_opened(self._codec, key, uid, row) for row in rows])
+
+    async def keys(self, app: str | None, *, after: Key | None, limit: int) -> tuple[Key, ...]:
+        low = (app or "", "", "") if after is None else (after.app, after.user, after.id)
+        asked = (*low, _LAST if app is None else app, limit)
+        rows: Any = self._read(
+            lambda: self._reader.conn.execute(SQL["keys_with_blobs"], asked).fetchall()
+        )
+        return tuple([Key(*row) for row in rows])
 
     @property
     def _codec(self) -> Codec:

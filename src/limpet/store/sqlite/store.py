@@ -49,6 +49,7 @@ from limpet.store.protocol import (
     FeedEntry,
     Forks,
     Loaded,
+    NameSince,
     Owner,
     Page,
     Progress,
@@ -59,7 +60,7 @@ from limpet.store.protocol import (
     Touched,
 )
 from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import doctor, erasure, feed, live
+from limpet.store.sqlite import doctor, erasure, feed, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -151,6 +152,9 @@ class SQLiteStore:
         deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
         await self._forget_partials(key)
         return deleted
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        await self._run(lambda writes: erasure.unpin(writes, key, seqs))
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         asked = (app, user, self._clock())
@@ -275,6 +279,13 @@ class SQLiteStore:
         return await self._open_read(
             lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
         )
+
+    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+        asked = (key, name, before, limit)
+        return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        return await self._open_read(lambda: naming.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))

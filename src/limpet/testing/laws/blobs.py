@@ -182,6 +182,23 @@ class BlobLaws:
             met += [blob.hash for blob in page]
         assert met == sorted(made)
 
+    async def test_sessions_with_blobs_are_listed(self, store: BlobStore) -> None:
+        """Living ones with blobs of their own, in the order of their keys; of one app or of all."""
+        elsewhere = key("z", app="$agents")
+        for of in (B, A, C, elsewhere, key("gone"), key("none")):
+            await create(store, of)
+        for number, of in enumerate((B, A, C, elsewhere, key("gone"))):
+            await put(store, of, SMALL, f"u{number}")
+        await store.blobs.put_chunk(key("none"), "begun", 0, SMALL)
+        await store.delete(key("gone"))
+        met: list[Key] = []
+        while page := await store.blobs.keys(None, after=met[-1] if met else None, limit=3):
+            met += page
+        assert met == [elsewhere, A, B, C]
+        assert await store.blobs.keys("shop", after=A, limit=9) == (B, C)
+        assert await store.blobs.keys("shop", after=None, limit=9) == (A, B, C)
+        assert await store.blobs.keys("shoq", after=None, limit=9) == ()
+
     @pytest.mark.parametrize(
         ("ending", "error"),
         [("never", SessionNotFound), ("delete", SessionDeleted), ("erase", SessionErased)],

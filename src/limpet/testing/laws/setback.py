@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 import pytest
 
+from limpet.errors import SessionLocked
 from limpet.model.due import runnable_us
 from limpet.store.leases import LeaseStore
 from limpet.testing.clock import FakeClock
@@ -68,6 +69,32 @@ class SetBackLaws:
         assert ids(await claim(store)) == "a"
         times = [event.at_us for event in await log(store, A)]
         assert times == sorted(times)
+
+    @pytest.mark.parametrize("way", ["claim", "acquire", "renew", "retry"])
+    async def test_a_lease_of_a_clock_that_was_ahead_ends_in_its_time(
+        self, store: LeaseStore, leap: Leap, way: str
+    ) -> None:
+        """Five seconds are five seconds for others, however far ahead the clock was."""
+        await create(store, A)
+        await add(store, A, draft("user.said"))
+        await leap(HOUR)
+        lease = await store.acquire(A, "dead", 5)
+        if way == "claim":
+            await store.release(lease, 0)
+            (lease,) = await store.claim("dead", limit=1, lease_seconds=5)
+        elif way == "renew":
+            lease = await renew(store, lease, 5)
+        elif way == "retry":
+            await store.release(lease, 5)
+        await leap(-HOUR)
+        assert await claim(store) == ()  # measured again: it lasts from now
+        if way != "retry":
+            with pytest.raises(SessionLocked):
+                await store.acquire(A, "other", 5)
+        await leap(6)
+        (again,) = await store.claim("other", limit=1, lease_seconds=5)
+        assert (again.key, again.fence) == (A, lease.fence + 1)
+        assert (await store.verify(None)).findings == ()
 
     async def test_a_lease_and_a_retry_last_as_long_as_they_say(
         self, store: LeaseStore, leap: Leap

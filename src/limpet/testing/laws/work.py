@@ -21,6 +21,7 @@ from limpet.store.leases import LeaseStore
 from limpet.store.protocol import Query
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load, picture, refused
+from limpet.testing.laws.closing import CloseLaws
 from limpet.testing.laws.facts import processed, timer
 from limpet.testing.laws.left import LeftLaws
 from limpet.testing.laws.locks import LockLaws
@@ -30,7 +31,7 @@ from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, priorit
 A, B, C = key("a"), key("b"), key("c")
 
 
-class WorkLaws(RetryLaws, LeftLaws, LockLaws):
+class WorkLaws(RetryLaws, LeftLaws, LockLaws, CloseLaws):
     """For stores with leases. A store without the suite's clock overrides `age`."""
 
     @pytest.fixture

@@ -34,6 +34,12 @@ LEFT JOIN LATERAL (
     WHERE b.sid = s.sid AND b.hash > $4 ORDER BY b.hash LIMIT $5) b ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3 ORDER BY b.hash
 
+-- name: keys_with_blobs
+SELECT s.app, s.owner, s.id FROM limpet.sessions s
+WHERE (s.app, s.owner, s.id) > ($1, $2, $3) AND ($4::text IS NULL OR s.app = $4)
+  AND EXISTS (SELECT FROM limpet.blobs b WHERE b.sid = s.sid AND b.hash IS NOT NULL)
+ORDER BY s.app, s.owner, s.id LIMIT $5
+
 -- name: verify_blob
 -- The next blob of a session, living or ended, that has to be whole.
 SELECT bid, hash, version, chunks, upload, flags, body, crc FROM limpet.blobs

@@ -23,6 +23,12 @@ SELECT bid, hash, version, chunks, upload, flags, body, crc FROM blobs WHERE sid
 SELECT bid, hash, version, chunks, upload, flags, body, crc FROM blobs
 WHERE sid = ? AND hash > ? ORDER BY hash LIMIT ?
 
+-- name: keys_with_blobs
+SELECT s.app, s.user, s.id FROM sessions s
+WHERE (s.app, s.user, s.id) > (?1, ?2, ?3) AND s.app <= ?4
+  AND EXISTS (SELECT 1 FROM blobs b WHERE b.sid = s.sid AND b.hash IS NOT NULL)
+ORDER BY s.app, s.user, s.id LIMIT ?5
+
 -- name: add_chunk
 INSERT INTO blob_chunks (bid, number, flags, body, crc) VALUES (?, ?, ?, ?, ?)
 
