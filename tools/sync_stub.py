@@ -47,15 +47,19 @@ from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
 from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
-from limpet.session.life.durations import Durations
-from limpet.session.life.policy import Cleanup, Function, Transition
-from limpet.session.life.sweep import Swept
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
 from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.life.durations import Durations
+from limpet.session.life.memory import LayerName, Remembered
+from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.report import Resumption
+from limpet.session.life.retrieval import Retrieve
+from limpet.session.life.sweep import Swept
+from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
@@ -105,6 +109,10 @@ CLASSES: Final = (
         ],
         "S_co",
     ),
+    ("SyncWorking", "", [("life/memory", "Working")], "S"),
+    ("SyncLayer", "", [("life/memory", "Layer")], "S"),
+    ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
+    ("SyncMemory", "", [("life/memory", "Memory")], "S"),
     (
         "SyncApp(Generic[A])",
         "\n    name: str\n    state_type: type[A] | None"
@@ -143,6 +151,10 @@ NAMES: Final = {
     "App": "SyncApp",
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
+    "Memory": "SyncMemory",
+    "Layer": "SyncLayer",
+    "Episodes": "SyncEpisodes",
+    "Working": "SyncWorking",
 }
 
 

@@ -63,7 +63,10 @@ if TYPE_CHECKING:
     from limpet.session.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.life.memory import Remembered
+    from limpet.session.life.report import Resumption
     from limpet.session.life.sweep import Swept, Unswept
+    from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
@@ -124,10 +127,12 @@ __all__ = [
     "Record",
     "Ref",
     "Refused",
+    "Remembered",
     "Replace",
     "Report",
     "Resolved",
     "Restored",
+    "Resumption",
     "Rewound",
     "SchemaVersion",
     "Seal",
@@ -140,6 +145,8 @@ __all__ = [
     "SyncSession",
     "Timeouts",
     "Timer",
+    "Tool",
+    "ToolRegistry",
     "Transition",
     "UnknownVariant",
     "Unswept",
@@ -201,7 +208,11 @@ _LATER = {
     "MigrationPlan": "session.migrate",
     "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Remembered": "session.life.memory",
+    "Resumption": "session.life.report",
     "Swept": "session.life.sweep",
+    "Tool": "session.life.tools",
+    "ToolRegistry": "session.life.tools",
     "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",

@@ -108,6 +108,8 @@ ARGUMENTS: dict[str, Any] = {
     "phase": "suspended",
     "event": "complete",
     "available": 100,
+    "tool": "search",
+    "failures": ("tools: search not bound",),
     "needed": 200,
 }
 

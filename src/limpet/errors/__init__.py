@@ -12,7 +12,8 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
-    │   ├── InsufficientTokenBudget
+    │   ├── InsufficientTokenBudget · SessionIntegrity
+    │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
@@ -147,6 +148,7 @@ from limpet.errors.session import (
     InvalidTransition,
     NoCheckpoint,
     NoFullCheckpoint,
+    RequiredToolUnavailable,
     SessionArchived,
     SessionConflict,
     SessionCorrupt,
@@ -157,11 +159,14 @@ from limpet.errors.session import (
     SessionExists,
     SessionFenced,
     SessionHasForks,
+    SessionIntegrity,
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
     SessionSuspended,
     SessionTyped,
+    ToolAuthorizationFailed,
+    ToolLocked,
     UploadLost,
 )
 from limpet.errors.state import (
@@ -272,6 +277,7 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "RequiredToolUnavailable",
     "ReservedApp",
     "ReservedType",
     "RoutingError",
@@ -290,6 +296,7 @@ __all__ = [
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionIntegrity",
     "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
@@ -324,6 +331,8 @@ __all__ = [
     "SuspensionPersistenceFailed",
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
+    "ToolAuthorizationFailed",
+    "ToolLocked",
     "UnreachableNode",
     "UploadLost",
 ]

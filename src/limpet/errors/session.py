@@ -242,6 +242,53 @@ class InsufficientTokenBudget(SessionError):
         )
 
 
+class ToolAuthorizationFailed(SessionError):
+    code = "tool.not_authorized"
+    status = 403
+
+    def __init__(self, key: object, tool: str, reason: str) -> None:
+        self.key, self.tool, self.reason = key, tool, reason
+        super().__init__(
+            f"session {key} may not use the tool {tool!r}: {reason}. Authorize it, or bind the "
+            "session without it."
+        )
+
+
+class RequiredToolUnavailable(SessionError):
+    code = "tool.unavailable"
+
+    def __init__(self, key: object, tool: str) -> None:
+        self.key, self.tool = key, tool
+        super().__init__(
+            f"session {key} needs the tool {tool!r}, which is not registered in a version that "
+            "fits, nor is a substitute. Register it, or make it optional."
+        )
+
+
+class ToolLocked(SessionError):
+    code = "tool.locked"
+    retryable = True
+    status = 423
+
+    def __init__(self, key: object, tool: str, until: datetime) -> None:
+        self.key, self.tool, self.until = key, tool, until
+        super().__init__(
+            f"session {key} cannot use the tool {tool!r} now: another session holds it until "
+            f"{until.isoformat()}. Try again when it has been released, or after that time."
+        )
+
+
+class SessionIntegrity(SessionError):
+    code = "session.integrity"
+
+    def __init__(self, key: object, failures: tuple[str, ...]) -> None:
+        self.key, self.failures = key, failures
+        super().__init__(
+            f"session {key} is not fit to go on: {'; '.join(failures)}. It stays suspended; settle "
+            "that, then resume it again."
+        )
+
+
 class SessionNotLoaded(SessionError):
     code = "session.not_loaded"
 

@@ -25,6 +25,7 @@ from limpet.model.facts import (
     schema,
     timeouts,
     timers,
+    tools,
     writes,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
@@ -44,6 +45,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
+    writes.TOOLS_BOUND: tools.fold,
     **dict.fromkeys(phases.TRANSITIONS, phases.fold),
 }
 _CHECKS: Final[Mapping[str, Check]] = {

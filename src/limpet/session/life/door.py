@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limpet.errors import InvalidInput
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.model.values import described
-from limpet.session.arguments import check_flag, check_sessions
+from limpet.session.arguments import AnyKey, check_flag, check_sessions, key_of, typed_of
 from limpet.session.door import Door
 from limpet.session.life.policy import (
     CLEANUP_SECONDS,
@@ -20,7 +20,11 @@ from limpet.session.life.policy import (
 )
 
 if TYPE_CHECKING:
+    from limpet.session.life.report import Resumption
+    from limpet.session.life.retrieval import Retrieve
     from limpet.session.life.sweep import Swept
+    from limpet.session.life.tools import ToolRegistry
+    from limpet.session.session import Session
 
 
 class LongLife(Door):
@@ -69,6 +73,60 @@ class LongLife(Door):
             timeouts=timeouts,
             suspensions_per_day=suspensions_per_day,
         )
+
+    async def resume(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        tools: ToolRegistry | None = None,
+        retrieve: Retrieve | None = None,
+        memory: Sequence[str] | None = None,
+        queries: Sequence[Any] | None = None,
+        fresh_seconds: float = 3_600,
+        deadline_seconds: float = 10,
+        tokens: int | None = None,
+        tokens_min: int = 1,
+        plan: Function | None = None,
+        fallback: bool = False,
+        activate: bool = True,
+        state_type: type[Any] | None = None,
+        actor: str | None = None,
+    ) -> tuple[Session[Any], Resumption]:
+        """Bring a suspended session back: restore, rehydrate, rebind, reconstruct, verify.
+
+        restore: the newest checkpoint is verified; with `fallback`, an older one may stand in.
+        rehydrate: `queries` (or the state's retrieval_queries) are answered from the cache if
+        younger than `fresh_seconds`, else by `retrieve(query)` within `deadline_seconds`; `tokens`
+        less what was used must leave `tokens_min`. rebind: tools as `tools` has them now.
+        reconstruct: these layers of `memory`. verify: six checks, `plan(session)` among them. Then
+        it is resumed, and active unless activate=False, in one commit. Raises NoCheckpoint,
+        NoFullCheckpoint, CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
+        ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
+        """
+        from limpet.session.life.resumption import Resuming, Settings
+        from limpet.session.session import Session
+
+        settings = Settings(
+            tools=tools,
+            retrieve=retrieve,
+            memory=memory,
+            queries=queries,
+            fresh_seconds=fresh_seconds,
+            deadline_seconds=deadline_seconds,
+            tokens=tokens,
+            tokens_min=tokens_min,
+            plan=plan,
+            fallback=fallback,
+            activate=activate,
+        )
+        typed = typed_of(state_type, None, untyped=False)
+        session: Session[Any] = Session(
+            self._journal, key_of(key, user, id), actor=actor, typed=typed
+        )
+        return session, await Resuming(session, settings, actor).run()
 
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.
