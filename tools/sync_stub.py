@@ -33,6 +33,8 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -42,6 +44,8 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
+from limpet.session.context import Context, Count, Summarize
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
@@ -49,9 +53,17 @@ from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.life.durations import Durations
+from limpet.session.life.memory import LayerName, Remembered
+from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.report import Resumption
+from limpet.session.life.retrieval import Retrieve
+from limpet.session.life.sweep import Swept
+from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -89,9 +101,18 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session"), ("history/verbs", "History")],
+        [
+            ("session", "Session"),
+            ("conversation", "Conversation"),
+            ("life/verbs", "Life"),
+            ("history/verbs", "History"),
+        ],
         "S_co",
     ),
+    ("SyncWorking", "", [("life/memory", "Working")], "S"),
+    ("SyncLayer", "", [("life/memory", "Layer")], "S"),
+    ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
+    ("SyncMemory", "", [("life/memory", "Memory")], "S"),
     (
         "SyncApp(Generic[A])",
         "\n    name: str\n    state_type: type[A] | None"
@@ -115,6 +136,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("life/door", "LongLife"),
             ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
@@ -129,6 +151,10 @@ NAMES: Final = {
     "App": "SyncApp",
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
+    "Memory": "SyncMemory",
+    "Layer": "SyncLayer",
+    "Episodes": "SyncEpisodes",
+    "Working": "SyncWorking",
 }
 
 

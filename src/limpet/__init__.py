@@ -17,14 +17,18 @@ from limpet.errors import *  # noqa: F403  # each error is listed once, there
 from limpet.errors import ExtraMissing
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.events import Draft, Event
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -56,8 +60,13 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.session.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.life.memory import Remembered
+    from limpet.session.life.report import Resumption
+    from limpet.session.life.sweep import Swept, Unswept
+    from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
@@ -81,6 +90,7 @@ __all__ = [
     "CheckpointPolicy",
     "CheckpointRef",
     "Conflict",
+    "Context",
     "Copied",
     "Diagnosis",
     "Diff",
@@ -88,6 +98,7 @@ __all__ = [
     "DocumentPage",
     "Documents",
     "Draft",
+    "Durations",
     "Envelope",
     "Erasure",
     "Erasures",
@@ -103,6 +114,7 @@ __all__ = [
     "Lineage",
     "Merged",
     "MergedFrom",
+    "Message",
     "Metric",
     "Migrated",
     "Migration",
@@ -115,21 +127,29 @@ __all__ = [
     "Record",
     "Ref",
     "Refused",
+    "Remembered",
     "Replace",
     "Report",
     "Resolved",
     "Restored",
+    "Resumption",
     "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",
     "State",
+    "Swept",
     "SyncApp",
     "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
+    "Timeouts",
     "Timer",
+    "Tool",
+    "ToolRegistry",
+    "Transition",
     "UnknownVariant",
+    "Unswept",
     "access",
     "deadline_at",
     "decode_fields",
@@ -186,7 +206,14 @@ _LATER = {
     "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Remembered": "session.life.memory",
+    "Resumption": "session.life.report",
+    "Swept": "session.life.sweep",
+    "Tool": "session.life.tools",
+    "ToolRegistry": "session.life.tools",
+    "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",

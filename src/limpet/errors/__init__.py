@@ -11,6 +11,9 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── InsufficientTokenBudget · SessionIntegrity
+    │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
@@ -140,20 +143,30 @@ from limpet.errors.session import (
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
+    GuardFailed,
+    InsufficientTokenBudget,
+    InvalidTransition,
     NoCheckpoint,
     NoFullCheckpoint,
+    RequiredToolUnavailable,
+    SessionArchived,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
+    SessionEnded,
     SessionErased,
     SessionError,
     SessionExists,
     SessionFenced,
     SessionHasForks,
+    SessionIntegrity,
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    SessionSuspended,
     SessionTyped,
+    ToolAuthorizationFailed,
+    ToolLocked,
     UploadLost,
 )
 from limpet.errors.state import (
@@ -227,6 +240,8 @@ __all__ = [
     "GraphInvalid",
     "GraphMisused",
     "GraphRunError",
+    "GuardFailed",
+    "InsufficientTokenBudget",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",
@@ -237,6 +252,7 @@ __all__ = [
     "InvalidOp",
     "InvalidQuery",
     "InvalidSchema",
+    "InvalidTransition",
     "InvalidURL",
     "InvalidValue",
     "Lifecycle",
@@ -261,6 +277,7 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "RequiredToolUnavailable",
     "ReservedApp",
     "ReservedType",
     "RoutingError",
@@ -269,14 +286,17 @@ __all__ = [
     "ScopeFull",
     "ScopeUnknown",
     "SealUnavailable",
+    "SessionArchived",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",
+    "SessionEnded",
     "SessionErased",
     "SessionError",
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionIntegrity",
     "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
@@ -287,6 +307,7 @@ __all__ = [
     "SessionSaveFailed",
     "SessionSchemaIncompatible",
     "SessionStoreError",
+    "SessionSuspended",
     "SessionTyped",
     "SessionWriteConflict",
     "StateError",
@@ -310,6 +331,8 @@ __all__ = [
     "SuspensionPersistenceFailed",
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
+    "ToolAuthorizationFailed",
+    "ToolLocked",
     "UnreachableNode",
     "UploadLost",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -28,10 +28,12 @@ class Door:
         seal: Seal | None = None,
         connections: int | None = None,
         store: Store | None = None,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         self.url = url
         self._seal, self._connections = seal, connections
         self._given = store  # opened by the caller, and ours to close
+        self._clock = clock or (lambda: time.time_ns() // 1_000)  # microseconds since 1970
         self._opened: Journal | None = None
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
@@ -45,7 +47,7 @@ class Door:
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
-        self._opened = Journal(store, Hub(store), ids, lambda: time.time_ns() // 1_000)
+        self._opened = Journal(store, Hub(store), ids, self._clock)
         return self
 
     async def __aexit__(

@@ -14,6 +14,7 @@ from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
+from limpet.session.life.memory import Episodes, Layer, Memory, Working
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
@@ -30,6 +31,22 @@ class SyncCommit(Facade[CommitBuilder], of=CommitBuilder):
 
 class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
     """A session, or a handle on one, without await."""
+
+
+class SyncWorking(Facade[Working], of=Working):
+    """Working memory, without await."""
+
+
+class SyncLayer(Facade[Layer], of=Layer):
+    """A layer of memory, without await."""
+
+
+class SyncEpisodes(Facade[Episodes], of=Episodes):
+    """Episodic memory, without await."""
+
+
+class SyncMemory(Facade[Memory], of=Memory):
+    """The memory of a session, without await."""
 
 
 class SyncApp(Facade[App[Any]], Generic[A], of=App):
