@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -137,6 +138,7 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "SharedLimpet",
     "State",
     "Swept",
     "SyncApp",
@@ -215,6 +217,7 @@ _LATER = {
     "ToolRegistry": "session.life.tools",
     "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
+    "SharedLimpet": "session.sync.shared",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",

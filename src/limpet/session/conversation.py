@@ -29,7 +29,13 @@ INTERRUPT: Final = "user.interrupt"
 OUTCOME: Final = "user.define_outcome"
 UNKNOWN: Final = "This call was interrupted. Whether it had an effect is not known."
 DENIED: Final = "The user did not allow this call."
-_TYPES: Final = ("user.*", "system.*", "agent.*")
+# Facts on the view of a conversation, recorded by adapters: the newest item, or all that were
+# recorded before, are left out. What they do follows from their type and place alone.
+POPPED: Final = "view.popped"
+CLEARED: Final = "view.cleared"
+_MESSAGES: Final = ("user.message", "system.message", "agent.message")
+_ITEMS: Final = (*_MESSAGES, "agent.tool_use", "agent.tool_result", "agent.item")
+_TYPES: Final = ("user.*", "system.*", "agent.*", "view.*")
 _OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not within a text
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
 
@@ -61,7 +67,8 @@ class Conversation:
         """The whole conversation, the oldest message first.
 
         Valid for every model: each tool call is followed by exactly one outcome. A call whose
-        outcome was never recorded has one that says it was interrupted.
+        outcome was never recorded has one that says it was interrupted. What was popped or
+        cleared from view is left out.
         """
         events: list[Event] = []
         after = 0
@@ -97,7 +104,7 @@ class Conversation:
 
 def messages_in(events: Sequence[Event]) -> list[Message]:
     """The messages of a log, or of a part of it, in an order that every model accepts."""
-    readable = [e for e in events if isinstance(e.data, Mapping)]
+    readable = [e for e in _in_view(events) if isinstance(e.data, Mapping)]
     outcomes = _Outcomes(readable)
     found: list[Message] = []
     calls: list[Event] = []  # whose outcomes come next
@@ -120,6 +127,21 @@ def messages_in(events: Sequence[Event]) -> list[Message]:
             found.append(message)
     settle()
     return found
+
+
+def _in_view(events: Sequence[Event]) -> list[Event]:
+    """What no later event took out of view. One that cannot be read has its place, too."""
+    shown: list[Event] = []
+    for event in events:
+        if event.type == CLEARED:
+            shown.clear()
+        elif event.type == POPPED:
+            places = (n for n in reversed(range(len(shown))) if shown[n].type in _ITEMS)
+            if (newest := next(places, None)) is not None:
+                del shown[newest]
+        else:
+            shown.append(event)
+    return shown
 
 
 def request_id(event: Event) -> str:

@@ -706,6 +706,7 @@ class SyncLimpet:
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
+    def names(self, app: str, user: str | None = None) -> Mapping[str, Any]: ...
     def list(
         self,
         *,
