@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-_INSIDE: Final = ("writer",)  # for the rest of the package
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents|Limpet)\b")
+INSIDE: Final = ("adopter", "journal", "writer")  # for the rest of the package
+_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents|Limpet|CopyTarget)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -101,14 +101,14 @@ class Facade(Generic[T]):
 
 def public(of: object) -> list[str]:
     """The names that a user of an object, or of a class, is meant to see."""
-    return [name for name in dir(of) if not name.startswith("_") and name not in _INSIDE]
+    return [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
 
 
 def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
     names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
     names["Documents"] = "SyncDocuments"
-    names["Limpet"] = "SyncLimpet"
+    names["Limpet"] = names["CopyTarget"] = "SyncLimpet"
     if not isinstance(annotation, str):
         return annotation
     return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: names[found[0]], annotation))
