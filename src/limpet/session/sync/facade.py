@@ -17,13 +17,14 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-_INSIDE: Final = ("writer",)  # for the rest of the package
+INSIDE: Final = ("adopter", "journal", "writer")  # for the rest of the package
 _NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
     "App": "SyncApp",
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
+    "CopyTarget": "SyncLimpet",
     "Memory": "SyncMemory",
     "Layer": "SyncLayer",
     "Episodes": "SyncEpisodes",
@@ -117,7 +118,7 @@ class Facade(Generic[T]):
 
 def public(of: object) -> list[str]:
     """The names that a user of an object, or of a class, is meant to see."""
-    return [name for name in dir(of) if not name.startswith("_") and name not in _INSIDE]
+    return [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
 
 
 def renamed(annotation: Any) -> Any:
