@@ -280,8 +280,14 @@ class Store(Protocol):
         """
         ...
 
-    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
-        """At most `limit` events before seq `before`, descending, among them all that have an
+    async def rung(self, key: Key, seq: int) -> Fold:
+        """As `fold_at`, after the event `seq` or an earlier one: where the least has to be read."""
+        ...
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        """At most `limit` events with after < seq < before, descending, among them all that have an
         operation on the name in state; others may be among them.
 
         The history is looked through without decoding what plainly does not name it. A page ends

@@ -122,6 +122,9 @@ class MemoryStore(Leasing, Naming):
             raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)
 
+    async def rung(self, key: Key, seq: int) -> Fold:
+        return await self.fold_at(key, seq)
+
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:

@@ -21,7 +21,7 @@ from limpet.store.sqlite.sql import SQL
 
 
 def events_naming(
-    reader: Reader, key: Key, name: str, before: int, limit: int
+    reader: Reader, key: Key, name: str, before: int, after: int, limit: int
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending, with all events that name a field."""
     needle, room, found = msgspec.json.encode(name), Room(), list[Event]()
@@ -29,10 +29,10 @@ def events_naming(
         sid, head = reader.living(key)
         for part in lineage.segments(reader, sid, head):
             left = limit - len(found)
-            if left <= 0 or room.full:
+            if left <= 0 or room.full or part.ceiling <= after:
                 break
             if part.sid is not None:
-                bounds = (part.sid, min(before, part.ceiling + 1), part.floor)
+                bounds = (part.sid, min(before, part.ceiling + 1), max(after, part.floor))
                 asked = (*bounds, needle, left)
                 found += _read(reader, part.head.uid, asked, room)
     return tuple(found)

@@ -273,8 +273,13 @@ class SQLiteStore:
             lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
         )
 
-    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
-        asked = (key, name, before, limit)
+    async def rung(self, key: Key, seq: int) -> Fold:
+        return await self._open_read(lambda: self._sessions.fold_at(key, seq, replay=False))
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        asked = (key, name, before, after, limit)
         return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
