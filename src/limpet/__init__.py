@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.history.retention import CompactReport
     from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
@@ -80,6 +81,7 @@ __all__ = [
     "CheckpointPage",
     "CheckpointPolicy",
     "CheckpointRef",
+    "CompactReport",
     "Conflict",
     "Copied",
     "Diagnosis",
@@ -183,6 +185,7 @@ _LATER = {
     "Checkpoint": "session.history.kept",
     "CheckpointPage": "session.history.kept",
     "CheckpointPolicy": "session.history.policy",
+    "CompactReport": "session.history.retention",
     "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",

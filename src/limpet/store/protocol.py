@@ -495,6 +495,27 @@ class Names(Protocol):
         ...
 
 
+class Compacted(msgspec.Struct, frozen=True, gc=False):
+    """What one step of compaction moved, and about what it took before and takes now."""
+
+    events: int = 0  # 0: there is nothing left to move
+    rows_bytes: int = 0
+    segment_bytes: int = 0
+
+
+@runtime_checkable
+class Compacts(Protocol):
+    """The ability to keep a session's oldest events compressed together: cold."""
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        """Move own events up to a seq, as many as make one segment; none that is pending.
+
+        Atomic and durable. Cold events are read, verified and exported like all others, and a
+        repeat of their ids is recognised; the feed no longer has them. Raises as load does.
+        """
+        ...
+
+
 @runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
@@ -582,7 +603,7 @@ class Examined(Protocol):
 class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
-    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
+    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob", "segment"]
     owner: KeyOwner
     id: str
     type: str = ""

@@ -42,6 +42,7 @@ from limpet.store.marks import Marks
 from limpet.store.protocol import (
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
@@ -59,7 +60,7 @@ from limpet.store.protocol import (
     Touched,
 )
 from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import doctor, erasure, feed, live, naming
+from limpet.store.sqlite import compaction, doctor, erasure, feed, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -151,6 +152,11 @@ class SQLiteStore:
         deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
         await self._forget_partials(key)
         return deleted
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        return await self._codec.sealer.opening(
+            lambda: self._run(lambda writes: compaction.compact(writes, key, upto))
+        )
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         await self._run(lambda writes: erasure.unpin(writes, key, seqs))
