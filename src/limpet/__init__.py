@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from limpet.session.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.history.retention import CompactReport
     from limpet.session.life.memory import Remembered
     from limpet.session.life.report import Resumption
     from limpet.session.life.sweep import Swept, Unswept
@@ -90,6 +91,7 @@ __all__ = [
     "CheckpointPage",
     "CheckpointPolicy",
     "CheckpointRef",
+    "CompactReport",
     "Conflict",
     "Context",
     "Copied",
@@ -205,6 +207,7 @@ _LATER = {
     "Checkpoint": "session.history.kept",
     "CheckpointPage": "session.history.kept",
     "CheckpointPolicy": "session.history.policy",
+    "CompactReport": "session.history.retention",
     "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",

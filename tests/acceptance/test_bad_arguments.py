@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -323,6 +323,81 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     ),
     *rows([None, 5, OBJECT, b"x"], {"backup target": lambda lp, s, v: lp.backup(v)}),
     *rows(
+        [0, -1, 10**30, 1.5, True, None, "1", OBJECT, datetime(2001, 1, 1, tzinfo=UTC)],
+        {
+            "state_at when": lambda lp, s, v: s.state_at(v),
+            "diff before": lambda lp, s, v: s.diff(v),
+            "rewind when": lambda lp, s, v: s.rewind(v, actor="x"),
+        },
+    ),
+    *rows(
+        [0, 10**30, 1.5, True, "1", OBJECT],
+        {
+            "diff after": lambda lp, s, v: s.diff(1, v),
+            "fork at": lambda lp, s, v: s.fork(v, actor="x"),
+        },
+    ),
+    *rows(
+        [5, "", "x" * 1_000, " x", OBJECT, b"x"],
+        {
+            "fork user": lambda lp, s, v: s.fork(user=v, actor="x"),
+            "fork actor": lambda lp, s, v: s.fork(actor=v),
+            "rewind actor": lambda lp, s, v: s.rewind(1, actor=v),
+            "merge actor": lambda lp, s, v: s.merge(K, actor=v),
+            "checkpoint actor": lambda lp, s, v: s.checkpoint(actor=v),
+        },
+    ),
+    *rows(
+        KEY,
+        {"merge other": lambda lp, s, v: s.merge(v, actor="x")},
+    ),
+    *rows(
+        [None, 5, "", (), (5,), ("a", None), b"x", OBJECT],
+        {"blame path": lambda lp, s, v: s.blame(v)},
+    ),
+    *rows(
+        CALL,
+        {
+            "bisect predicate": lambda lp, s, v: s.bisect(v),
+            "on_metric hook": lambda lp, s, v: lp.on_metric(v),
+            "compact progress": lambda lp, s, v: lp.compact(progress=v),
+        },
+    ),
+    *rows(
+        [None, "", 5, "x" * 257, OBJECT],
+        {"checkpoint trigger": lambda lp, s, v: s.checkpoint(v, actor="x")},
+    ),
+    *rows(
+        ["yes", 2, OBJECT],
+        {"checkpoint full": lambda lp, s, v: s.checkpoint(full=v, actor="x")},
+    ),
+    *rows(
+        [None, 5, "1", OBJECT, ("a", 1)],
+        {
+            "restore ref": lambda lp, s, v: s.restore(v, actor="x"),
+            "unpin ref": lambda lp, s, v: s.unpin(v, actor="x"),
+        },
+    ),
+    *rows(
+        [0, -1, 1_001, 1.5, True, None, "1"],
+        {"checkpoints limit": lambda lp, s, v: s.checkpoints(limit=v)},
+    ),
+    *rows(
+        [None, 5, "$x", "", OBJECT],
+        {
+            "checkpointing app": lambda lp, s, v: lp.checkpointing(v, None),
+            "retention app": lambda lp, s, v: lp.retention(v, events=5),
+        },
+    ),
+    *rows(
+        [5, "x", OBJECT, {"every": 5}],
+        {"checkpointing policy": lambda lp, s, v: lp.checkpointing("a", v)},
+    ),
+    *rows(
+        [0, -1, 1.5, True, "5"], {"retention events": lambda lp, s, v: lp.retention("a", events=v)}
+    ),
+    *rows([5, "x", timedelta(-1)], {"retention age": lambda lp, s, v: lp.retention("a", age=v)}),
+    *rows(
         [None, 5, "x", OBJECT, K],
         {"commit session": lambda lp, s, v: one(lp, s, lambda c: c.append(v, "a.b", actor="x"))},
     ),
@@ -345,7 +420,7 @@ def test_every_verb_that_takes_arguments_is_tried() -> None:
     for of in (Limpet, Session):
         verbs = {name for name, _ in inspect.getmembers(of, inspect.isfunction)}
         asked = {name for name in verbs if not name.startswith("_")}
-        assert asked - tried - {"close", "position"} == set()
+        assert asked - tried - {"close", "lineage", "position"} == set()
 
 
 @pytest.mark.arguments

@@ -1,5 +1,5 @@
 """The commands about a session's past: log, show, state, diff, blame, bisect, lineage, and those
-that record something: fork, rewind, merge, checkpoint.
+that change something: fork, rewind, merge, checkpoint, compact.
 
 A place in the history is written as a seq (12), a time (2026-05-01T10:00:00Z) or a checkpoint (#3).
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import getpass
 import subprocess
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -302,7 +302,53 @@ def checkpoint(
         shown.show_checkpoint(screen, done)
 
 
-COMMANDS = (log, show, state, diff, blame, bisect, lineage, fork, rewind, merge, checkpoint)
+def compact(
+    url: Url,
+    *,
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Set the limits of this app first.")
+    ] = None,
+    events: Annotated[
+        int | None, typer.Option("--events", metavar="N", min=1, help="So many stay hot.")
+    ] = None,
+    days: Annotated[
+        float | None, typer.Option("--days", metavar="N", min=0, help="What is younger stays hot.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Move old events into compressed segments, as the limits of their apps say.
+
+    Nothing is lost: they are read, verified and exported like all others. Safe to interrupt.
+    """
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> limpet.CompactReport:
+        if app_name is not None:
+            age = None if days is None else timedelta(days=days)
+            await lp.retention(app_name, events=events, age=age, actor=_actor(None))
+        with screen.progress("compacting sessions") as progress:
+            return await lp.compact(progress=progress)
+
+    with screen.errors():
+        if (app_name is None) != (events is None and days is None):
+            raise InvalidInput("--app goes with --events or --days. Pass them together.")
+        shown.show_compacted(screen, on(url, run))
+
+
+COMMANDS = (
+    log,
+    show,
+    state,
+    diff,
+    blame,
+    bisect,
+    lineage,
+    fork,
+    rewind,
+    merge,
+    checkpoint,
+    compact,
+)
 
 
 def _with(

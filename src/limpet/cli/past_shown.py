@@ -18,6 +18,7 @@ from limpet.cli.show import Screen
 from limpet.model.diff.changes import brief
 from limpet.model.ops import show as show_path
 from limpet.session.wire import event_form, key_form, time_form
+from limpet.store.doctor import plural, size
 
 _DATA_CHARS_MAX = 80
 
@@ -123,6 +124,16 @@ def show_checkpoint(screen: Screen, done: Any) -> None:
         told = {"ok": True, "checkpoint": _ref_form(done)}
         with screen.answer(told) as say:
             say(f"checkpoint #{done.number} at event {done.seq}.", "ok")
+
+
+def show_compacted(screen: Screen, done: limpet.CompactReport) -> None:
+    told = {"ok": True, **msgspec.structs.asdict(done)}
+    with screen.answer(told) as say:
+        moved = f"{plural(done.events, 'event')} of {plural(done.sessions, 'session')} moved"
+        sizes = (
+            f": {size(done.rows_bytes)} became {size(done.segment_bytes)}" if done.events else ""
+        )
+        say(f"{moved}{sizes}.", "ok")
 
 
 # --- forms ---------------------------------------------------------------------------------------

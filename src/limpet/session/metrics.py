@@ -39,6 +39,5 @@ class Metrics:
             try:
                 hook(Metric(name, values))
             except Exception as error:
-                SESSION.warning(
-                    "metric hook failed: metric=%s error=%s", name, type(error).__name__
-                )
+                kind = type(error).__name__
+                SESSION.warning("metric hook failed: error=%s metric=%s", kind, name)

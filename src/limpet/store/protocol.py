@@ -280,8 +280,14 @@ class Store(Protocol):
         """
         ...
 
-    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
-        """At most `limit` events before seq `before`, descending, among them all that have an
+    async def rung(self, key: Key, seq: int) -> Fold:
+        """As `fold_at`, after the event `seq` or an earlier one: where the least has to be read."""
+        ...
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        """At most `limit` events with after < seq < before, descending, among them all that have an
         operation on the name in state; others may be among them.
 
         The history is looked through without decoding what plainly does not name it. A page ends
@@ -489,6 +495,27 @@ class Names(Protocol):
         ...
 
 
+class Compacted(msgspec.Struct, frozen=True, gc=False):
+    """What one step of compaction moved, and about what it took before and takes now."""
+
+    events: int = 0  # 0: there is nothing left to move
+    rows_bytes: int = 0
+    segment_bytes: int = 0
+
+
+@runtime_checkable
+class Compacts(Protocol):
+    """The ability to keep a session's oldest events compressed together: cold."""
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        """Move own events up to a seq, as many as make one segment; none that is pending.
+
+        Atomic and durable. Cold events are read, verified and exported like all others, and a
+        repeat of their ids is recognised; the feed no longer has them. Raises as load does.
+        """
+        ...
+
+
 @runtime_checkable
 class Hints(Protocol):
     """A channel by which other processes say that something changed: soon, usually."""
@@ -576,7 +603,7 @@ class Examined(Protocol):
 class Place(msgspec.Struct, frozen=True):
     """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
 
-    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
+    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob", "segment"]
     owner: KeyOwner
     id: str
     type: str = ""

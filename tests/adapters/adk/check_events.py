@@ -43,7 +43,9 @@ def everything() -> list[Event]:
     )
     grounding = types.GroundingMetadata(
         web_search_queries=["limpets"],
-        grounding_chunks=[types.GroundingChunk(web=types.GroundingChunkWeb(uri="https://a.example"))],
+        grounding_chunks=[
+            types.GroundingChunk(web=types.GroundingChunkWeb(uri="https://a.example"))
+        ],
         grounding_supports=[
             types.GroundingSupport(
                 segment=types.Segment(start_index=0, end_index=3, text="abc"),
@@ -209,9 +211,7 @@ async def test_a_session_made_by_hand_is_held_against_the_log(
 async def test_an_unknown_session_is_not_found(service: LimpetSessionService) -> None:
     """An append to a session that never was is SessionNotFoundError."""
     with pytest.raises(SessionNotFoundError):
-        await service.append_event(
-            Session(id="none", app_name="support", user_id="ada"), said("x")
-        )
+        await service.append_event(Session(id="none", app_name="support", user_id="ada"), said("x"))
 
 
 async def test_tasks_may_share_a_session_object(

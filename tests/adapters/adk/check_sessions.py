@@ -120,9 +120,7 @@ async def test_recent_events(service: LimpetSessionService) -> None:
         await service.append_event(session, said(f"{n}", timestamp=float(n)))
 
     async def texts(**config: Any) -> list[str]:
-        found = await service.get_session(
-            **ADA, session_id="s", config=GetSessionConfig(**config)
-        )
+        found = await service.get_session(**ADA, session_id="s", config=GetSessionConfig(**config))
         assert found is not None
         return [event.content.parts[0].text for event in found.events]
 

@@ -30,6 +30,4 @@ def called(name: str, id: str = "c1", **args: Any) -> types.Part:
 
 
 def answered(name: str, id: str = "c1", **response: Any) -> types.Part:
-    return types.Part(
-        function_response=types.FunctionResponse(id=id, name=name, response=response)
-    )
+    return types.Part(function_response=types.FunctionResponse(id=id, name=name, response=response))

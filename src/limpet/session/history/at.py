@@ -96,6 +96,12 @@ async def event_at(store: Store, key: Key, seq: int) -> Event | None:
     return page[0] if page and page[0].seq == seq else None
 
 
+async def first_readable(store: Store, head: Head) -> int:
+    """The first event that can be read: those of a parent that was erased cannot be."""
+    event = await event_at(store, head.key, 1) if head.floor else None
+    return head.floor + 1 if event is not None and event.removed else 1
+
+
 async def _seq_by(writer: Writer, head: Head, at: datetime) -> int:
     """The last event recorded by a time. Times never decrease in a history, so halves are ruled
     out one by one."""

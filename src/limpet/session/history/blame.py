@@ -1,8 +1,9 @@
 """Blame: which events changed a value, the newest first, back to the beginning.
 
-Fields have versions: the seq of the event that last changed each. From such an event the state
-before it names the one before, so the cost grows with the changes and not with the log. Below the
-first of them, where the field was not there, the store looks for events that name it.
+Fields have versions: the seq of the event that last changed each. So a kept state names the last
+change before it, and the kept state before that change the one before: the cost grows with the
+changes and not with the log. Between a kept state and a change, and where the field was not there,
+the store looks for events that name it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from limpet.model.fold import Fold
 from limpet.model.limits import PAGE_MAX
 from limpet.model.ops import Path, PlainOp
 from limpet.model.values import EMPTY, described
-from limpet.session.history.at import event_at, head_now
+from limpet.session.history.at import event_at, first_readable, head_now
 from limpet.session.history.refs import Blame
 from limpet.session.writer import Writer
 
@@ -42,18 +43,29 @@ async def blame(writer: Writer, path: Path) -> tuple[Blame, ...]:
     name, found = str(path[0]), list[Blame]()
     head = await head_now(writer)
     store, key, at = writer.journal.store, head.key, head.version
-    while at and op.scope_of(name) == "session":
-        fold = await store.fold_at(key, at)
-        changed = fold.versions.get(name)
+    first = await first_readable(store, head)
+    while at >= first:
+        rung = await store.rung(key, at) if op.scope_of(name) == "session" else None
+        changed = None if rung is None else rung.versions.get(name)
+        low = 0 if rung is None or changed is None else rung.head.version
+        found += await _between(writer, path, low, at + 1)
         if changed is None:
             break
         found += await _of_event(writer, await event_at(store, key, changed), path)
         at = changed - 1
-    while at and (page := await store.naming(key, name, before=at + 1, limit=PAGE_MAX)):
+    return tuple(found)
+
+
+async def _between(writer: Writer, path: Path, after: int, before: int) -> list[Blame]:
+    """The changes in a part of the history: the events that name the field are looked at."""
+    found: list[Blame] = []
+    how: dict[str, Any] = {"after": after, "limit": PAGE_MAX}
+    store, key, name = writer.journal.store, writer.known.key, str(path[0])
+    while page := await store.naming(key, name, before=before, **how):
         for event in page:
             found += await _of_event(writer, event, path)
-        at = page[-1].seq - 1
-    return tuple(found)
+        before = page[-1].seq
+    return found
 
 
 async def _of_event(writer: Writer, event: Event | None, path: Path) -> list[Blame]:

@@ -25,6 +25,7 @@ from limpet.session.history.refs import CheckpointRef
 from limpet.session.journal import Journal
 
 Kind: TypeAlias = Literal["full", "incremental"]
+_KINDS: Final[dict[bool, Kind]] = {True: "full", False: "incremental"}
 SYSTEM: Final = "system:checkpoints"  # who acts where nobody is named
 
 
@@ -131,26 +132,29 @@ class Kept:
 
     def _checkpoint(self, number: int, row: FrozenDict) -> Checkpoint:
         ref = CheckpointRef(self.key, number, row["seq"], row["checksum"])
-        kind: Kind = "full" if row["full"] else "incremental"
-        return Checkpoint(ref, kind, row["trigger"], to_time(row["at_us"]), row["size"])
+        return Checkpoint(
+            ref, _KINDS[row["full"]], row["trigger"], to_time(row["at_us"]), row["size"]
+        )
 
     def _next(
         self, taken: Taken, asked: Asked, policy: CheckpointPolicy
     ) -> tuple[Checkpoint, list[Checkpoint]]:
         """The checkpoint as it would be recorded, and those that a policy lets go with it."""
-        kept, full = self._shown(taken.uid), asked.full
+        same = self._same(taken.uid)
+        kept = self._state[facts.KEPT] if same else EMPTY
+        numbers = [int(each) for each in kept]  # in the order in which they were recorded
+        fulls = [row["full"] for row in kept.values()]
+        full = asked.full
         if full is None:
-            last = next((at for at, each in enumerate(reversed(kept)) if each.full), None)
-            full = last is None or last >= policy.full_every - 1
-        number = 1 if not self._same(taken.uid) else self._state[facts.LAST] + 1
+            full = True not in fulls[1 - policy.full_every :] if policy.full_every > 1 else True
+        number = self._state[facts.LAST] + 1 if same else 1
         ref = CheckpointRef(self.key, number, taken.seq, taken.checksum)
         at = to_time(self._journal.now_us())
-        made = Checkpoint(ref, "full" if full else "incremental", asked.trigger, at, taken.size)
-        all_ = [*kept, made]
-        cut = max(0, len(all_) - policy.keep)
-        while cut and not all_[cut].full:  # what is kept begins with a full one
-            cut -= 1
-        return made, all_[:cut]
+        made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size)
+        cut = max(0, len(numbers) + 1 - policy.keep)
+        while cut and not [*fulls, full][cut]:
+            cut -= 1  # what is kept begins with a full one
+        return made, [self._checkpoint(each, kept[str(each)]) for each in numbers[:cut]]
 
     def _same(self, uid: str) -> bool:
         return bool(self._state.get(facts.OF) == uid)
@@ -178,6 +182,8 @@ class Kept:
 
     async def _let_go(self, gone: Sequence[Checkpoint]) -> None:
         """Free their snapshots. If this is not reached they only take space."""
+        if not any([each.full for each in gone]):
+            return
         still = {each.seq for each in self._shown(self._state[facts.OF]) if each.full}
         seqs = [each.seq for each in gone if each.full and each.seq not in still]
         if seqs:

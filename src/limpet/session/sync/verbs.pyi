@@ -34,6 +34,7 @@ from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.retention import CompactReport
 from limpet.session.life.durations import Durations
 from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
@@ -702,6 +703,17 @@ class SyncLimpet:
     def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
     ) -> None: ...
+    def retention(
+        self,
+        app: str,
+        *,
+        events: int | None = None,
+        age: timedelta | None = None,
+        actor: str | None = None,
+    ) -> None: ...
+    def compact(
+        self, key: AnyKey | None = None, *, progress: Progress | None = None
+    ) -> CompactReport: ...
     def on_metric(self, hook: Hook) -> None: ...
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None

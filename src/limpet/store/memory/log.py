@@ -20,6 +20,7 @@ class Log:
     __slots__ = (
         "base",
         "blobs",
+        "cold",
         "fold",
         "forks",
         "ids",
@@ -37,6 +38,7 @@ class Log:
         self.processed: dict[int, Event] = {}  # by seq of the input: the event that processed it
         self.blobs: dict[str, tuple[Blob, list[bytes]]] = {}  # by hash: what it is, and its chunks
         self.pins: dict[int, Fold] = {}
+        self.cold = 0  # up to here the feed no longer has its events
         self.forks: list[Log] = []  # logs that begin on a state of this one, living ones
 
     @property

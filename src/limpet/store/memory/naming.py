@@ -18,9 +18,11 @@ from limpet.store.protocol import NameSince
 class Naming(Tables):
     """What `limpet.store.protocol.Store` promises of names."""
 
-    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
         kept = self._living(key)
-        seqs = range(min(before - 1, kept.fold.head.version), 0, -1)
+        seqs = range(min(before - 1, kept.fold.head.version), after, -1)
         found = (seq for seq in seqs if _names(kept, seq, name))
         return page(kept.sized(seq) for seq in islice(found, limit))
 

@@ -42,6 +42,7 @@ from limpet.store.plan import Plan
 from limpet.store.protocol import (
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
@@ -122,6 +123,9 @@ class MemoryStore(Leasing, Naming):
             raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)
 
+    async def rung(self, key: Key, seq: int) -> Fold:
+        return await self.fold_at(key, seq)
+
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
     ) -> tuple[Event, ...]:
@@ -201,7 +205,7 @@ class MemoryStore(Leasing, Naming):
             wanted_ = not is_reserved(of.app) if app is None else of.app == app
             wanted_ = of == key if key is not None else wanted_
             kept = self._kept.get(of)
-            if wanted_ and kept is not None and kept.fold.head.uid == uid:
+            if wanted_ and kept is not None and kept.fold.head.uid == uid and seq > kept.cold:
                 event, size = kept.sized(seq)
                 found.append(FeedEntry(cursors.write_position(place), of, event))
                 room.used += size
@@ -217,7 +221,7 @@ class MemoryStore(Leasing, Naming):
         found: dict[Key, int] = {}
         for uid, of, seq in self._feed[start:]:
             kept = self._kept.get(of)
-            if kept is not None and kept.fold.head.uid == uid:
+            if kept is not None and kept.fold.head.uid == uid and seq > kept.cold:
                 found[of] = max(seq, found.get(of, 0))
         end = cursors.write_position(len(self._feed))
         return Touched(found, end, more=False, whole=True, ended=str(self._ended))
@@ -238,6 +242,15 @@ class MemoryStore(Leasing, Naming):
         if not is_reserved(key.app):
             await self.delete(checkpoints_of(key), ending=ending)
         return True
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        kept = self._living(key)
+        last = min(upto, kept.fold.head.version - 1)
+        while last > kept.cold and any(map(kept.is_pending, range(kept.floor + 1, last + 1))):
+            last -= 1
+        moved = max(0, last - max(kept.floor, kept.cold))
+        kept.cold = max(kept.cold, last if moved else 0)
+        return Compacted(moved)
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         kept = self._living(key)

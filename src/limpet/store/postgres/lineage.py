@@ -111,8 +111,13 @@ async def base_of(reader: Reader, conn: Connection, row: Any) -> Base:
     return reader.base_in(head, await conn.fetchrow(SQL["base_of"], row["sid"]), event)
 
 
-async def fold_at(reader: Reader, conn: Connection, key: Key, seq: int) -> Fold:
-    """The fold after event `seq`, from one instant. Raises SessionCorrupt, InvalidInput."""
+async def fold_at(
+    reader: Reader, conn: Connection, key: Key, seq: int, *, replay: bool = True
+) -> Fold:
+    """The fold after event `seq`, from one instant; without `replay`, at the snapshot before.
+
+    Raises SessionCorrupt, InvalidInput.
+    """
     async with conn.transaction(isolation="repeatable_read", readonly=True):
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
         if row is None:
@@ -123,13 +128,13 @@ async def fold_at(reader: Reader, conn: Connection, key: Key, seq: int) -> Fold:
             row = await conn.fetchrow(SQL["origin"], row["parent"])
         if row is None:
             raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
-        fold = await _fold_at(reader, conn, row, seq)
+        fold = await _fold_at(reader, conn, row, seq, replay=replay)
     if fold.damaged:
         raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
     return fold
 
 
-async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int) -> Fold:
+async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int, *, replay: bool) -> Fold:
     """The fold after an own event of the session in a row."""
     sid, head = row["sid"], _outline(row)
     start, until = None, seq
@@ -140,6 +145,8 @@ async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int) -> Fold
         else:
             found = reader.snapshot(head, snapshot)
             start, until = None if found is None else found[0], snapshot["seq"] - 1
+    if not replay:
+        return start
     since = await conn.fetch(SQL["events_between"], sid, start.head.version, seq)
     return replayed(start, [rows.event_from(r, head.uid, reader.codec) for r in since], seq)
 

@@ -23,10 +23,11 @@ _PAGE: Final = 100
 
 
 async def events_naming(
-    reader: Reader, conn: Connection, key: Key, name: str, before: int, limit: int
+    reader: Reader, conn: Connection, key: Key, name: str, between: tuple[int, int], limit: int
 ) -> list[tuple[Event, int]]:
-    """A page of the history before a seq, descending, with all events that name a field."""
-    asked = (before, limit, READ_PAGE_BYTES_MAX, msgspec.json.encode(name))
+    """A page of the history between seqs, descending, with all events that name a field."""
+    before, after = between
+    asked = (before, limit, READ_PAGE_BYTES_MAX, msgspec.json.encode(name), after)
     found = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
     if not found:
         raise await reader.gone(conn, key)

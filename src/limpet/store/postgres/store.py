@@ -257,8 +257,16 @@ class PostgresStore:
         by_id = {event.id: event for event in found}
         return tuple([by_id[id] for id in ids if id in by_id])
 
-    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
-        asked = (key, name, before, limit)
+    async def rung(self, key: Key, seq: int) -> Fold:
+        fold: Fold = await self._pools.run(
+            lambda conn: lineage.fold_at(self._reader, conn, key, seq, replay=False)
+        )
+        return fold
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        asked = (key, name, (before, after), limit)
         return page(
             await self._pools.run(lambda conn: naming.events_naming(self._reader, conn, *asked))
         )

@@ -224,6 +224,8 @@ def purge_some(writes: WriteConnection) -> bool:
         conn.execute(SQL["purge_some"], (sid, keep, PURGE_ROWS))
         if conn.changes() < PURGE_ROWS and not blobs.purge(conn, sid, keep):
             conn.execute(SQL["drop_snapshots"], (sid, keep))
+            conn.execute(SQL["purge_segments"], (sid, keep))
+            conn.execute(SQL["purge_segment_ids"], (sid, keep))
             conn.execute(SQL["drop_purge"], (sid,))
             if not keep:
                 conn.execute(SQL["drop_base"], (sid,))

@@ -120,7 +120,7 @@ def _ended(event: Event, cuts: tuple[Event, ...]) -> Event:
 
 def _first(reader: Reader, sid: int, head: Head) -> Event:
     """The first own event of a fork: its seq and time are all that is needed."""
-    at_us: Any = reader.conn.execute(SQL["time_at"], (sid, head.floor + 1)).get
+    at_us = reader.time_at(sid, head.uid, head.floor + 1)
     return Event(head.floor + 1, "", "", "", at_us or head.created_us, None)
 
 

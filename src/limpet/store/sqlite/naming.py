@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -21,7 +22,7 @@ from limpet.store.sqlite.sql import SQL
 
 
 def events_naming(
-    reader: Reader, key: Key, name: str, before: int, limit: int
+    reader: Reader, key: Key, name: str, before: int, after: int, limit: int
 ) -> tuple[Event, ...]:
     """A page of the history before a seq, descending, with all events that name a field."""
     needle, room, found = msgspec.json.encode(name), Room(), list[Event]()
@@ -29,18 +30,31 @@ def events_naming(
         sid, head = reader.living(key)
         for part in lineage.segments(reader, sid, head):
             left = limit - len(found)
-            if left <= 0 or room.full:
+            if left <= 0 or room.full or part.ceiling <= after:
                 break
             if part.sid is not None:
-                bounds = (part.sid, min(before, part.ceiling + 1), part.floor)
+                bounds = (part.sid, min(before, part.ceiling + 1), max(after, part.floor))
                 asked = (*bounds, needle, left)
-                found += _read(reader, part.head.uid, asked, room)
+                found += _read(reader, part.head.uid, name, asked, room)
     return tuple(found)
 
 
-def _read(reader: Reader, uid: str, asked: tuple[Any, ...], room: Room) -> tuple[Event, ...]:
-    with closing(reader.conn.execute(SQL["events_naming"], asked)) as found:
-        return bare(within(room, (rows.sized_event(row, uid, reader.codec) for row in found)))
+def _read(
+    reader: Reader, uid: str, name: str, asked: tuple[Any, ...], room: Room
+) -> tuple[Event, ...]:
+    sid, before, after, _, limit = asked
+    with closing(reader.conn.execute(SQL["events_naming"], asked)) as rows_:
+        found = within(room, (rows.sized_event(row, uid, reader.codec) for row in rows_))
+    top = reader.cold.top(sid) if len(found) < limit and not room.full else 0
+    if top > after:
+        older = reader.cold.events(sid, uid, after, min(before - 1, top), reverse=True)
+        named = (pair for pair in older if _names(pair[0], name))
+        found += within(room, islice(named, limit - len(found)))
+    return bare(found)
+
+
+def _names(event: Event, name: str) -> bool:
+    return event.data is None or any([op.path[0] == name for op in event.ops])
 
 
 def names_since(reader: Reader, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
@@ -48,7 +62,7 @@ def names_since(reader: Reader, key: Key, seq: int, names: Sequence[str]) -> dic
     with reader.instant():
         sid, head = reader.living(key)
         part = lineage.segment_with(reader, sid, head, seq)
-        at_us: Any = reader.conn.execute(SQL["time_at"], (part.sid, seq)).get
+        at_us = None if part.sid is None else reader.time_at(part.sid, part.head.uid, seq)
         found = {name: _since(reader, head, (seq, at_us or 0), name) for name in names}
     return {name: since for name, since in found.items() if since is not None}
 

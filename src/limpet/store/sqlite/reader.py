@@ -10,6 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -28,6 +29,7 @@ from limpet.store.codec import Codec, Damaged
 from limpet.store.pages import Room, bare, newest, within
 from limpet.store.protocol import Erasure
 from limpet.store.sqlite import rows
+from limpet.store.sqlite.cold import ColdReader
 from limpet.store.sqlite.scopes import ScopeReader
 from limpet.store.sqlite.sql import SQL, compose, select_types
 
@@ -52,6 +54,7 @@ class Reader:
     def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
         self.conn, self.codec = conn, codec
         self.scopes = ScopeReader(conn, codec)
+        self.cold = ColdReader(conn, codec)
         self._secret: bytes | None = None
 
     @contextmanager
@@ -154,7 +157,7 @@ class Reader:
                 row = self.conn.execute(SQL["snapshot"], (sid, until)).fetchone()
                 if row is None or not isinstance(row[0], int):
                     break
-                link = self.conn.execute(SQL["link_at"], (sid, row[0])).get
+                link = self.link_at(sid, head.uid, row[0])
                 found = self.snapshot_in((*row, link), head)
             except (apsw.CorruptError, UnicodeDecodeError):
                 break
@@ -229,6 +232,36 @@ class Reader:
         room: Room,
         types: tuple[str, ...] | None = None,
     ) -> list[tuple[Event, int]]:
+        """A page of rows, and of what is in cold segments before them."""
+        used = room.used
+        found = self._hot(sid, uid, name, bounds, limit, room, types)
+        if name == "events_last":
+            if len(found) < limit and not room.full and (top := self.cold.top(sid)) > bounds[1]:
+                high = min(bounds[0] - 1, top)
+                older = self.cold.events(sid, uid, bounds[1], high, types=types, reverse=True)
+                found += within(room, islice(older, limit - len(found)))
+            return found
+        begins = bool(found) and types is None and found[0][0].seq == bounds[0] + 1
+        if name != "events_after" or begins or (top := self.cold.top(sid)) <= bounds[0]:
+            return found
+        room.used = used
+        cold = self.cold.events(sid, uid, bounds[0], min(bounds[1], top), types=types)
+        found = within(room, islice(cold, limit))
+        if len(found) < limit and not room.full:
+            rest = (max(top, bounds[0]), bounds[1])
+            found += self._hot(sid, uid, name, rest, limit - len(found), room, types)
+        return found
+
+    def _hot(
+        self,
+        sid: int,
+        uid: str,
+        name: str,
+        bounds: tuple[int, int],
+        limit: int,
+        room: Room,
+        types: tuple[str, ...] | None,
+    ) -> list[tuple[Event, int]]:
         codec, used = self.codec, room.used
         chosen, chosen_args = select_types(types)
         args = (sid, *bounds, *chosen_args, limit)
@@ -262,7 +295,10 @@ class Reader:
 
     def _event(self, sid: int, uid: str, seq: int) -> tuple[Event, int]:
         try:
-            row = self._rows(SQL["event_at"], (sid, seq))[0]
+            found = self._rows(SQL["event_at"], (sid, seq))
+            if not found and seq <= self.cold.top(sid):
+                return next(self.cold.events(sid, uid, seq - 1, seq))
+            row = found[0]
             return rows.sized_event(row, uid, self.codec)
         except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
             return rows.lost_event(seq, f"has a row that cannot be read ({error})"), 0
@@ -273,7 +309,22 @@ class Reader:
 
     def recorded(self, sid: int, uid: str, id: str) -> Event | None:
         row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
-        return None if row is None else rows.event_from(row, uid, self.codec)
+        if row is None:
+            return self.cold.by_id(sid, uid, id)
+        return rows.event_from(row, uid, self.codec)
+
+    def link_at(self, sid: int, uid: str, seq: int) -> bytes | None:
+        """The link of an own event."""
+        link: bytes | None = self.conn.execute(SQL["link_at"], (sid, seq)).get
+        return self.cold.link_at(sid, uid, seq) if link is None else link
+
+    def time_at(self, sid: int, uid: str, seq: int) -> int | None:
+        """When an own event was recorded."""
+        at_us: int | None = self.conn.execute(SQL["time_at"], (sid, seq)).get
+        if at_us is None:
+            event = self.cold.at(sid, uid, seq)
+            at_us = None if event is None else event.at_us
+        return at_us
 
 
 def _begun(head: Head) -> Head:

@@ -14,9 +14,11 @@ from limpet.store.sqlite.sql import SQL
 
 def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Record, ...]:
     """At most `limit` own events beyond a seq, as many as fit a page."""
-    asked = (sid, after, limit)
-    found: list[Record] = []
-    used = 0
+    found, used = _cold(reader, sid, uid, after, limit)
+    if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
+        return tuple(found)
+    after = found[-1].event.seq if found else after
+    asked = (sid, after, limit - len(found))
     with closing(reader.conn.execute(SQL["stored_events"], asked)) as rows_:
         for row in rows_:
             record, size = sized(reader, row, uid)
@@ -25,6 +27,18 @@ def page(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[Re
             if used >= READ_PAGE_BYTES_MAX:
                 break
     return tuple(found)
+
+
+def _cold(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[list[Record], int]:
+    """What of a page is in segments, and the bytes of its bodies."""
+    found: list[Record] = []
+    used = 0
+    for cold in reader.cold.records(sid, uid, after) if after < reader.cold.top(sid) else ():
+        found.append(cold.record)
+        used += len(cold.record.raw or b"")
+        if len(found) >= limit or used >= READ_PAGE_BYTES_MAX:
+            break
+    return found, used
 
 
 def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:

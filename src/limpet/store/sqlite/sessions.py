@@ -79,7 +79,8 @@ class Sessions:
                 return ()
             return self._reader.events(sid, head.uid, "pending_inputs", (0, _LAST), limit)
 
-    def fold_at(self, key: Key, seq: int) -> Fold:
+    def fold_at(self, key: Key, seq: int, *, replay: bool = True) -> Fold:
+        """Without `replay`, at the snapshot before, or where the log begins."""
         with self._reader.instant():
             sid, head = self._reader.living(key)
             if not 1 <= seq <= head.version:
@@ -87,7 +88,10 @@ class Sessions:
             part = lineage.segment_with(self._reader, sid, head, seq)
             if part.sid is None:
                 raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
-            fold = self._reader.fold_at(part.sid, part.head, seq).fold
+            if replay:
+                fold = self._reader.fold_at(part.sid, part.head, seq).fold
+            else:
+                fold = self._reader.snapshot(part.sid, part.head, seq)[0]
         if fold.damaged:
             raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
         return fold

@@ -43,6 +43,7 @@ from limpet.store.marks import Marks
 from limpet.store.protocol import (
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
@@ -60,7 +61,7 @@ from limpet.store.protocol import (
     Touched,
 )
 from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import doctor, erasure, feed, live, naming
+from limpet.store.sqlite import compaction, doctor, erasure, feed, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -152,6 +153,11 @@ class SQLiteStore:
         deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
         await self._forget_partials(key)
         return deleted
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        return await self._codec.sealer.opening(
+            lambda: self._run(lambda writes: compaction.compact(writes, key, upto))
+        )
 
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         await self._run(lambda writes: erasure.unpin(writes, key, seqs))
@@ -280,8 +286,13 @@ class SQLiteStore:
             lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
         )
 
-    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
-        asked = (key, name, before, limit)
+    async def rung(self, key: Key, seq: int) -> Fold:
+        return await self._open_read(lambda: self._sessions.fold_at(key, seq, replay=False))
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        asked = (key, name, before, after, limit)
         return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:

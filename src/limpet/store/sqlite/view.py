@@ -40,8 +40,7 @@ class View:
         part = lineage.segment_with(self._reader, live.sid, live.fold.head, seq)
         if part.sid is None:
             return None
-        link: bytes | None = self._reader.conn.execute(SQL["link_at"], (part.sid, seq)).get
-        return link
+        return self._reader.link_at(part.sid, part.head.uid, seq)
 
     def recorded(self, key: Key, id: str) -> Event | None:
         live = self.lives.get(key)

@@ -237,7 +237,7 @@ LEFT JOIN LATERAL (
         FROM (SELECT l.uid AS of_uid, l.floors, l.begans, e.*
               FROM limpet.line(s.sid) l CROSS JOIN LATERAL (
                   SELECT * FROM limpet.events e WHERE e.sid = l.sid AND e.seq > l.low AND e.seq <= l.high AND e.seq < $4
-                  AND (e.flags & 3 > 0 OR position($7::bytea IN e.body) > 0)
+                  AND e.seq > $8 AND (e.flags & 3 > 0 OR position($7::bytea IN e.body) > 0)
                   ORDER BY e.seq DESC LIMIT $5) e
               ORDER BY e.seq DESC LIMIT $5) l
     ) p WHERE p.before < $6

@@ -132,6 +132,28 @@ CREATE TABLE snapshots (
     PRIMARY KEY (sid, seq)
 ) STRICT;
 
+-- Runs of a session's oldest events, compressed together in the place of their rows. `previous` and
+-- `link` are the links before and after. Of each event a hash of its id says in which segment it is.
+CREATE TABLE segments (
+    sid      INTEGER NOT NULL,
+    first    INTEGER NOT NULL,
+    last     INTEGER NOT NULL,
+    flags    INTEGER NOT NULL,
+    body     BLOB NOT NULL,
+    crc      INTEGER NOT NULL,
+    previous BLOB NOT NULL,
+    link     BLOB NOT NULL,
+    last_us  INTEGER NOT NULL,
+    PRIMARY KEY (sid, first)
+) STRICT;
+
+CREATE TABLE segment_ids (
+    sid  INTEGER NOT NULL,
+    mark INTEGER NOT NULL,
+    seq  INTEGER NOT NULL,
+    PRIMARY KEY (sid, mark, seq)
+) STRICT, WITHOUT ROWID;
+
 -- The states that logs begin on, where that is not nothing.
 CREATE TABLE bases (
     sid   INTEGER PRIMARY KEY,

@@ -25,6 +25,7 @@ _FILES: Final = (
     "leases",
     "erasure",
     "blobs",
+    "cold",
     "verify",
     "doctor",
     "schema",

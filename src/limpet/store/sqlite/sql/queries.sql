@@ -52,6 +52,8 @@ SELECT {event} FROM events e WHERE e.sid = ? AND e.seq < ? AND e.seq > ?
 -- was last written to.
 SELECT c.version, c.uid, c.seq, coalesce(
     (SELECT e.at_us FROM sessions s JOIN events e ON e.sid = s.sid AND e.seq = c.seq WHERE s.uid = c.uid),
+    (SELECT g.last_us FROM sessions s JOIN segments g ON g.sid = s.sid AND g.first <= c.seq AND g.last >= c.seq
+     WHERE s.uid = c.uid),
     (SELECT max(t.updated_us) FROM tombstones t WHERE t.uid = c.uid))
 FROM scopes c WHERE c.app = ? AND c.user = ? AND c.name = ? ORDER BY c.version DESC
 
