@@ -133,7 +133,8 @@ CLASSES: Final = (
         "SyncLimpet",
         "\n    url: str"
         "\n    def __init__("
-        "self, url: str, *, seal: Seal | None = None, connections: int | None = None"
+        "self, url: str, *, seal: Seal | None = None, connections: int | None = None, "
+        "archive: str | None = None"
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),

@@ -251,21 +251,34 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(url: str, *, seal: Seal | None = None, connections: int | None = None) -> Limpet:
+def open(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> Limpet:
     """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
-    `connections` to a server are open at a time: 5 or more, 15 if not given.
+    `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
+    archived sessions go: file:///directory or s3://bucket/prefix.
     """
-    return Limpet(url, seal=seal, connections=connections)
+    return Limpet(url, seal=seal, connections=connections, archive=archive)
 
 
-def open_sync(url: str, *, seal: Seal | None = None, connections: int | None = None) -> SyncLimpet:
+def open_sync(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    return SyncLimpet(url, seal=seal, connections=connections)
+    return SyncLimpet(url, seal=seal, connections=connections, archive=archive)
 
 
 def restore(

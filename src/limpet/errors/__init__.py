@@ -44,7 +44,8 @@
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        └── ArchiveFailed
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -179,6 +180,7 @@ from limpet.errors.state import (
     StateError,
 )
 from limpet.errors.store import (
+    ArchiveFailed,
     Asked,
     BackupDamaged,
     BackupRefused,
@@ -203,6 +205,7 @@ from limpet.errors.store import (
 
 __all__ = [
     "ActorMissing",
+    "ArchiveFailed",
     "Asked",
     "BackupDamaged",
     "BackupRefused",

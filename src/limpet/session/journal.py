@@ -45,6 +45,7 @@ class Journal:
         self.metrics = Metrics()
         self._keeping: Keeping | None = None
         self._contended: dict[str, asyncio.Lock] = {}
+        self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
 
     @property

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, SessionArchived
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
 from limpet.model.values import described
-from limpet.session.arguments import AnyKey, check_flag, check_sessions, key_of, typed_of
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_flag,
+    check_sessions,
+    key_of,
+    typed_of,
+)
 from limpet.session.door import Door
 from limpet.session.life.policy import (
     CLEANUP_SECONDS,
@@ -20,6 +27,8 @@ from limpet.session.life.policy import (
 )
 
 if TYPE_CHECKING:
+    from limpet.model.keys import Key
+    from limpet.session.journal import Journal
     from limpet.session.life.report import Resumption
     from limpet.session.life.retrieval import Retrieve
     from limpet.session.life.sweep import Swept
@@ -128,6 +137,25 @@ class LongLife(Door):
         )
         return session, await Resuming(session, settings, actor).run()
 
+    async def unarchive(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> None:
+        """Bring an archived session back into the store, in the phase it had before.
+
+        Its file is proved first, and removed from the archive at the end. Interrupted, it goes on
+        when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
+        """
+        from limpet.session.life.archiving import unarchive_session
+        from limpet.session.life.mover import NOBODY
+
+        await unarchive_session(self._journal, key_of(key, user, id), check_actor(actor) or NOBODY)
+
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.
 
@@ -141,3 +169,29 @@ class LongLife(Door):
         if type(limit) is not int or limit < 1:
             raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
         return await Sweep(self._journal).run(limit)
+
+
+async def refuse_moving(journal: Journal, key: Key) -> None:
+    """Raise SessionArchived if what seems deleted is on its way to or from the archive."""
+    from limpet.session.life.archiving import is_under_way
+
+    if await is_under_way(journal, key):
+        raise SessionArchived(key)
+
+
+async def opened_archived(session: Session[Any], tail: int, *, archived: bool) -> Session[Any]:
+    """An archived session as its file has it, to be read. Raises SessionArchived unless asked."""
+    from limpet.model.facts.archive import place
+    from limpet.session.life.archiving import read_archived
+
+    if not archived:
+        raise SessionArchived(session.key)
+    if place(session.head.facts) is None:  # its log is still here
+        return session
+    writer = session.writer
+    apart = await read_archived(writer.journal, session.head)
+    found: Session[Any] = type(session)(
+        apart, session.key, actor=session.actor, typed=writer.typed, untyped=not writer.classless
+    )
+    await found.writer.load(tail=tail)
+    return found

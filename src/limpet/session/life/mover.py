@@ -57,15 +57,16 @@ class Mover:
         between: tuple[Fact, ...] = (),
         release: Lease | None = None,
         damaged: bool = False,
+        to: Phase | None = None,
     ) -> None:
         """`more` goes into the data of the first event; `between` is recorded right after it.
 
-        `damaged`: it may go on although an event cannot be read.
+        `damaged`: it may go on although an event cannot be read. `to`: where unarchiving leads.
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
         self._policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
-        self._damaged = damaged
+        self._damaged, self._to = damaged, to
         self._hooked: set[tuple[Phase, Phase]] = set()
         self._ending: Ending | None = None
 
@@ -130,7 +131,8 @@ class Mover:
         gone: tuple[str, ...] = ()
         if self._ending is not None and step.name in _ENDS:
             more, gone = {**more, **self._ending.data}, self._ending.scrubbed
-        return transition(step.before, step.name, reason=step.reason, more=more, delete=gone)
+        how: dict[str, Any] = {"reason": step.reason, "more": more, "delete": gone}
+        return transition(step.before, step.name, to=step.phase, **how)
 
     def _performed(self, step: Transition) -> tuple[str, ...]:
         ended = self._ending is not None and step.name in _ENDS
@@ -143,8 +145,9 @@ class Mover:
         for name in self._events:
             row = rule(phase, name)
             effects = () if name in _ENDS else row.effects
-            steps.append(Transition(row.to, effects, None, phase, name, self._reason))
-            phase = row.to
+            leads = self._to or row.to
+            steps.append(Transition(leads, effects, None, phase, name, self._reason))
+            phase = leads
         return steps
 
     async def _guard(self, step: Transition) -> None:
@@ -206,7 +209,7 @@ def open_children(facts: Any, step: Transition) -> str | None:
 def _unreadable(session: Session[Any], step: Transition) -> str | None:
     """Why its state cannot be relied on: an event is damaged, or it does not fit its class."""
     known, typed = session.writer.known, session.writer.typed
-    if step.name in _ENDS or step.name == "archive":
+    if step.name in (*_ENDS, "archive", "unarchive"):
         return None  # what is damaged may always be ended
     if known.damaged:
         return f"event {known.damaged[0]} cannot be read"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from limpet.errors import GuardFailed, InvalidInput
 from limpet.model.due import deadlines
 from limpet.model.events import Event
-from limpet.model.facts.phases import RESUMED, Phase, PhaseEvent
+from limpet.model.facts.phases import ARCHIVED, RESUMED, Phase, PhaseEvent
 from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
 from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.session.arguments import check_actor, check_lease_seconds
@@ -86,6 +86,19 @@ class Life:
     async def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
         """End it before the work is done: compensations run, then cleanup hooks, in order."""
         return (await self._move("terminate", reason=reason, actor=actor))[-1]
+
+    async def archive(self, *, actor: str | None = None) -> Transition:
+        """Move it to the archive: from completed or terminated.
+
+        Its log becomes one verified file there; then its rows leave the store, and its head stays
+        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is. Calling
+        it again finishes what was interrupted.
+        """
+        from limpet.session.life.archiving import archive_session
+
+        await self.writer.load(tail=1)
+        done = await archive_session(self, self._doer(actor))  # type: ignore[arg-type]  # a Session
+        return done or Transition(ARCHIVED, (), None, ARCHIVED, "archive")
 
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
         """Replace its timeouts. `lp.sweep()` acts on them."""

@@ -61,9 +61,15 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     """Limpet without await, open at once: use it in a `with` block, or call close()."""
 
     def __init__(
-        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        archive: str | None = None,
     ) -> None:
-        super().__init__(Limpet(url, seal=seal, connections=connections), Loop())
+        how: dict[str, Any] = {"seal": seal, "connections": connections, "archive": archive}
+        super().__init__(Limpet(url, **how), Loop())
         try:
             super().__enter__()
         except BaseException:

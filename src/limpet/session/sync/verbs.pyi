@@ -272,6 +272,7 @@ class SyncSession(Generic[S_co]):
     def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition: ...
     def complete(self, output: Any = None, *, actor: str | None = None) -> Transition: ...
     def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
+    def archive(self, *, actor: str | None = None) -> Transition: ...
     def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event: ...
     def renew(self, *, idle: timedelta, actor: str | None = None) -> Event: ...
     @property
@@ -444,7 +445,12 @@ class SyncDocuments:
 class SyncLimpet:
     url: str
     def __init__(
-        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        archive: str | None = None,
     ) -> None: ...
     def __enter__(self) -> SyncLimpet: ...
     def __exit__(
@@ -498,6 +504,7 @@ class SyncLimpet:
         since: datetime | None = None,
         at_least: str = "",
         actor: str | None = None,
+        archived: bool = False,
     ) -> SyncSession[S]: ...
     @overload
     def get(
@@ -512,6 +519,7 @@ class SyncLimpet:
         at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
+        archived: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def find(
@@ -699,6 +707,15 @@ class SyncLimpet:
         state_type: type[Any] | None = None,
         actor: str | None = None,
     ) -> tuple[SyncSession[Any], Resumption]: ...
+    def unarchive(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> None: ...
     def sweep(self, *, limit: int = 1000) -> Swept: ...
     def checkpointing(
         self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
