@@ -33,24 +33,30 @@ _BESIDE: Final = ("session.", "span.", "audit.", "budget.", "checkpoint.")
 
 
 async def recorded(
-    handle: limpet.Session[Any], whole: dict[str, Any], more: list[Draft], version: int
+    handle: limpet.Session[Any],
+    whole: dict[str, Any],
+    more: list[Draft],
+    version: int,
+    *,
+    shared: bool = True,
 ) -> tuple[limpet.Event, ...]:
     """Record an ADK event in the form that can hold it. A form that cannot is refused before
     anything is written."""
-    how: dict[str, Any] = {}
+    how: dict[str, Any] = {"shared": shared}
     while True:
         drafts = [*ours.drafts_of(whole, handle.key.user, **how), *more]
         try:
             return await _commit(handle, drafts, version)
         except InvalidValue:
-            if how:
+            if len(how) > 1:
                 raise  # it is a value of state that cannot be stored
-            how = {"as_text": True}
+            how = {"shared": shared, "as_text": True}
         except EventTooLarge:
             if "blob" in how:
                 raise
             content = json.dumps(whole).encode()
-            how = {"blob": (await handle.put_blob(content, "application/json")).data}
+            ref = await handle.put_blob(content, "application/json")
+            how = {"shared": shared, "blob": ref.data}
 
 
 async def _commit(
@@ -100,7 +106,7 @@ async def restored(handle: limpet.Session[Any], whole: dict[str, Any]) -> dict[s
     if not any(value is None for value in delta.values()):
         return {}
     begin: dict[str, Any] = {}
-    async for event in _forwards(handle):
+    async for event in forwards(handle):
         if event.type == "session.created":
             begin = {ours.adk_name(str(op.path[0])): op.value for op in event.ops}  # type: ignore[union-attr]
         elif ours.is_whole(event):
@@ -199,7 +205,7 @@ async def _backwards(session: limpet.Session[Any], page: int) -> AsyncIterator[l
             return
 
 
-async def _forwards(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
+async def forwards(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
     after = 0
     while page := await session.read(after=after, limit=_PAGE):
         for event in page:
