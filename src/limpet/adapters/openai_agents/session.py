@@ -142,7 +142,8 @@ class LimpetSession:
                 self._waiting = None
             raise
         inputs = [n for n, event in enumerate(events[: len(drafts)]) if event.processed is not None]
-        self._waiting = [*(self._waiting or ()), *[events[n].seq for n in inputs if n > last]]
+        if self._waiting is not None:
+            self._waiting += [events[n].seq for n in inputs if n > last]
         if within := [events[n].seq for n in inputs if n < last]:
             await self._mark(lp, within)
 
