@@ -30,7 +30,8 @@ from limpet.model.keys import Key
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX
 from limpet.session.documents import Documents
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, digest_of, name_of
+from limpet.session.life.archives import Archive, name_of
+from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
 from limpet.session.move.adopter import Adopter, piece
