@@ -47,15 +47,14 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
-from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
 from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
-from limpet.session.history.retention import CompactReport
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.retention import CompactReport
 from limpet.session.life.durations import Durations
 from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
@@ -63,6 +62,7 @@ from limpet.session.life.report import Resumption
 from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
+from limpet.session.message import Message
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied

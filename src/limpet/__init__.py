@@ -24,12 +24,12 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
-from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
+from limpet.session.message import Message
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,

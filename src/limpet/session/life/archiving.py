@@ -29,8 +29,10 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX
 from limpet.session.documents import Documents
+from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, digest_of, name_of
+from limpet.session.life.archives import Archive, name_of
+from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
 from limpet.session.move.adopter import Adopter, piece
@@ -215,7 +217,7 @@ def _apart(journal: Journal) -> Journal:
     from limpet.store.memory import MemoryStore
 
     store = MemoryStore()
-    return Journal(store, Hub(store), journal.new_id, journal.now_us)
+    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
 
 
 # --- private ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from limpet.model.facts.phases import (
 from limpet.model.lease import Lease
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.documents import Put
+from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked
 from limpet.session.life.ending import Ending
 from limpet.session.life.memory import promotions
@@ -117,7 +118,8 @@ class Mover:
         known = writer.known
         asked = Asked(step.name, True, self._actor)
         state = (known.head, known.fields)
-        made = await writer.journal.keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
+        keeping = keeping_of(writer.journal)
+        made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
         return {"checkpoint": made.number, "state_version": made.seq}
 
     async def _promotions(self, step: Transition) -> tuple[Put, ...]:

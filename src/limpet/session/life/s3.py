@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from limpet.errors import ArchiveFailed
-from limpet.session.life.archives import digest_of
+from limpet.session.life.digests import digest_of
 from limpet.store.threads import in_thread
 
 TIMEOUT_SECONDS: Final = 60

@@ -26,7 +26,6 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
-from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
@@ -42,6 +41,7 @@ from limpet.session.life.report import Resumption
 from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
+from limpet.session.message import Message
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
