@@ -22,7 +22,7 @@ async def main(path: str) -> None:
                 fork = await s.fork(max(1, number // 2))
                 await fork.append("agent.did", set={"forked": number})
             if number % 5 == 0:
-                await s.checkpoint(full=number % 2 == 0)
+                await s.checkpoint(full=True if number % 2 == 0 else None)
             if number % 11 == 0 and (kept := (await s.checkpoints()).items):
                 await s.restore(kept[-1].ref)
             if number % 13 == 0:
