@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from limpet.session.sync.facade import INSIDE
+
 SESSION: Final = Path("src/limpet/session")
 STUB: Final = SESSION / "sync" / "verbs.pyi"
 
@@ -33,6 +35,8 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -42,6 +46,8 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
+from limpet.session.context import Context, Count, Summarize
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
@@ -50,9 +56,17 @@ from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.retention import CompactReport
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.life.durations import Durations
+from limpet.session.life.memory import LayerName, Remembered
+from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.report import Resumption
+from limpet.session.life.retrieval import Retrieve
+from limpet.session.life.sweep import Swept
+from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -90,9 +104,18 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session"), ("history/verbs", "History")],
+        [
+            ("session", "Session"),
+            ("conversation", "Conversation"),
+            ("life/verbs", "Life"),
+            ("history/verbs", "History"),
+        ],
         "S_co",
     ),
+    ("SyncWorking", "", [("life/memory", "Working")], "S"),
+    ("SyncLayer", "", [("life/memory", "Layer")], "S"),
+    ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
+    ("SyncMemory", "", [("life/memory", "Memory")], "S"),
     (
         "SyncApp(Generic[A])",
         "\n    name: str\n    state_type: type[A] | None"
@@ -110,12 +133,14 @@ CLASSES: Final = (
         "SyncLimpet",
         "\n    url: str"
         "\n    def __init__("
-        "self, url: str, *, seal: Seal | None = None, connections: int | None = None"
+        "self, url: str, *, seal: Seal | None = None, connections: int | None = None, "
+        "archive: str | None = None"
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("life/door", "LongLife"),
             ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
@@ -130,6 +155,11 @@ NAMES: Final = {
     "App": "SyncApp",
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
+    "Memory": "SyncMemory",
+    "Layer": "SyncLayer",
+    "Episodes": "SyncEpisodes",
+    "Working": "SyncWorking",
+    "CopyTarget": "SyncLimpet",
 }
 
 
@@ -157,7 +187,7 @@ def _verbs(module: str, of: str, of_state: str) -> Iterator[str]:
     members = [n for n in cls.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     overloaded = {n.name for n in members if _is_overload(n)}
     for member in members:
-        hidden = member.name.startswith("_") or member.name == "close"
+        hidden = member.name.startswith("_") or member.name in ("close", *INSIDE)
         if not hidden and (_is_overload(member) or member.name not in overloaded):
             yield _signature(member, of_state)
 

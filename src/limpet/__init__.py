@@ -17,14 +17,18 @@ from limpet.errors import *  # noqa: F403  # each error is listed once, there
 from limpet.errors import ExtraMissing
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.events import Draft, Event
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -56,12 +60,18 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.session.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
     from limpet.session.history.retention import CompactReport
+    from limpet.session.life.memory import Remembered
+    from limpet.session.life.report import Resumption
+    from limpet.session.life.sweep import Swept, Unswept
+    from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.store.protocol import Progress
 
@@ -83,6 +93,7 @@ __all__ = [
     "CheckpointRef",
     "CompactReport",
     "Conflict",
+    "Context",
     "Copied",
     "Diagnosis",
     "Diff",
@@ -90,6 +101,7 @@ __all__ = [
     "DocumentPage",
     "Documents",
     "Draft",
+    "Durations",
     "Envelope",
     "Erasure",
     "Erasures",
@@ -105,6 +117,7 @@ __all__ = [
     "Lineage",
     "Merged",
     "MergedFrom",
+    "Message",
     "Metric",
     "Migrated",
     "Migration",
@@ -117,21 +130,30 @@ __all__ = [
     "Record",
     "Ref",
     "Refused",
+    "Remembered",
     "Replace",
     "Report",
     "Resolved",
     "Restored",
+    "Resumption",
     "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",
+    "SharedLimpet",
     "State",
+    "Swept",
     "SyncApp",
     "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
+    "Timeouts",
     "Timer",
+    "Tool",
+    "ToolRegistry",
+    "Transition",
     "UnknownVariant",
+    "Unswept",
     "access",
     "deadline_at",
     "decode_fields",
@@ -189,8 +211,16 @@ _LATER = {
     "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Remembered": "session.life.memory",
+    "Resumption": "session.life.report",
+    "Swept": "session.life.sweep",
+    "Tool": "session.life.tools",
+    "ToolRegistry": "session.life.tools",
+    "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
+    "SharedLimpet": "session.sync.shared",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
@@ -221,21 +251,34 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(url: str, *, seal: Seal | None = None, connections: int | None = None) -> Limpet:
+def open(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> Limpet:
     """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
-    `connections` to a server are open at a time: 5 or more, 15 if not given.
+    `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
+    archived sessions go: file:///directory or s3://bucket/prefix.
     """
-    return Limpet(url, seal=seal, connections=connections)
+    return Limpet(url, seal=seal, connections=connections, archive=archive)
 
 
-def open_sync(url: str, *, seal: Seal | None = None, connections: int | None = None) -> SyncLimpet:
+def open_sync(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    return SyncLimpet(url, seal=seal, connections=connections)
+    return SyncLimpet(url, seal=seal, connections=connections, archive=archive)
 
 
 def restore(

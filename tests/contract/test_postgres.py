@@ -132,5 +132,6 @@ class TestPostgres(
     pass
 
 
+@pytest.mark.deeper
 class TestPostgresSealed(TestPostgres):
     seal = FixedKeySeal()

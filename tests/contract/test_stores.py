@@ -109,6 +109,7 @@ class TestSQLite(
         return await SQLiteStore.open(path, sync=self.sync, seal=self.seal, clock=clock.clock())
 
 
+@pytest.mark.deeper
 class TestSQLiteSealed(TestSQLite):
     seal = FixedKeySeal()
     sync = "normal"

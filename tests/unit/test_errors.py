@@ -105,6 +105,12 @@ ARGUMENTS: dict[str, Any] = {
     "collection": "agents",
     "version": 3,
     "hash": "9f86d081",
+    "phase": "suspended",
+    "event": "complete",
+    "available": 100,
+    "tool": "search",
+    "failures": ("tools: search not bound",),
+    "needed": 200,
 }
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import moving, past
+from limpet.cli import importing, moving, past
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
@@ -336,3 +336,4 @@ for of_past in past.COMMANDS:
     app.command()(of_past)
 app.command("import")(moving.import_)
 app.command("erase-user")(moving.erase_user)
+app.command("import-adk")(importing.import_adk)

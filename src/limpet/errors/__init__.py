@@ -11,6 +11,9 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── InsufficientTokenBudget · SessionIntegrity
+    │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
@@ -41,7 +44,8 @@
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        └── ArchiveFailed
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -140,20 +144,30 @@ from limpet.errors.session import (
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
+    GuardFailed,
+    InsufficientTokenBudget,
+    InvalidTransition,
     NoCheckpoint,
     NoFullCheckpoint,
+    RequiredToolUnavailable,
+    SessionArchived,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
+    SessionEnded,
     SessionErased,
     SessionError,
     SessionExists,
     SessionFenced,
     SessionHasForks,
+    SessionIntegrity,
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    SessionSuspended,
     SessionTyped,
+    ToolAuthorizationFailed,
+    ToolLocked,
     UploadLost,
 )
 from limpet.errors.state import (
@@ -166,6 +180,7 @@ from limpet.errors.state import (
     StateError,
 )
 from limpet.errors.store import (
+    ArchiveFailed,
     Asked,
     BackupDamaged,
     BackupRefused,
@@ -190,6 +205,7 @@ from limpet.errors.store import (
 
 __all__ = [
     "ActorMissing",
+    "ArchiveFailed",
     "Asked",
     "BackupDamaged",
     "BackupRefused",
@@ -227,6 +243,8 @@ __all__ = [
     "GraphInvalid",
     "GraphMisused",
     "GraphRunError",
+    "GuardFailed",
+    "InsufficientTokenBudget",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",
@@ -237,6 +255,7 @@ __all__ = [
     "InvalidOp",
     "InvalidQuery",
     "InvalidSchema",
+    "InvalidTransition",
     "InvalidURL",
     "InvalidValue",
     "Lifecycle",
@@ -261,6 +280,7 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "RequiredToolUnavailable",
     "ReservedApp",
     "ReservedType",
     "RoutingError",
@@ -269,14 +289,17 @@ __all__ = [
     "ScopeFull",
     "ScopeUnknown",
     "SealUnavailable",
+    "SessionArchived",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",
+    "SessionEnded",
     "SessionErased",
     "SessionError",
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionIntegrity",
     "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
@@ -287,6 +310,7 @@ __all__ = [
     "SessionSaveFailed",
     "SessionSchemaIncompatible",
     "SessionStoreError",
+    "SessionSuspended",
     "SessionTyped",
     "SessionWriteConflict",
     "StateError",
@@ -310,6 +334,8 @@ __all__ = [
     "SuspensionPersistenceFailed",
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
+    "ToolAuthorizationFailed",
+    "ToolLocked",
     "UnreachableNode",
     "UploadLost",
 ]

@@ -172,6 +172,123 @@ class SessionTyped(SessionError):
         )
 
 
+class SessionSuspended(SessionError):
+    code = "session.suspended"
+
+    def __init__(self, key: object, phase: str = "suspended") -> None:
+        self.key, self.phase = key, phase
+        next_step = "s.resume()" if phase == "suspended" else "s.activate()"
+        super().__init__(
+            f"session {key} is {phase}: it records inputs, labels, timers and timeouts, and "
+            f"nothing else until it is active again. Call {next_step} first."
+        )
+
+
+class SessionEnded(SessionError):
+    code = "session.ended"
+    status = 410
+
+    def __init__(self, key: object, phase: str) -> None:
+        self.key, self.phase = key, phase
+        super().__init__(
+            f"session {key} is {phase} and accepts no more work. Begin a new session, or fork this "
+            "one to go on from its state."
+        )
+
+
+class SessionArchived(SessionError):
+    code = "session.archived"
+    status = 410
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        super().__init__(
+            f"session {key} is archived. Read it with lp.get(key, archived=True), or bring it back "
+            "with lp.unarchive(key)."
+        )
+
+
+class InvalidTransition(SessionError):
+    code = "session.invalid_transition"
+
+    def __init__(self, phase: str, event: str, allowed: tuple[str, ...] = ()) -> None:
+        self.phase, self.event, self.allowed = phase, event, allowed
+        accepts = f"accepts {', '.join(allowed)}" if allowed else "accepts no transition"
+        super().__init__(
+            f"a session that is {phase} cannot {event}: it {accepts}. Refresh it and look at "
+            "s.phase."
+        )
+
+
+class GuardFailed(SessionError):
+    code = "session.guard_failed"
+
+    def __init__(self, phase: str, event: str, reason: str) -> None:
+        self.phase, self.event, self.reason = phase, event, reason
+        super().__init__(
+            f"the session stays {phase}: it cannot {event}, because {reason}. Nothing was "
+            "recorded. Settle that, then try again."
+        )
+
+
+class InsufficientTokenBudget(SessionError):
+    code = "session.tokens_insufficient"
+
+    def __init__(self, key: object, available: int, needed: int) -> None:
+        self.key, self.available, self.needed = key, available, needed
+        super().__init__(
+            f"session {key} has {available:,} tokens left and needs {needed:,}. Raise its budget, "
+            "or leave more out: pin less, or shorten the newest message."
+        )
+
+
+class ToolAuthorizationFailed(SessionError):
+    code = "tool.not_authorized"
+    status = 403
+
+    def __init__(self, key: object, tool: str, reason: str) -> None:
+        self.key, self.tool, self.reason = key, tool, reason
+        super().__init__(
+            f"session {key} may not use the tool {tool!r}: {reason}. Authorize it, or bind the "
+            "session without it."
+        )
+
+
+class RequiredToolUnavailable(SessionError):
+    code = "tool.unavailable"
+
+    def __init__(self, key: object, tool: str) -> None:
+        self.key, self.tool = key, tool
+        super().__init__(
+            f"session {key} needs the tool {tool!r}, which is not registered in a version that "
+            "fits, nor is a substitute. Register it, or make it optional."
+        )
+
+
+class ToolLocked(SessionError):
+    code = "tool.locked"
+    retryable = True
+    status = 423
+
+    def __init__(self, key: object, tool: str, until: datetime) -> None:
+        self.key, self.tool, self.until = key, tool, until
+        super().__init__(
+            f"session {key} cannot use the tool {tool!r} now: another session holds it until "
+            f"{until.isoformat()}. Try again when it has been released, or after that time."
+        )
+
+
+class SessionIntegrity(SessionError):
+    code = "session.integrity"
+
+    def __init__(self, key: object, failures: tuple[str, ...]) -> None:
+        self.key, self.failures = key, failures
+        super().__init__(
+            f"session {key} is not fit to go on: {'; '.join(failures)}. It stays suspended; settle "
+            "that, then resume it again."
+        )
+
+
 class SessionNotLoaded(SessionError):
     code = "session.not_loaded"
 

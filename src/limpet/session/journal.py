@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from limpet.errors import (
     CommitTooLarge,
@@ -45,6 +45,8 @@ class Journal:
         self.metrics = Metrics()
         self._keeping: Keeping | None = None
         self._contended: dict[str, asyncio.Lock] = {}
+        self.archive: Any = None  # an Archive, if one is open: see `life.archives`
+        self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
 
     @property
     def store(self) -> Store:

@@ -7,8 +7,9 @@ from datetime import datetime
 from typing import Any
 
 from limpet.errors import InvalidQuery
+from limpet.model.keys import Key
 from limpet.model.limits import PAGE_MAX
-from limpet.model.values import described
+from limpet.model.values import FrozenDict, described
 from limpet.session.arguments import (
     AnyKey,
     check_flag,
@@ -21,7 +22,7 @@ from limpet.session.arguments import (
 from limpet.session.door import Door
 from limpet.session.session import Session
 from limpet.store import cursor as cursors
-from limpet.store.protocol import Order, Page, Query
+from limpet.store.protocol import Order, Page, Query, scope_fields
 
 
 class Listing(Door):
@@ -48,6 +49,19 @@ class Listing(Door):
                 session.writer.known.take(loaded)
             sessions.append(None if loaded is None else session)
         return tuple(sessions)
+
+    async def names(self, app: str, user: str | None = None) -> Mapping[str, Any]:
+        """The app: names of an app, and the user: names of a user, without any session of theirs.
+
+        Read-only, as `values` of a session shows them. A name that cannot be read is left out.
+        """
+        from limpet.session.move.adopter import names_in
+
+        Key(app, "any" if user is None else user, "any")  # refuses what could not be one
+        names = names_in(self._journal)
+        owners = ("",) if user is None else ("", user)
+        found = [scope_fields(await names.names_of(str(check_sessions(app)), o)) for o in owners]
+        return FrozenDict({name: value for each in found for name, value in each.items()})
 
     async def list(
         self,

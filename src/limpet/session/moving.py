@@ -14,7 +14,7 @@ from limpet.store.cursor import check_app
 from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
-    from limpet.session.limpet import Limpet
+    from limpet.session.move.adopter import Adopter, CopyTarget
     from limpet.session.move.transfer import Copied
 
 
@@ -49,7 +49,7 @@ class Moving(Door):
         key: AnyKey | None = None,
         *,
         app: str | None = None,
-        to: Limpet,
+        to: CopyTarget,
         progress: Progress | None = None,
     ) -> Copied:
         """Copy one session, an app, or everything to another store, where it has less.
@@ -65,13 +65,19 @@ class Moving(Door):
 
         if key is not None and app is not None:
             raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
-        if not isinstance(to, (Door, Adopter)) or getattr(to, "of", to) is self:
+        if not isinstance(to, (Moving, Adopter)) or getattr(to, "of", to) is self:
             raise InvalidInput(
                 f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
                 "await lp.copy(to=other)."
             )
-        target = to if isinstance(to, Adopter) else Adopter(to._journal)
-        transfer = Transfer(self._journal, target, check_progress(progress))
+        transfer = Transfer(self._journal, to.adopter, check_progress(progress))
         if key is not None:
             return await transfer.one(key_of(key, reserved=True))
         return await transfer.all(check_app(app))
+
+    @property
+    def adopter(self) -> Adopter:
+        """The receiving side of a copy, for the rest of the package. Raises StoreClosed."""
+        from limpet.session.move.adopter import Adopter
+
+        return Adopter(self._journal)

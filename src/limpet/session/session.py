@@ -40,9 +40,11 @@ from limpet.session.arguments import (
     timer_at,
 )
 from limpet.session.blobs import ANY_MEDIA, AnyRef, Content
+from limpet.session.conversation import Conversation
 from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
+from limpet.session.life.verbs import Life
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(History[S], Generic[S]):
+class Session(Conversation, Life, History[S], Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.

@@ -28,10 +28,13 @@ from limpet.model.events import Draft, Event, Fact, Prepared
 from limpet.model.lease import Lease
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.model.values import Reads
+from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
+from limpet.session.life.rousing import is_roused, rouse
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION, lease_lost
+from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
     from limpet.session.typed import Typed
@@ -82,19 +85,32 @@ class Writer:
         schema: str | UnsetType | None = UNSET,
         *,
         classless: bool | None = None,
+        release: Lease | None = None,
+        puts: Sequence[Put] = (),
     ) -> tuple[Event, ...]:
-        """Record the drafts, durably, or nothing. `classless` False: they are known to fit."""
+        """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
+        to release ends with the commit; documents are put by it."""
         known, lease = self.known, self.lease
         known.check_temp(drafts)
         fence = None if lease is None else lease.fence
-        uid, plain = known.uid, self.classless if classless is None else classless
-        commit = Commit(known.key, drafts, expect, fence, guards, schema, plain, uid)
+        uid = known.uid if lease is None or known.uid is not None else lease.uid or None
+        plain = self.classless if classless is None else classless
+        how = (expect, fence, guards, schema, plain, uid)
+        commit = Commit(known.key, drafts, *how, release=release)
         try:
-            (committed,) = await self.journal.commit((commit,))
+            answers: Sequence[Committed]
+            if puts:
+                answers, _ = await commit_puts(self.journal, (commit,), puts)
+            else:
+                answers = await self.journal.commit((commit,))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
+        committed = answers[0]
         known.absorb(committed, drafts)
+        if is_roused(committed.head):
+            await rouse(self.journal, known.key)
+            await self.load(tail=_TAIL)
         return committed.events
 
     async def append(

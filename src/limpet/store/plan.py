@@ -42,7 +42,7 @@ from limpet.model.fold import (
 )
 from limpet.model.head import based, blank
 from limpet.model.keys import Key
-from limpet.model.lease import admits, left_until, released
+from limpet.model.lease import admits, is_of, left_until, released
 from limpet.model.ops import scope_of
 from limpet.model.values import encode
 from limpet.store.protocol import Committed
@@ -281,6 +281,8 @@ class Plan:
                 raise SessionExists(key)
             raise SessionConflict(key, "session", expect, fold.head.version)
         fence = commit.fence if commit.release is None else commit.release.fence
+        if commit.release is not None and not is_of(commit.release, fold.head):
+            raise SessionFenced(key, commit.release.fence, fold.head.fence)
         if fence is not None and not admits(fold.head, fence, self._lease_now_us):
             raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:

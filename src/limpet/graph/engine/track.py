@@ -27,13 +27,22 @@ from limpet.graph.checkpoint import (
     Status,
     document_of,
 )
-from limpet.graph.context import Invocation
 from limpet.graph.state import StatePlan
 from limpet.model.ops import Add, Cut, Delete, Path, PlainOp, Set
 
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
 Ending: TypeAlias = Literal["alone", "after session", "with session"]
+
+
+class RunIds:
+    """The ids of one invocation."""
+
+    __slots__ = ("correlation_id", "invocation_id", "session_id")
+
+    def __init__(self, invocation_id: str, correlation_id: str, session_id: str | None) -> None:
+        self.invocation_id, self.correlation_id = invocation_id, correlation_id
+        self.session_id = session_id
 
 
 class Box:
@@ -89,7 +98,7 @@ class Tracker:
         self,
         checkpointer: Checkpointer,
         changes: ChangeCheckpointer | None,
-        run: Invocation,
+        run: RunIds,
         graph: str,
         plan: StatePlan[Any],
     ) -> None:

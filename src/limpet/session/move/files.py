@@ -96,6 +96,15 @@ async def import_session(journal: Journal, path: Path) -> Key:
     return opening.key
 
 
+async def proved(path: Path) -> tuple[Opening, Newest]:
+    """What a file holds, if all of it proves itself. Records nothing. Raises BundleDamaged."""
+    reader = await in_thread(lambda: BundleReader(path))
+    try:
+        return reader.opening, await _prove(reader, Newest())
+    finally:
+        await in_thread(reader.close)
+
+
 def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
     """Raise SessionCorrupt unless these follow `after` without a gap, each with its body."""
     if not records:

@@ -19,7 +19,7 @@ class Across(Adopter):
     """An Adopter whose every call is handed to the loop of its store."""
 
     def __init__(self, of: Limpet, loop: Loop) -> None:
-        super().__init__(of._journal)
+        super().__init__(of.adopter.journal)
         self.of, self._loop = of, loop
 
     async def newest(self, key: Key) -> Newest:

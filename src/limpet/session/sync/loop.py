@@ -11,7 +11,7 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
@@ -53,10 +53,25 @@ class Loop:
         return result
 
     async def await_(self, work: Coroutine[Any, Any, R]) -> R:
-        """What a coroutine gives on this loop, for those who run on another one."""
+        """What a coroutine gives on this loop, for those who run on another one.
+
+        A caller who is cancelled takes it back, and hears of it when it is over: a write that was
+        handed to the disk is never in doubt.
+        """
         if self.is_here():
             return await work
-        return await asyncio.wrap_future(self._hand_over(work))
+        tasks: list[asyncio.Task[Any] | None] = []
+        answer = asyncio.wrap_future(self._hand_over(_noted(work, tasks)))
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            while not answer.done():
+                self._loop.call_soon_threadsafe(_take_back, tasks)
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([answer])
+            if not answer.cancelled():
+                answer.exception()  # nobody else looks at it
+            raise
 
     def end(self, stream: Stream) -> None:
         """End a stream whoever drops it: the collector may do so in any thread, at any time, in
@@ -113,6 +128,18 @@ class Loop:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
+
+
+async def _noted(work: Coroutine[Any, Any, R], tasks: list[asyncio.Task[Any] | None]) -> R:
+    """The same, and its task put where somebody in another thread can cancel it."""
+    tasks.append(asyncio.current_task())
+    return await work
+
+
+def _take_back(tasks: Sequence[asyncio.Task[Any] | None]) -> None:
+    for task in tasks:
+        if task is not None:
+            task.cancel()
 
 
 def _awaited(answer: Future[R]) -> R:

@@ -247,7 +247,7 @@ class Batch:
         stored = (flags, body, crc, salt, rec.digest, e.link)
         row = (self._jobs, head, *names, *stored, *causes, e.processed, adopted)
         self._tables["e"].add(*row)
-        self._sizes[key] = self._sizes.get(key, 0) + len(body) + EVENT_OVERHEAD_BYTES
+        self._sizes[key] = self._sizes.get(key, 0) + len(rec.raw) + EVENT_OVERHEAD_BYTES
         if e.type == PROCESSED and e.data is not None:
             for seq in e.data["seqs"]:
                 self._tables["p"].add(self._jobs, head, seq, e.seq)

@@ -23,6 +23,7 @@ from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.model.values import described
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.codec import Codec
+from limpet.store.leases import Place
 from limpet.store.live import NoChannel
 from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, page
@@ -173,6 +174,11 @@ class PostgresStore:
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         return await self._leases.acquire(key, worker, lease_seconds)
+
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        return await self._leases.expired(limit=limit, after=after)
 
     # --- reading -------------------------------------------------------------------------------
 

@@ -70,6 +70,9 @@ class Verification:
         await self._tombs()
         await self._kept()
         await self._erased()
+        for row in await self._conn.fetch(SQL["verify_parents"], timeout=TABLES_SECONDS_MAX):
+            what = "has a parent that is not there"
+            self.findings.append(Finding(row["kind"], what, rows.key_from(row)))
         orphans = await self._conn.fetch(SQL["verify_orphans"], timeout=TABLES_SECONDS_MAX)
         for what, count in orphans:
             if count:
@@ -139,7 +142,7 @@ class Verification:
             return None
         if row["parent"] is not None:
             link = await self._conn.fetchval(SQL["link_at"], sid, head.floor)
-            erased = head.floor <= await self._conn.fetchval(SQL["verify_bottom"], sid)
+            erased = link is None and await self._conn.fetchval(SQL["bottom"], sid) >= head.floor
             if link != base.link and not erased:
                 self._find("base", "stands on an event that its parent does not have", head)
         return base

@@ -26,8 +26,8 @@ from limpet.model.lease import (
     measured_again,
     renewed,
 )
-from limpet.model.limits import PRIORITY_MAX
-from limpet.store.leases import span_us
+from limpet.model.limits import INT_MAX, PRIORITY_MAX
+from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -56,8 +56,9 @@ class Leases:
                     lease_seconds,
                     now_us,
                     rows.reasons_from(now_us, facts),
+                    uid=rows.unpack_id(uid),
                 )
-                for _, app, user, id, fence, facts in found
+                for _, app, user, id, uid, fence, facts in found
             ]
             values = [
                 (lease.fence, until_us, worker, now_us, row[0])
@@ -86,7 +87,7 @@ class Leases:
         until_us = now_us + span_us(seconds)
         try:
             sid, head = self._writes.reader.living(lease.key)
-            after = renewed(head, lease.fence, now_us, until_us)
+            after = renewed(head, lease, now_us, until_us)
         except SessionError as error:
             return error, None
         self._write(sid, after)
@@ -169,3 +170,13 @@ def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list
         args = (*where, below, now_us, limit - len(found))
         found += conn.execute(SQL["due" + of_app], args).fetchall()
     return found
+
+
+def expired(
+    conn: apsw.Connection, now_us: int, limit: int, after: Place | None
+) -> tuple[tuple[Key, ...], Place | None]:
+    """The keys of the first sessions whose deadline has come and that nobody holds."""
+    beyond = after or (-INT_MAX, 0)
+    found: Any = conn.execute(SQL["expired"], (now_us, *beyond, now_us, limit)).fetchall()
+    keys = tuple([Key(app, user, id) for _, _, app, user, id in found])
+    return keys, (found[-1][0], found[-1][1]) if len(found) == limit else None

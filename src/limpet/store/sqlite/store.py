@@ -37,6 +37,7 @@ from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec
+from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
 from limpet.store.protocol import (
@@ -67,7 +68,7 @@ from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.jobs import Job
-from limpet.store.sqlite.leases import Leases
+from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sessions import Sessions
@@ -219,6 +220,12 @@ class SQLiteStore:
         return await self._run(
             lambda writes: self._leases(writes).acquire(key, worker, lease_seconds), "lease"
         )
+
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        asked = (self._clock(), limit, after)
+        return self._read(lambda: expired(self._reader.conn, *asked))
 
     def _leases(self, writes: WriteConnection) -> Leases:
         return Leases(writes, self._clock)

@@ -4,6 +4,7 @@ at once."""
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from limpet.errors import (
     LimpetError,
@@ -18,9 +19,19 @@ from limpet.model.events import Prepared
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.store.leases import LeaseStore
-from limpet.testing.commits import add, addition, create, draft, key, load, log, refused
-from limpet.testing.laws.facts import processed
-from limpet.testing.leases import Age, claim, claimed, due, ids
+from limpet.testing.commits import (
+    add,
+    addition,
+    create,
+    creation,
+    draft,
+    key,
+    load,
+    log,
+    refused,
+)
+from limpet.testing.laws.facts import processed, timer
+from limpet.testing.leases import Age, claim, claimed, due, ids, renew
 
 A, B, C = key("a"), key("b"), key("c")
 
@@ -143,8 +154,8 @@ class CloseLaws:
         assert isinstance(first, Lease)
         assert isinstance(second, Lease)
         assert (first.fence, second.fence) == (one.fence, two.fence)
-        assert 14 <= (first.until_us - one.claimed_us) / 1_000_000 < 60
-        assert 64 <= (second.until_us - two.claimed_us) / 1_000_000 < 110
+        assert one.until_us < first.until_us < two.until_us < second.until_us
+        assert (await load(store, A)).head.lease_us == first.until_us
         assert (first.lease_seconds, second.lease_seconds) == (10, 60)
         both = await store.renew([first, second], 1_000)
         assert [lease.lease_seconds for lease in both if isinstance(lease, Lease)] == [1_000] * 2
@@ -168,3 +179,19 @@ class CloseLaws:
         assert isinstance(renewed, Lease)
         assert renewed.until_us > held.until_us
         assert (await load(store, A)).head.lease_us == renewed.until_us
+
+    async def test_a_lease_is_of_one_session_not_of_its_key(self, store: LeaseStore) -> None:
+        """After the session was deleted and its key used again, its old lease moves nothing."""
+        old = await claimed(store, A)
+        await store.delete(A)
+        await store.commit([msgspec.structs.replace(creation(A), reuse=True)])
+        await add(store, A, timer("t", 1_000))
+        (new,) = await claim(store)
+        assert new.fence == old.fence
+        with pytest.raises(SessionFenced):
+            await renew(store, old, 60)
+        assert await store.release(old) is False
+        late = msgspec.structs.replace(addition(A, draft()), release=old)
+        async with refused(store, SessionFenced):
+            await store.commit([late])
+        assert (await renew(store, new, 60)).uid == new.uid

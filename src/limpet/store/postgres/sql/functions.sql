@@ -444,7 +444,7 @@ $$;
 -- statements are planned for the app or for all but the reserved, each on an index of its own. The lease
 -- tells when it was given and, in the facts, what the session was due for.
 CREATE OR REPLACE FUNCTION limpet.claim(of_worker text, most integer, span_us bigint, of_app text)
-RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint, claimed_us bigint, facts text)
+RETURNS TABLE (app text, owner text, id text, uid text, fence bigint, until_us bigint, claimed_us bigint, facts text)
 LANGUAGE plpgsql AS $$
 DECLARE
     now_us bigint := limpet.now_us();
@@ -468,8 +468,8 @@ BEGIN
              leased AS (
                  UPDATE limpet.sessions s SET fence = s.fence + 1, lease_us = $5, leased_us = $3, worker = $6
                  FROM due WHERE s.sid = due.sid
-                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, s.facts, due.since, s.sid)
-             SELECT l.app, l.owner, l.id, l.fence, l.lease_us, $3, l.facts::text
+                 RETURNING s.app, s.owner, s.id, s.uid, s.fence, s.lease_us, s.facts, due.since, s.sid)
+             SELECT l.app, l.owner, l.id, l.uid, l.fence, l.lease_us, $3, l.facts::text
              FROM leased l ORDER BY l.since, l.sid'
             USING of_app, level, now_us, most, now_us + span_us, of_worker;
         GET DIAGNOSTICS got = ROW_COUNT;

@@ -83,6 +83,19 @@ WHERE NOT EXISTS (SELECT FROM limpet.blobs b WHERE b.bid = c.bid)
 UNION ALL
 SELECT 'tombstone', count(*) FROM limpet.tombstones t JOIN limpet.sessions s USING (sid)
 
+-- name: bottom
+-- From here down a session's history was erased with a parent.
+SELECT min(l.low) FROM limpet.line($1) l
+
+-- name: verify_parents
+-- Sessions, living or deleted, whose parent is neither.
+SELECT c.* FROM (
+    SELECT 'head' AS kind, s.app, s.owner, s.id AS session_id, s.parent FROM limpet.sessions s
+    UNION ALL SELECT 'tombstone', t.app, t.owner, t.id, t.parent FROM limpet.tombstones t
+) c
+WHERE c.parent IS NOT NULL AND NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = c.parent)
+  AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = c.parent)
+
 -- name: verify_owners
 -- Owners whose names are not as many as is kept of them.
 SELECT coalesce(o.app, c.app) AS app, coalesce(o.owner, c.owner) AS owner FROM limpet.scope_owners o
@@ -99,7 +112,3 @@ SELECT name, value FROM limpet.meta
 -- name: statement_timeout
 -- For the rest of the transaction.
 SELECT set_config('statement_timeout', $1, true)
-
--- name: verify_bottom
--- What a history has from here down was erased with a parent.
-SELECT min(low) FROM limpet.line($1)

@@ -6,7 +6,7 @@ WHERE coalesce(lease_us, due_us) IS NOT NULL AND priority < ? AND (app < '$' OR 
 ORDER BY priority DESC LIMIT 1
 
 -- name: due
-SELECT sid, app, user, id, fence, facts FROM sessions
+SELECT sid, app, user, id, uid, fence, facts FROM sessions
 WHERE priority = ? AND coalesce(lease_us, due_us) IS NOT NULL AND coalesce(lease_us, due_us) <= ?
   AND (app < '$' OR app >= '%')
 ORDER BY coalesce(lease_us, due_us), sid LIMIT ?
@@ -17,7 +17,7 @@ WHERE app = ? AND coalesce(lease_us, due_us) IS NOT NULL AND priority < ?
 ORDER BY priority DESC LIMIT 1
 
 -- name: due_in_app
-SELECT sid, app, user, id, fence, facts FROM sessions
+SELECT sid, app, user, id, uid, fence, facts FROM sessions
 WHERE app = ? AND priority = ? AND coalesce(lease_us, due_us) IS NOT NULL AND coalesce(lease_us, due_us) <= ?
 ORDER BY coalesce(lease_us, due_us), sid LIMIT ?
 
@@ -26,3 +26,10 @@ SELECT {head} FROM sessions s WHERE leased_us > ?
 
 -- name: set_lease
 UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, leased_us = ? WHERE sid = ?
+
+-- name: expired
+-- Those whose deadline has come and that nobody holds, along the index of deadlines.
+SELECT deadline_us, sid, app, user, id FROM sessions
+WHERE deadline_us <= ? AND (deadline_us, sid) > (?, ?) AND (worker IS NULL OR lease_us <= ?)
+  AND (app < '$' OR app >= '%')
+ORDER BY deadline_us, sid LIMIT ?

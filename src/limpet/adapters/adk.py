@@ -1,0 +1,340 @@
+"""google-adk on Limpet: LimpetSessionService, a BaseSessionService.
+
+    runner = Runner(agent=agent, app_name="support", session_service=LimpetSessionService(url))
+
+An ADK session is one of our sessions. Nothing in the caller's objects changes before the commit has
+succeeded. Whether a session object is stale is decided by the session's version, never by a clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final, NamedTuple
+
+import limpet
+from limpet import (
+    ExtraMissing,
+    InvalidKey,
+    Key,
+    Limpet,
+    SessionConflict,
+    SessionDeleted,
+    SessionErased,
+    SessionExists,
+    SessionNotFound,
+    SharedLimpet,
+)
+from limpet.adapters import adk_events as ours
+from limpet.adapters import adk_log as log
+
+try:
+    from google.adk.errors._stale_session_error import StaleSessionError
+    from google.adk.errors.already_exists_error import AlreadyExistsError
+    from google.adk.errors.session_not_found_error import SessionNotFoundError
+    from google.adk.events.event import Event
+    from google.adk.sessions.base_session_service import (
+        BaseSessionService,
+        GetSessionConfig,
+        ListSessionsResponse,
+    )
+    from google.adk.sessions.session import Session
+    from pydantic import ValidationError
+    from pydantic_core import to_jsonable_python
+except ModuleNotFoundError as error:
+    raise ExtraMissing("google-adk", "adk") from error
+
+__all__ = ["LimpetSessionService", "register"]
+
+SCHEMES: Final = ("limpet+sqlite", "limpet+postgresql", "limpet+postgres", "limpet+memory")
+_log: Final = logging.getLogger("limpet.adapters.adk")
+_HANDLES_MAX: Final = 512  # sessions whose state is kept at hand between two appends
+_BETWEEN: Final = 200  # events that are decoded before other tasks get their turn
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+
+
+class _Mark(NamedTuple):
+    """What a session object was read at: which session, and its version."""
+
+    uid: str
+    version: int
+
+    @classmethod
+    def on(cls, session: Session) -> _Mark | None:
+        """None for a session object that no service has made."""
+        version, at, uid = (session._storage_update_marker or "").partition("@")
+        return cls(uid, int(version)) if at and version.isdecimal() else None
+
+    def put(self, session: Session) -> None:
+        session._storage_update_marker = f"{self.version}@{self.uid}"
+
+
+class _Recorded(NamedTuple):
+    """What an append left: the delta that was made, when, and the first record of a repeat."""
+
+    delta: Mapping[str, Any]
+    updated: float
+    repeat: dict[str, Any] | None
+
+
+class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not installed here
+    """Sessions of google-adk in a Limpet store.
+
+    `store` is a URL, which any event loop and thread may use and which close() closes; or an open
+    Limpet, which belongs to the loop that opened it and stays open. What a call has acknowledged is
+    durable, so there is nothing to flush.
+    """
+
+    def __init__(self, store: str | Limpet) -> None:
+        self._limpet = SharedLimpet(store)
+        self._handles: OrderedDict[Key, limpet.Session[Any]] = OrderedDict()
+        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
+
+    # --- sessions ------------------------------------------------------------------------------
+
+    async def create_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        state: dict[str, Any] | None = None,
+        session_id: str | None = None,
+    ) -> Session:
+        """A new session. The state given here is its first event. Raises AlreadyExistsError."""
+        id = (session_id or "").strip() or None
+        begin = ours.stored_state(_json_of(state or {}))
+
+        async def create(lp: Limpet) -> limpet.Session[Any]:
+            made = await lp.create(app_name, user_id, id, state=begin, reuse_deleted=True)
+            self._keep(made)
+            return made
+
+        try:
+            made = await self._limpet.run(create)
+        except SessionExists as error:
+            raise AlreadyExistsError(f"Session with id {id} already exists.") from error
+        return _session_of(made, [])
+
+    async def get_session(
+        self,
+        *,
+        app_name: str,
+        user_id: str,
+        session_id: str,
+        config: GetSessionConfig | None = None,
+    ) -> Session | None:
+        """The session with its events, as many as `config` asks for; None if there is none."""
+        config = config or GetSessionConfig()
+        key = _key(app_name, user_id, session_id)
+        if key is None:
+            return None
+        found = await self._limpet.run(
+            lambda lp: log.read(lp, key, config.num_recent_events, config.after_timestamp)
+        )
+        if found is None:
+            return None
+        session, dumps = found
+        return _session_of(session, await _decoded(dumps, key))
+
+    async def list_sessions(
+        self, *, app_name: str, user_id: str | None = None
+    ) -> ListSessionsResponse:
+        """Sessions without their events, the one that was updated last at the end."""
+        found = await self._limpet.run(lambda lp: log.listed(lp, app_name, user_id))
+        sessions = [_session(head, state, []) for head, state in found]
+        sessions.sort(key=lambda s: (s.last_update_time, s.user_id, s.id))
+        return ListSessionsResponse(sessions=sessions)
+
+    async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Delete a session, if there is one. app: and user: state stay."""
+        key = _key(app_name, user_id, session_id)
+        if key is not None:
+            await self._limpet.run(lambda lp: self._delete(lp, key))
+
+    async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """The user's state without the prefix `user:`, whether or not the user has a session."""
+        names = await self._limpet.run(lambda lp: lp.names(app_name, user_id))
+        state = ours.adk_state({n: v for n, v in names.items() if n.startswith("user:")})
+        return {name.removeprefix("user:"): value for name, value in state.items()}
+
+    # --- events --------------------------------------------------------------------------------
+
+    async def append_event(self, session: Session, event: Event) -> Event:
+        """Record an event and its changes to state, durably, or nothing.
+
+        The session object changes only once that has succeeded. Raises StaleSessionError if the
+        session was changed since the object was read, SessionNotFoundError. An event id that was
+        recorded before is not recorded again: the first record is returned.
+        """
+        if event.partial:
+            return event
+        delta = event.actions.state_delta
+        temporary = {name for name in delta if name.startswith(ours.TEMP)}
+        left_out: Any = {"actions": {"state_delta": temporary}} if temporary else None
+        whole = event.model_dump(mode="json", exclude_none=True, exclude=left_out)
+        final = event.author != "user" and event.is_final_response()
+        with _adk_errors(session.id):
+            done = await self._limpet.run(lambda lp: self._append(lp, session, whole, final=final))
+        if done.repeat is not None and any(e.id == event.id for e in session.events):
+            return Event.model_validate(done.repeat)
+        if done.repeat is not None:
+            event = Event.model_validate(done.repeat)
+            delta, temporary = event.actions.state_delta, set()
+        session.state.update(delta)
+        if temporary:
+            event.actions.state_delta = {n: v for n, v in delta.items() if n not in temporary}
+        if done.delta:  # a rewind: what ADK could not know
+            event.actions.state_delta.update(done.delta)
+            session.state.update(done.delta)
+        session.events.append(event)
+        session.last_update_time = done.updated
+        return event
+
+    async def flush(self) -> None:
+        """Nothing to do: an event is durable when append_event returns."""
+
+    async def close(self) -> None:
+        """Close what a URL has opened. Closing twice is fine; an open Limpet stays open."""
+        await self._limpet.close()
+
+    async def __aenter__(self) -> LimpetSessionService:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # --- on the store's loop -------------------------------------------------------------------
+
+    async def _append(
+        self, lp: Limpet, session: Session, whole: dict[str, Any], *, final: bool
+    ) -> _Recorded:
+        key = Key(session.app_name, session.user_id, session.id)
+        async with self._locked(key):  # tasks may share a session object: one after the other
+            mark = _Mark.on(session)
+            handle = await self._handle(lp, key, mark)
+            version = mark.version if mark else await log.version_with(lp, key, _last(session))
+            restored = await log.restored(handle, whole)
+            more = await log.processed(handle, whole, version) if final else []
+            events = await log.recorded(handle, whole, more, version)
+            repeated = [event for event in events if event.repeated]
+            if not repeated or events[0].seq == version + 1:
+                _Mark(handle.head.uid, events[-1].seq).put(session)
+            repeat = await log.unpacked(handle, events[0]) if events[0].repeated else None
+            return _Recorded(restored, events[-1].at_us / 1e6, repeat)
+
+    async def _delete(self, lp: Limpet, key: Key) -> None:
+        self._handles.pop(key, None)
+        await lp.delete(key)
+
+    async def _handle(self, lp: Limpet, key: Key, mark: _Mark | None) -> limpet.Session[Any]:
+        """The session that is meant, not another that was created under its key since."""
+        handle = self._handles.get(key)
+        if handle is None or (mark is not None and handle.head.uid != mark.uid):
+            handle = await lp.get(key, tail=0, actor=log.ACTOR)
+        if mark is not None and handle.head.uid != mark.uid:
+            raise SessionDeleted(key)
+        self._keep(handle)
+        return handle
+
+    def _keep(self, handle: limpet.Session[Any]) -> None:
+        self._handles[handle.key] = handle
+        self._handles.move_to_end(handle.key)
+        if len(self._handles) > _HANDLES_MAX:
+            self._handles.popitem(last=False)
+
+    @asynccontextmanager
+    async def _locked(self, key: Key) -> AsyncIterator[None]:
+        lock, waiting = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, waiting + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, waiting = self._locks[key]
+            if waiting == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, waiting - 1)
+
+
+def register() -> None:
+    """Let ADK's commands take limpet+sqlite:///… and limpet+postgresql://… as session services.
+
+    For a services.py in the agents directory: `from limpet.adapters.adk import register`, then
+    `register()`. `adk web --session_service_uri=limpet+sqlite:///support.db agents` uses it.
+    """
+    from google.adk.cli.service_registry import get_service_registry
+
+    for scheme in SCHEMES:
+        get_service_registry().register_session_service(scheme, _made_for)
+
+
+def _made_for(uri: str, **_: Any) -> LimpetSessionService:
+    """What ADK's registry calls. What else it passes is for services of its own."""
+    return LimpetSessionService(uri.removeprefix("limpet+"))
+
+
+@contextmanager
+def _adk_errors(session_id: str) -> Iterator[None]:
+    """Our errors as those that ADK documents."""
+    try:
+        yield
+    except SessionConflict as error:
+        raise StaleSessionError(
+            "The session has been modified in storage since it was loaded. "
+            "Please reload the session before appending more events."
+        ) from error
+    except _GONE as error:
+        raise SessionNotFoundError(f"Session {session_id} not found.") from error
+
+
+async def _decoded(dumps: list[dict[str, Any]], key: Key) -> list[Event]:
+    """ADK's own objects. One that this version of ADK cannot read does not hide the others."""
+    events: list[Event] = []
+    for number, whole in enumerate(dumps, 1):
+        try:
+            events.append(Event.model_validate(whole))
+        except ValidationError as error:
+            _log.warning("event %s of %s is left out: %s", whole.get("id"), key, error)
+        if not number % _BETWEEN:
+            await asyncio.sleep(0)
+    return events
+
+
+def _session_of(session: limpet.Session[Any], events: list[Event]) -> Session:
+    return _session(session.head, session.values, events)
+
+
+def _session(head: limpet.Head, state: Mapping[str, Any], events: list[Event]) -> Session:
+    key = head.key
+    session = Session(
+        id=key.id,
+        app_name=key.app,
+        user_id=key.user,
+        state=ours.adk_state(state),
+        events=events,
+        last_update_time=head.updated_us / 1e6,
+    )
+    _Mark(head.uid, head.version).put(session)
+    return session
+
+
+def _key(app_name: str, user_id: str, session_id: str) -> Key | None:
+    """The key of a session; None where there cannot be one. An id is taken without its padding."""
+    try:
+        return Key(app_name, user_id, session_id.strip())
+    except InvalidKey:
+        return None
+
+
+def _json_of(state: dict[str, Any]) -> dict[str, Any]:
+    """State in its JSON form, as ADK's own services make it: what has none, by its repr."""
+    plain: dict[str, Any] = to_jsonable_python(state, serialize_unknown=True)
+    return plain
+
+
+def _last(session: Session) -> str | None:
+    return session.events[-1].id if session.events else None

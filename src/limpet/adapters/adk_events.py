@@ -1,0 +1,247 @@
+"""ADK events as our events, and back. Works on their JSON form, so it needs no google-adk.
+
+One ADK event becomes one of our events that carries it whole under `adk`, described in our own
+vocabulary: a message, a tool call or a tool result. If it says several of these things at once, the
+others follow it in the same commit, without `adk`.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from limpet import Draft, Event, ops
+
+WHOLE: Final = "adk"  # the ADK event
+AS_TEXT: Final = "adk_json"  # the same as JSON text: it has numbers that plain values cannot hold
+AS_BLOB: Final = "adk_blob"  # the Ref of the same: it is too large for an event
+OTHER: Final = "adk.event"  # says nothing that our vocabulary has a word for
+TEMP: Final = "temp:"
+_SHARED: Final = ("app:", "user:")
+_REFER_CHARS: Final = 48  # a longer text in state refers to the event's data instead of repeating
+_CUT_CHARS: Final = 16_384  # of a text that describes an event too large to hold it
+_INT_MAX: Final = 2**63 - 1
+_ID_CHARS: Final = 256
+
+# Names in state: ADK takes any text, we keep ':' for scopes and refuse padding and control marks.
+_PLAIN: Final = re.compile(r"[\w.\-]+").fullmatch
+_UNFIT: Final = re.compile(r"[%:\x00-\x1f\x7f]|\A\s|\s\Z")
+_ESCAPED: Final = re.compile(r"%u([0-9A-F]{4})|%([0-9A-F]{2})")
+_EMPTY: Final = "%"
+
+
+def stored_name(name: str) -> str:
+    """The name under which a key of ADK's state is kept. Ordinary names are kept as they are."""
+    for prefix in _SHARED:
+        if name.startswith(prefix):
+            return prefix + _escaped(name[len(prefix) :])
+    return _escaped(name)
+
+
+def adk_name(name: str) -> str:
+    """The key of ADK's state that is kept under this name."""
+    if "%" not in name:
+        return name
+    for prefix in _SHARED:
+        if name.startswith(prefix):
+            return prefix + _unescaped(name[len(prefix) :])
+    return _unescaped(name)
+
+
+def adk_state(values: Mapping[str, Any]) -> dict[str, Any]:
+    """State as ADK shows it: a plain dict that its owner may change."""
+    return {adk_name(name): copy.deepcopy(value) for name, value in values.items()}
+
+
+def stored_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of a new session. temp: keys are never kept."""
+    return {stored_name(k): v for k, v in state.items() if not k.startswith(TEMP)}
+
+
+def drafts_of(
+    event: Mapping[str, Any],
+    user: str,
+    *,
+    as_text: bool = False,
+    blob: Any = None,
+    shared: bool = True,
+) -> list[Draft]:
+    """The drafts that record an ADK event, given in its JSON form without temp: keys.
+
+    The first holds it: as it is, as text, or by the Ref of a blob. Without `shared`, its changes
+    to app: and user: names are kept in it and not made.
+    """
+    described = _cut(event) if as_text or blob is not None else event
+    whole: dict[str, Any]
+    if blob is not None:
+        whole = {AS_BLOB: blob}
+    else:
+        whole = {AS_TEXT: json.dumps(event)} if as_text else {WHOLE: event}
+    delta = delta_of(event)
+    changes = [
+        _op(name, value, refer=WHOLE in whole)
+        for name, value in delta.items()
+        if shared or not name.startswith(_SHARED)
+    ]
+    (kind, data), *more = _said(described)
+    common: dict[str, Any] = {
+        "actor": _actor(event, user),
+        "invocation_id": _fit(event.get("invocation_id")),
+    }
+    first = str(event["id"])
+    drafts = [Draft(type=kind, data={**data, **whole}, ops=changes, id=first, **common)]
+    for number, (kind, data) in enumerate(more, 1):
+        drafts.append(Draft(type=kind, data=data, id=f"{first}/{number}", cause=first, **common))
+    return drafts
+
+
+def is_whole(event: Event) -> bool:
+    """Whether an event of ours holds an ADK event."""
+    data = event.data
+    return data is not None and (WHOLE in data or AS_TEXT in data or AS_BLOB in data)
+
+
+def whole_of(event: Event) -> dict[str, Any]:
+    """The ADK event in ours, in its JSON form, unless a blob has it."""
+    if AS_TEXT in event.data:
+        return dict(json.loads(event.data[AS_TEXT]))
+    found: dict[str, Any] = copy.deepcopy(event.data[WHOLE])
+    return found
+
+
+def delta_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an ADK event changes in state."""
+    actions = event.get("actions") or {}
+    delta: Mapping[str, Any] = actions.get("state_delta") or {}
+    return delta
+
+
+def without_temp(event: dict[str, Any]) -> dict[str, Any]:
+    """The same ADK event without temp: keys, which another store may have kept."""
+    delta = delta_of(event)
+    if not any(name.startswith(TEMP) for name in delta):
+        return event
+    kept = {name: value for name, value in delta.items() if not name.startswith(TEMP)}
+    return {**event, "actions": {**event["actions"], "state_delta": kept}}
+
+
+# --- what an event says -------------------------------------------------------------------------
+
+
+def _said(event: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """Types and data in our vocabulary, in the order of ADK's parts; one at least."""
+    parts = (event.get("content") or {}).get("parts") or []
+    spoken = [said for number, part in enumerate(parts) if (said := _part(number, part))]
+    found: list[tuple[str, dict[str, Any]]] = []
+    if spoken:
+        kind = "user.message" if event.get("author") == "user" else "agent.message"
+        found.append((kind, _message(event, spoken)))
+    for number, part in enumerate(parts):
+        found += _tooled(part, f"{event['id']}:{number}")
+    return found or [(OTHER, {})]
+
+
+def _part(number: int, part: Mapping[str, Any]) -> dict[str, Any] | None:
+    """A part of a message. Its bytes stay where they are, in part `number` of ADK's content."""
+    if part.get("thought"):
+        return None
+    if part.get("text"):
+        return {"type": "text", "text": part["text"]}
+    for name in ("inline_data", "file_data"):
+        if content := part.get(name):
+            media = str(content.get("mime_type") or "application/octet-stream")
+            kind = "image" if media.startswith("image/") else "file"
+            found = {"type": kind, "media_type": media, "part": number}
+            return {**found, "uri": content["file_uri"]} if content.get("file_uri") else found
+    for name in ("executable_code", "code_execution_result"):
+        if part.get(name):
+            return {"type": "data", "data": {name: part[name]}}
+    return None
+
+
+def _message(event: Mapping[str, Any], spoken: list[dict[str, Any]]) -> dict[str, Any]:
+    only = spoken[0] if len(spoken) == 1 else {}
+    data: dict[str, Any] = {"text": only["text"]} if "text" in only else {"content": spoken}
+    if event.get("model_version"):
+        data["model"] = event["model_version"]
+    counts = event.get("usage_metadata") or {}
+    usage = {
+        "input": counts.get("prompt_token_count"),
+        "output": counts.get("candidates_token_count"),
+        "cache_read": counts.get("cached_content_token_count"),
+    }
+    if known := {name: count for name, count in usage.items() if count is not None}:
+        data["usage"] = known
+    return data
+
+
+def _tooled(part: Mapping[str, Any], otherwise: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if call := part.get("function_call"):
+        request = {"request_id": call.get("id") or otherwise, "name": call.get("name") or ""}
+        yield "agent.tool_use", {**request, "input": call.get("args") or {}}
+    if answer := part.get("function_response"):
+        request = {"request_id": answer.get("id") or otherwise, "name": answer.get("name") or ""}
+        output = answer.get("response")
+        failed = isinstance(output, Mapping) and bool(output.get("error"))
+        yield (
+            "agent.tool_result",
+            {**request, "output": output, **({"is_error": True} if failed else {})},
+        )
+
+
+def _actor(event: Mapping[str, Any], user: str) -> str:
+    author = str(event.get("author") or "").strip()
+    return f"user:{user}" if author == "user" else f"agent:{author or 'adk'}"
+
+
+def _fit(id: Any) -> str | None:
+    """An id that is fit to stand beside the event; ADK's own stays within it in any case."""
+    fits = isinstance(id, str) and 0 < len(id) <= _ID_CHARS and id.isprintable()
+    return id if fits and id == id.strip() else None
+
+
+def _op(name: str, value: Any, *, refer: bool) -> ops.Op:
+    """A change to state. A long value is kept once: in the event's data."""
+    path = (stored_name(name),)
+    long = len(value) >= _REFER_CHARS if isinstance(value, str) else isinstance(value, (dict, list))
+    if refer and long and value:
+        return ops.SetRef(path, (WHOLE, "actions", "state_delta", name))
+    return ops.Set(path, value)
+
+
+def _cut(value: Any) -> Any:
+    """A description that can be stored of what cannot: long texts cut, odd numbers left out."""
+    match value:
+        case str():
+            short = value if len(value) <= _CUT_CHARS else value[:_CUT_CHARS] + "…"
+            return short.encode(errors="replace").decode()
+        case float() if not math.isfinite(value):
+            return None
+        case int() if not -_INT_MAX <= value <= _INT_MAX:
+            return str(value)
+        case Mapping():
+            return {_cut(name): _cut(inner) for name, inner in value.items()}
+        case list():
+            return [_cut(inner) for inner in value]
+    return value
+
+
+def _escaped(name: str) -> str:
+    if _PLAIN(name):
+        return name
+    return _UNFIT.sub(_mark, name) or _EMPTY
+
+
+def _mark(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"%{code:02X}" if code < 256 else f"%u{code:04X}"
+
+
+def _unescaped(name: str) -> str:
+    if name == _EMPTY:
+        return ""
+    return _ESCAPED.sub(lambda found: chr(int(found[1] or found[2], 16)), name)

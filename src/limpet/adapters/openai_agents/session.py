@@ -1,0 +1,198 @@
+"""LimpetSession: a conversation of openai-agents as one session of ours.
+
+Each call is one commit or one reading, run where the store is, so a LimpetSession may be used from
+any thread and any event loop. Nothing is kept between calls but which user messages this object
+has added and not seen answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from limpet import Draft, Event, Key, Limpet, facts
+from limpet.adapters.openai_agents.items import Item, drafted, item_of
+from limpet.adapters.openai_agents.stores import let_go, store_for
+from limpet.adapters.openai_agents.view import CLEARED, POPPED, newest_event, newest_items
+from limpet.errors import (
+    CommitTooLarge,
+    EventTooLarge,
+    ExtraMissing,
+    InvalidInput,
+    InvalidValue,
+    NotPending,
+    SessionExists,
+    SessionNotFound,
+)
+
+try:
+    from agents.memory import SessionSettings
+    from agents.memory.session_settings import coerce_session_settings, resolve_session_limit
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.partition(".")[0] != "agents":
+        raise
+    raise ExtraMissing("openai-agents", "openai-agents") from error
+
+_ACTOR: Final = "agent:openai-agents"
+_UNFIT: Final = (InvalidValue, EventTooLarge, CommitTooLarge)
+_PENDING_MAX: Final = 1_000  # user messages that one commit marks as answered
+
+
+class LimpetSession:
+    """A Session of openai-agents that is kept in a Limpet.
+
+    `store` is a URL, opened at the first use and shared with all sessions of that URL in this
+    process; or an open Limpet, which is used on its own event loop. `session_settings` is a
+    SessionSettings or a dict. `app` and `user` are the first parts of its key.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        store: str | Limpet,
+        session_settings: SessionSettings | dict[str, Any] | None = None,
+        *,
+        app: str = "openai-agents",
+        user: str = "default",
+    ) -> None:
+        self.key = Key(app, user, session_id)
+        self.session_id = session_id
+        given = SessionSettings() if session_settings is None else session_settings
+        self.session_settings: SessionSettings | None = coerce_session_settings(given)
+        self._store = store_for(self, store)
+        # Seqs of user messages without an answer. None: not read yet, others may have left some.
+        self._waiting: list[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<LimpetSession {self.key}>"
+
+    async def get_items(self, limit: int | None = None) -> list[Item]:
+        """The newest `limit` items in view, the oldest first; without a limit, all of them.
+
+        The limit of session_settings holds where none is given. An item that cannot be read is
+        left out, and does not count.
+        """
+        most = resolve_session_limit(limit, self.session_settings)
+        if most is not None and most <= 0:
+            return []
+        return await self._store.run(lambda lp: newest_items(lp.session(self.key), most))
+
+    async def add_items(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """Add all of the items, in order, or none: one commit, durable when it returns.
+
+        The session is created by its first items. Raises InvalidValue if an item is not JSON, and
+        SessionDeleted if somebody has deleted the session.
+        """
+        given = list(items)
+        for item in given:
+            if not isinstance(item, Mapping):
+                raise InvalidInput(f"an item is a dict, not {type(item).__name__}. Pass dicts.")
+        if given:
+            await self._store.run(lambda lp: self._add(lp, given))
+
+    async def pop_item(self) -> Item | None:
+        """Take the newest item out of view and return it; None if nothing is in view.
+
+        The log keeps it. Of several who pop at once, each gets an item of its own. Items that
+        cannot be read are popped on the way.
+        """
+        return await self._store.run(self._pop)
+
+    async def clear_session(self) -> None:
+        """Take every item out of view. The log keeps them: see Limpet.erase to remove them."""
+        await self._store.run(self._clear)
+
+    def close(self) -> None:
+        """Close the store that a URL has opened, unless other sessions of this process use it."""
+        let_go(self, self._store)
+
+    # --- private: all of it runs where the store is ---------------------------------------------
+
+    async def _add(self, lp: Limpet, items: list[Mapping[str, Any]]) -> None:
+        user = self.key.user
+        try:
+            await self._record(lp, [drafted(item, user) for item in items])
+        except _UNFIT:  # it may be what we say beside the item: then the item goes without
+            await self._record(lp, [drafted(item, user, readable=False) for item in items])
+
+    async def _pop(self, lp: Limpet) -> Item | None:
+        session = lp.session(self.key, actor=_ACTOR)
+        while await newest_event(session) is not None:  # or nothing is recorded
+            pop = await session.append(POPPED)
+            taken = await newest_event(session, before=pop.seq)
+            if taken is None:  # another was faster, and popped the last
+                return None
+            if (item := item_of(taken)) is not None:
+                return item
+        return None
+
+    async def _clear(self, lp: Limpet) -> None:
+        if await newest_event(lp.session(self.key)) is not None:
+            self._waiting = None  # nobody will answer what is out of view, whoever added it
+            await self._record(lp, [Draft(type=CLEARED, actor=_ACTOR)])
+
+    async def _record(self, lp: Limpet, drafts: list[Draft]) -> None:
+        """Record the drafts in one commit. What an agent says answers the user messages before."""
+        last = max([n for n, draft in enumerate(drafts) if _answers(draft)], default=-1)
+        answered = await self._take_waiting(lp) if last >= 0 else []
+        try:
+            events = await self._write(lp, drafts, answered)
+        except BaseException:
+            if answered:  # or they would wait until another object looks for them
+                self._waiting = None
+            raise
+        inputs = [n for n, event in enumerate(events[: len(drafts)]) if event.processed is not None]
+        if self._waiting is not None:
+            self._waiting += [events[n].seq for n in inputs if n > last]
+        if within := [events[n].seq for n in inputs if n < last]:
+            await self._mark(lp, within)
+
+    async def _take_waiting(self, lp: Limpet) -> list[int]:
+        found, self._waiting = self._waiting, []
+        return await self._pending(lp) if found is None else found
+
+    async def _pending(self, lp: Limpet) -> list[int]:
+        try:
+            events = await lp.session(self.key).pending(limit=_PENDING_MAX)
+        except SessionNotFound:
+            return []
+        return [event.seq for event in events]
+
+    async def _mark(self, lp: Limpet, seqs: list[int]) -> None:
+        """User messages that were added together with their answers."""
+        try:
+            await lp.session(self.key, actor=_ACTOR).mark_processed(seqs)
+        except NotPending:  # another session has seen to it
+            self._waiting = None
+
+    async def _write(
+        self, lp: Limpet, drafts: list[Draft], answered: list[int]
+    ) -> tuple[Event, ...]:
+        while True:
+            try:
+                return await self._commit(lp, drafts, answered)
+            except NotPending:  # another has marked some of them: what is left of them is fewer
+                still = set(await self._pending(lp))
+                answered = [seq for seq in answered if seq in still]
+            except SessionNotFound:
+                try:
+                    return await self._commit(lp, drafts, answered, new=True)
+                except SessionExists:  # another was faster
+                    continue
+
+    async def _commit(
+        self, lp: Limpet, drafts: list[Draft], answered: list[int], *, new: bool = False
+    ) -> tuple[Event, ...]:
+        async with lp.commit() as c:
+            app, user, id = self.key.app, self.key.user, self.key.id
+            session = c.create(app, user, id, actor=_ACTOR) if new else lp.session(self.key)
+            for draft in drafts:
+                c.append(session, draft.type, draft.data, actor=draft.actor)
+            if answered:
+                c.record(session, facts.processed(answered, actor=_ACTOR))
+        return c.events[1:] if new else c.events
+
+
+def _answers(draft: Draft) -> bool:
+    """Whether it settles the user messages before it."""
+    return draft.type.startswith("agent.") or draft.type == CLEARED

@@ -1,0 +1,221 @@
+"""Moving a session through its phases: guards, hooks, the commit, and what follows it.
+
+A transition is decided on the newest state and recorded on that very version. If another writer was
+faster, it is decided again: guards run again, hooks and compensations do not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import structs
+
+from limpet.errors import GuardFailed, LimpetError, SchemaViolation, SessionConflict
+from limpet.model.events import Fact
+from limpet.model.facts.phases import (
+    ACTIVE,
+    INIT,
+    RESUMED,
+    TYPES,
+    Phase,
+    PhaseEvent,
+    hook_failed,
+    rule,
+    transition,
+)
+from limpet.model.lease import Lease
+from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.session.documents import Put
+from limpet.session.history.kept import Asked
+from limpet.session.life.ending import Ending
+from limpet.session.life.memory import promotions
+from limpet.session.life.policy import NOTHING, Lifecycle, Transition, call, named, refusal
+from limpet.session.logs import SESSION
+
+if TYPE_CHECKING:
+    from limpet.session.session import Session
+
+NOBODY: Final = "system:lifecycle"
+_TAIL: Final = 20
+_PAUSE_SECONDS_MAX: Final = 0.002
+_ENDS: Final = ("terminate", "expire")
+
+
+class Mover:
+    """One transition (or two in one commit) of one session, on its way."""
+
+    def __init__(
+        self,
+        session: Session[Any],
+        events: tuple[PhaseEvent, ...],
+        *,
+        reason: str | None = None,
+        actor: str | None = None,
+        more: dict[str, Any] | None = None,
+        between: tuple[Fact, ...] = (),
+        release: Lease | None = None,
+        damaged: bool = False,
+        to: Phase | None = None,
+    ) -> None:
+        """`more` goes into the data of the first event; `between` is recorded right after it.
+
+        `damaged`: it may go on although an event cannot be read. `to`: where unarchiving leads.
+        """
+        self._session, self._events, self._reason, self._actor = session, events, reason, actor
+        self._more, self._between, self._release = more or {}, between, release
+        self._policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
+        self._damaged, self._to = damaged, to
+        self._hooked: set[tuple[Phase, Phase]] = set()
+        self._ending: Ending | None = None
+
+    async def move(self) -> tuple[Transition, ...]:
+        """Decide and record, until no other writer was faster. Raises InvalidTransition,
+        GuardFailed, and what a hook before the transition raises: nothing is recorded then."""
+        writer = self._session.writer
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            await writer.load(tail=_TAIL)
+            try:
+                done = await self._try()
+            except SessionConflict as error:
+                if error.on != "session" or not left:
+                    raise
+                await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
+                continue
+            for each in done:
+                await self._after(each)
+            return done
+        raise AssertionError("the last try returns or raises")
+
+    async def _try(self) -> tuple[Transition, ...]:
+        writer = self._session.writer
+        version = writer.known.version
+        steps = self._steps(writer.known.head.phase)
+        for step in steps:
+            await self._guard(step)
+        for step in steps:
+            await self._before(step)
+        if "checkpoint" in steps[0].side_effects:
+            self._more |= await self._checkpoint(steps[0])
+        facts = [self._fact(step, first=step is steps[0]) for step in steps]
+        facts[1:1] = self._between
+        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
+        puts = await self._promotions(steps[0])
+        events = await writer.commit(drafts, version, release=self._release, puts=puts)
+        events = (events[0], *events[1 + len(self._between) :])
+        if self._release is not None:
+            writer.lease = None  # it ended with the commit
+        return tuple(
+            structs.replace(step, event=event, side_effects=self._performed(step))
+            for step, event in zip(steps, events, strict=True)
+        )
+
+    async def _checkpoint(self, step: Transition) -> dict[str, Any]:
+        """A full checkpoint of what is known, durable before the transition is recorded."""
+        writer = self._session.writer
+        known = writer.known
+        asked = Asked(step.name, True, self._actor)
+        state = (known.head, known.fields)
+        made = await writer.journal.keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
+        return {"checkpoint": made.number, "state_version": made.seq}
+
+    async def _promotions(self, step: Transition) -> tuple[Put, ...]:
+        """A completed session's episodes become the user's, in the same commit."""
+        if "promote_memory" not in step.side_effects:
+            return ()
+        return await promotions(self._session, self._actor or NOBODY)
+
+    def _fact(self, step: Transition, *, first: bool) -> Fact:
+        more = dict(self._more) if first else {}
+        gone: tuple[str, ...] = ()
+        if self._ending is not None and step.name in _ENDS:
+            more, gone = {**more, **self._ending.data}, self._ending.scrubbed
+        how: dict[str, Any] = {"reason": step.reason, "more": more, "delete": gone}
+        return transition(step.before, step.name, to=step.phase, **how)
+
+    def _performed(self, step: Transition) -> tuple[str, ...]:
+        ended = self._ending is not None and step.name in _ENDS
+        effects = self._ending.effects if ended and self._ending is not None else step.side_effects
+        return (*effects, TYPES[step.name])
+
+    def _steps(self, phase: Phase) -> list[Transition]:
+        """The proposed transitions, each from where the one before leads. Raises."""
+        steps = []
+        for name in self._events:
+            row = rule(phase, name)
+            effects = () if name in _ENDS else row.effects
+            leads = self._to or row.to
+            steps.append(Transition(leads, effects, None, phase, name, self._reason))
+            phase = leads
+        return steps
+
+    async def _guard(self, step: Transition) -> None:
+        session, known = self._session, self._session.writer.known
+        reason = None if self._damaged else _unreadable(session, step)
+        reason = reason or open_children(known.head.facts, step)
+        if reason is None and (guard := self._policy.guards.get((step.before, step.name))):
+            reason = await refusal(guard, session, step)
+        if step.name == "complete":
+            for criterion in self._policy.exit_criteria if reason is None else ():
+                reason = reason or await refusal(criterion, session, step)
+        if reason is not None:
+            raise GuardFailed(step.before, step.name, reason)
+
+    async def _before(self, step: Transition) -> None:
+        """Hooks, and what a termination does first. Once, also if it is decided again."""
+        at = (step.before, step.phase)
+        if at in self._hooked:
+            return
+        if (hook := self._policy.before.get(at)) is not None:
+            found = await call(hook, self._session, step)
+            if found is False or (isinstance(found, str) and found):
+                reason = found if isinstance(found, str) else f"{named(hook)} returned False"
+                raise GuardFailed(step.before, step.name, reason)
+        if step.name in _ENDS:
+            self._ending = await Ending.run(self._policy, self._session, step)
+        self._hooked.add(at)
+
+    async def _after(self, step: Transition) -> None:
+        """A hook that fails after the commit undoes nothing; that it failed is recorded."""
+        if step.phase not in (INIT, ACTIVE, RESUMED):
+            await self._session._let_go()
+        hook = self._policy.after.get((step.before, step.phase))
+        if hook is None:
+            return
+        try:
+            await call(hook, self._session, step)
+        except Exception as error:
+            SESSION.warning("hook failed: session=%s hook=%s", self._session.key, named(hook))
+            await self._record_failure(named(hook), error)
+
+    async def _record_failure(self, name: str, error: Exception) -> None:
+        fact = hook_failed(name, f"{type(error).__name__}: {error}")
+        try:
+            await self._session.record(fact, actor=self._actor)
+        except LimpetError as failure:  # the transition stands all the same
+            SESSION.warning("hook failure not recorded: %s (%s)", self._session.key, failure.code)
+
+
+def open_children(facts: Any, step: Transition) -> str | None:
+    """Why a parent cannot complete yet: children that have not ended."""
+    children = facts.get("children") if step.name == "complete" else None
+    if not children:
+        return None
+    names = ", ".join(list(children)[:5])
+    return f"{len(children)} of its children have not ended: {names}"
+
+
+def _unreadable(session: Session[Any], step: Transition) -> str | None:
+    """Why its state cannot be relied on: an event is damaged, or it does not fit its class."""
+    known, typed = session.writer.known, session.writer.typed
+    if step.name in (*_ENDS, "archive", "unarchive"):
+        return None  # what is damaged may always be ended
+    if known.damaged:
+        return f"event {known.damaged[0]} cannot be read"
+    if step.name == "activate" and typed is not None and known.head.schema_version is not None:
+        try:
+            typed.prove(known.head, known.fields)
+        except SchemaViolation as error:
+            return f"its state does not fit its schema ({error})"
+    return None

@@ -1,0 +1,200 @@
+"""The verbs of a session's life: a part of Session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from limpet.errors import GuardFailed, InvalidInput
+from limpet.model.due import deadlines
+from limpet.model.events import Event
+from limpet.model.facts.phases import ARCHIVED, RESUMED, Phase, PhaseEvent
+from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
+from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.session.arguments import check_actor, check_lease_seconds
+from limpet.session.life.durations import Durations, durations
+from limpet.session.life.mover import NOBODY, Mover
+from limpet.session.life.policy import NOTHING, Lifecycle, Transition, refusal
+
+if TYPE_CHECKING:
+    from limpet.model.lease import Lease
+    from limpet.session.life.memory import Memory
+    from limpet.session.life.tools import ToolRegistry
+    from limpet.session.writer import Writer
+
+
+class Life:
+    """Where a session stands in its life, and how it moves on."""
+
+    _remembers: Memory | None = None
+
+    if TYPE_CHECKING:
+        writer: Writer
+        actor: str | None
+
+        @property
+        def app(self) -> str: ...
+
+        async def record(self, *facts: Any, actor: str | None = None) -> tuple[Event, ...]: ...
+
+    @property
+    def phase(self) -> Phase:
+        """init, active, suspended, resumed, completed, terminated or archived."""
+        return self.writer.known.head.phase
+
+    @property
+    def timeouts(self) -> Timeouts | None:
+        """When it is suspended, terminated and deleted by itself; None: never."""
+        return self.writer.known.head.timeouts
+
+    @property
+    def durations(self) -> Durations:
+        """Seconds in each phase, up to now or to its end, the active ratio, and suspensions."""
+        return durations(self.writer.known.head, self.writer.journal.now_us())
+
+    @property
+    def suspended_often(self) -> bool:
+        """Whether it is suspended more often than the app's policy holds to be healthy."""
+        often = self.durations.suspension_frequency * 86_400
+        return self.durations.suspensions > 1 and often > self._policy.suspensions_per_day
+
+    async def activate(self, *, actor: str | None = None) -> Transition:
+        """Begin the work: from init, or from resumed. Raises InvalidTransition, GuardFailed."""
+        await self.writer.load(tail=20)
+        event: PhaseEvent = "reactivate" if self.phase == RESUMED else "activate"
+        return (await self._move(event, actor=actor))[-1]
+
+    async def suspend(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
+        """Stop the work for a while. Inputs are recorded and wait; other writes are refused."""
+        return (await self._move("suspend", reason=reason, actor=actor))[-1]
+
+    async def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition:
+        """Go on: resumed and active again in one commit; only resumed with activate=False.
+
+        For the whole protocol, with tools, memory and retrieval, use lp.resume(key).
+        """
+        events: tuple[PhaseEvent, ...] = ("resume", "reactivate") if activate else ("resume",)
+        return (await self._move(*events, actor=actor))[-1]
+
+    async def complete(self, output: Any = None, *, actor: str | None = None) -> Transition:
+        """End it: the work is done. Raises GuardFailed unless all exit criteria hold and every
+        child has ended."""
+        more = {} if output is None else {"output": output}
+        return (await self._move("complete", actor=actor, more=more))[-1]
+
+    async def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition:
+        """End it before the work is done: compensations run, then cleanup hooks, in order."""
+        return (await self._move("terminate", reason=reason, actor=actor))[-1]
+
+    async def archive(self, *, actor: str | None = None) -> Transition:
+        """Move it to the archive: from completed or terminated.
+
+        Its log becomes one verified file there; then its rows leave the store, and its head stays
+        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is. Calling
+        it again finishes what was interrupted.
+        """
+        from limpet.session.life.archiving import archive_session
+
+        await self.writer.load(tail=1)
+        done = await archive_session(self, self._doer(actor))  # type: ignore[arg-type]  # a Session
+        return done or Transition(ARCHIVED, (), None, ARCHIVED, "archive")
+
+    async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
+        """Replace its timeouts. `lp.sweep()` acts on them."""
+        return (await self.record(timeouts_set(timeouts), actor=self._doer(actor)))[0]
+
+    async def renew(self, *, idle: timedelta, actor: str | None = None) -> Event:
+        """Let it be idle for longer, by so much, up to `idle_max`.
+
+        Raises GuardFailed once its absolute timeout has passed, or if the app's guard for
+        ("active", "renew") refuses: it has no budget left, or the owner is not known.
+        """
+        await self.writer.load(tail=20)
+        head, now_us = self.writer.known.head, self.writer.journal.now_us()
+        fact = renewed(idle)
+        if any(why == "absolute" and at_us <= now_us for why, at_us in deadlines(head)):
+            raise GuardFailed(head.phase, "renew", "its absolute timeout has passed")
+        guard = self._policy.guards.get(("active", "renew"))
+        if guard is not None and (reason := await refusal(guard, self)):
+            raise GuardFailed(head.phase, "renew", reason)
+        return (await self.record(fact, actor=self._doer(actor)))[0]
+
+    # --- tools and memory ----------------------------------------------------------------------
+
+    @property
+    def tools(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is bound: version, required, permission and so on, by name."""
+        return tools_in(self.writer.known.head.facts)
+
+    async def bind_tools(
+        self,
+        registry: ToolRegistry,
+        *names: str,
+        actor: str | None = None,
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Bind these tools of a registry, or all of them; they replace what was bound.
+
+        Raises RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional
+        tools that cannot be bound are left out.
+        """
+        from limpet.session.life.tools import bind
+
+        await self.writer.load(tail=20)
+        found = {name: registry.resolve(name) for name in names or registry.names}
+        wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
+        bound = await bind(registry, wanted, self)  # type: ignore[arg-type]  # a Session
+        how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
+        await self.record(tools_bound(bound.tools, **how), actor=self._doer(actor))
+        return self.tools
+
+    async def lock_tool(self, name: str, *, seconds: float = 30) -> Lease:
+        """Hold an exclusive tool, until the lease ends, is released, or the session is suspended.
+
+        Give it back with lp.release(lease). Raises ToolLocked if another session holds it.
+        """
+        from limpet.session.life.tools import ToolLocks
+
+        if not self.tools.get(name, {}).get("exclusive"):
+            raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")
+        locks = ToolLocks(self.writer.journal, self)  # type: ignore[arg-type]  # a Session
+        return await locks.lock(name, check_lease_seconds(seconds))
+
+    @property
+    def memory(self) -> Memory:
+        """Working, session, episodic, semantic and procedural memory: get, put, list, search."""
+        if self._remembers is None:
+            from limpet.session.life.memory import Memory
+
+            self._remembers = Memory(self)  # type: ignore[arg-type]  # a Session
+        return self._remembers
+
+    # --- private -------------------------------------------------------------------------------
+
+    @property
+    def _policy(self) -> Lifecycle:
+        found: Lifecycle = self.writer.journal.lifecycles.get(self.app, NOTHING)
+        return found
+
+    def _doer(self, actor: str | None) -> str:
+        """Who acts: the one named, the one bound, or nobody in particular."""
+        return check_actor(actor) or self.actor or NOBODY
+
+    async def _let_go(self) -> None:
+        """What a session that does not work any more gives back: tools, and working memory."""
+        if self._remembers is not None:
+            self._remembers.working.reset()
+        if any(kept.get("exclusive") for kept in self.tools.values()):
+            from limpet.session.life.tools import ToolLocks
+
+            await ToolLocks(self.writer.journal, self).release_all()  # type: ignore[arg-type]
+
+    async def _move(
+        self,
+        *events: PhaseEvent,
+        reason: str | None = None,
+        actor: str | None = None,
+        more: dict[str, Any] | None = None,
+    ) -> tuple[Transition, ...]:
+        how: dict[str, Any] = {"reason": reason, "actor": self._doer(actor), "more": more}
+        return await Mover(self, events, **how).move()  # type: ignore[arg-type]  # a Session
