@@ -15,6 +15,7 @@ from bench.workloads import (
     follows,
     graphs,
     growth,
+    histories,
     imports,
     migrations,
     pages,
@@ -48,6 +49,7 @@ WORKLOADS: Final = {
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False
     ),
     "S3": Workload("S3 · what changed in a state of 1 MB", diffs.rows, peer=False),
+    "H1": Workload("H1 · a session's past", histories.rows, peer=False),
     "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
     "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
     "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),

@@ -225,7 +225,7 @@ class Writer:
     # --- private -------------------------------------------------------------------------------
 
     async def _load_any(self) -> None:
-        await self.load(tail=_TAIL)
+        await self.load(tail=0)
 
     async def _try_update(self, change: Change, draft: Draft) -> Event | None:
         # Asked after the state was read: what is computed never builds on its own record.

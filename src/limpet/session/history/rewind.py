@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.errors import SessionConflict, SessionTyped
+from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
 from limpet.model.canonical import checksum, same
 from limpet.model.events import Event
 from limpet.model.facts.history import rewound
@@ -41,14 +41,16 @@ async def rewind(
     made: list[Rewound] = []
 
     async def attempt() -> Event | None:
+        if not damaged:
+            writer.known.check_whole()
         made[:] = [await _attempt(writer, fold, actor, data)]
         return made[0].event
 
-    if damaged:
-        await writer.load(tail=0)
-    else:
+    try:
         await writer.load_whole()
-    await writer.persist(attempt, whole=not damaged)
+    except SessionCorrupt:  # perhaps an old event, which a kept state stands for
+        await writer.load(tail=0)
+    await writer.persist(attempt, whole=False)
     return made[0]
 
 
