@@ -155,6 +155,7 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/blobs.md", "blobs.db"),
         ("docs/move.md", "ada.limpet"),
         ("docs/forgetting.md", "forgetting.db"),
+        ("docs/life.md", None),
     ],
     ids=[
         "tutorial",
@@ -167,6 +168,7 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         "blobs",
         "move",
         "forgetting",
+        "life",
     ],
 )
 def test_a_page_prints_what_it_shows(
