@@ -2,8 +2,8 @@
 
 A session without the member `phase` is active, as every session is that never made a transition, so
 that an ordinary one pays nothing. `durations` holds how long each phase lasted, from the first
-transition on. `standing` repeats a phase other than active, for the index. `resumes` says that the next input ends
-a suspension, `roused_us` that it has come.
+transition on. `standing` repeats a phase other than active, for the index. `resumes` says that the
+next input ends a suspension, `roused_us` that it has come.
 """
 
 from __future__ import annotations
