@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending_us
-from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, resumes_on_input
+from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, roused_us
 from limpet.model.facts.timers import first_us
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head
@@ -69,7 +69,7 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
     if phase == SUSPENDED:
         if "grace_us" in spans:
             found.append(("grace", since_us + spans["grace_us"]))
-        if resumes_on_input(facts) and (input_us := pending_us(facts)) is not None:
+        if (input_us := roused_us(facts)) is not None:
             found.append(("input", input_us))
     return found
 

@@ -178,6 +178,8 @@ def advance(
     at = Moment(seq, at_us if now_us is None else now_us, at_us, head.created_us)
     if input:
         facts = with_changes(facts, inputs.fold_input(facts, data, at))
+        if "resumes" in facts:
+            facts = with_changes(facts, phases.fold_input(facts, at))
     elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
         facts = with_changes(facts, fold(facts, data, at))
     if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):

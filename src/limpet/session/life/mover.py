@@ -196,7 +196,8 @@ class Mover:
         try:
             await self._session.record(fact, actor=self._actor)
         except LimpetError as failure:  # the transition stands all the same
-            SESSION.warning("hook failure not recorded: %s (%s)", self._session.key, failure.code)
+            text = "hook failure not recorded: session=%s code=%s"
+            SESSION.warning(text, self._session.key, failure.code)
 
 
 def open_children(facts: Any, step: Transition) -> str | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from limpet.errors import InvalidTransition, LimpetError, SessionConflict
-from limpet.model.facts.inputs import pending
-from limpet.model.facts.phases import resumes_on_input
+from limpet.model.facts.phases import roused_us
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.session.journal import Journal
@@ -21,7 +20,7 @@ ACTOR: Final = "system:lifecycle"
 
 def is_roused(head: Head) -> bool:
     """Whether it is suspended, and input has come that ends this."""
-    return resumes_on_input(head.facts) and pending(head.facts) > 0
+    return roused_us(head.facts) is not None
 
 
 async def rouse(journal: Journal, key: Key) -> None:
@@ -37,4 +36,4 @@ async def rouse(journal: Journal, key: Key) -> None:
     except LimpetError as error:
         SESSION.warning("session not resumed by input: session=%s code=%s", key, error.code)
     except Exception as error:
-        SESSION.warning("hook refused resuming: session=%s error=%r", key, error)
+        SESSION.warning("hook refused resuming: session=%s error=%s", key, type(error).__name__)

@@ -97,6 +97,7 @@ class BucketArchive:
                 text: str = answer.read().decode()
                 return text
         except HTTPError as error:
+            error.close()
             if method == "DELETE" and error.code == 404:
                 return ""
             raise ArchiveFailed(self.url, doing, f"HTTP {error.code}") from error
