@@ -31,6 +31,8 @@ from limpet.model import ops as op
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -41,6 +43,8 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Cleanup, Function, Transition
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
@@ -80,7 +84,7 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session")],
+        [("session", "Session"), ("life/verbs", "Life")],
         "S_co",
     ),
     (
@@ -106,6 +110,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
+            ("life/door", "LongLife"),
             ("listing", "Listing"),
             ("moving", "Moving"),
             ("watch", "Watching"),

@@ -17,6 +17,7 @@ from limpet.errors import *  # noqa: F403  # each error is listed once, there
 from limpet.errors import ExtraMissing
 from limpet.model.due import deadline_at, runnable_at
 from limpet.model.events import Draft, Event
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -24,6 +25,8 @@ from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.store.protocol import (
@@ -79,6 +82,7 @@ __all__ = [
     "DocumentPage",
     "Documents",
     "Draft",
+    "Durations",
     "Envelope",
     "Erasure",
     "Erasures",
@@ -115,7 +119,9 @@ __all__ = [
     "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
+    "Timeouts",
     "Timer",
+    "Transition",
     "UnknownVariant",
     "access",
     "deadline_at",

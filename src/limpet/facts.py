@@ -11,9 +11,18 @@ from limpet.model.events import Fact
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.priority import prioritized
+from limpet.model.facts.timeouts import timeouts_set
 from limpet.model.facts.timers import timer_cleared, timer_set
 
-__all__ = ["Fact", "labeled", "prioritized", "processed", "timer_cleared", "timer_set"]
+__all__ = [
+    "Fact",
+    "labeled",
+    "prioritized",
+    "processed",
+    "timeouts_set",
+    "timer_cleared",
+    "timer_set",
+]
 
 
 def __dir__() -> list[str]:

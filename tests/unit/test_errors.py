@@ -103,6 +103,8 @@ ARGUMENTS: dict[str, Any] = {
     "collection": "agents",
     "version": 3,
     "hash": "9f86d081",
+    "phase": "suspended",
+    "event": "complete",
 }
 
 

@@ -11,6 +11,7 @@
     │   ├── SessionNotFound · SessionExists · SessionDeleted · SessionErased
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
+    │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
     │   └── SessionCorrupt · FollowerBehind
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
@@ -138,9 +139,13 @@ from limpet.errors.session import (
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
+    GuardFailed,
+    InvalidTransition,
+    SessionArchived,
     SessionConflict,
     SessionCorrupt,
     SessionDeleted,
+    SessionEnded,
     SessionErased,
     SessionError,
     SessionExists,
@@ -149,6 +154,7 @@ from limpet.errors.session import (
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
+    SessionSuspended,
     SessionTyped,
     UploadLost,
 )
@@ -222,6 +228,7 @@ __all__ = [
     "GraphInvalid",
     "GraphMisused",
     "GraphRunError",
+    "GuardFailed",
     "IntegrityViolation",
     "InvalidCursor",
     "InvalidDiff",
@@ -232,6 +239,7 @@ __all__ = [
     "InvalidOp",
     "InvalidQuery",
     "InvalidSchema",
+    "InvalidTransition",
     "InvalidURL",
     "InvalidValue",
     "Lifecycle",
@@ -262,9 +270,11 @@ __all__ = [
     "ScopeFull",
     "ScopeUnknown",
     "SealUnavailable",
+    "SessionArchived",
     "SessionConflict",
     "SessionCorrupt",
     "SessionDeleted",
+    "SessionEnded",
     "SessionErased",
     "SessionError",
     "SessionExists",
@@ -280,6 +290,7 @@ __all__ = [
     "SessionSaveFailed",
     "SessionSchemaIncompatible",
     "SessionStoreError",
+    "SessionSuspended",
     "SessionTyped",
     "SessionWriteConflict",
     "StateError",

@@ -135,6 +135,65 @@ class SessionTyped(SessionError):
         )
 
 
+class SessionSuspended(SessionError):
+    code = "session.suspended"
+
+    def __init__(self, key: object, phase: str = "suspended") -> None:
+        self.key, self.phase = key, phase
+        next_step = "s.resume()" if phase == "suspended" else "s.activate()"
+        super().__init__(
+            f"session {key} is {phase}: it records inputs, labels, timers and timeouts, and "
+            f"nothing else until it is active again. Call {next_step} first."
+        )
+
+
+class SessionEnded(SessionError):
+    code = "session.ended"
+    status = 410
+
+    def __init__(self, key: object, phase: str) -> None:
+        self.key, self.phase = key, phase
+        super().__init__(
+            f"session {key} is {phase} and accepts no more work. Begin a new session, or fork this "
+            "one to go on from its state."
+        )
+
+
+class SessionArchived(SessionError):
+    code = "session.archived"
+    status = 410
+
+    def __init__(self, key: object) -> None:
+        self.key = key
+        super().__init__(
+            f"session {key} is archived. Read it with lp.get(key, archived=True), or bring it back "
+            "with lp.unarchive(key)."
+        )
+
+
+class InvalidTransition(SessionError):
+    code = "session.invalid_transition"
+
+    def __init__(self, phase: str, event: str, allowed: tuple[str, ...] = ()) -> None:
+        self.phase, self.event, self.allowed = phase, event, allowed
+        accepts = f"accepts {', '.join(allowed)}" if allowed else "accepts no transition"
+        super().__init__(
+            f"a session that is {phase} cannot {event}: it {accepts}. Refresh it and look at "
+            "s.phase."
+        )
+
+
+class GuardFailed(SessionError):
+    code = "session.guard_failed"
+
+    def __init__(self, phase: str, event: str, reason: str) -> None:
+        self.phase, self.event, self.reason = phase, event, reason
+        super().__init__(
+            f"the session stays {phase}: it cannot {event}, because {reason}. Nothing was "
+            "recorded. Settle that, then try again."
+        )
+
+
 class SessionNotLoaded(SessionError):
     code = "session.not_loaded"
 

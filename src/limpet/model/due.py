@@ -7,21 +7,27 @@ the end of a lease, if there is one, before `due_us`.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending_us
+from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, resumes_on_input
 from limpet.model.facts.timers import first_us
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head
 from limpet.model.values import EMPTY
 
+# Why a sweep has something to do. `input`: it came to a session that was suspended for idleness.
+Deadline: TypeAlias = Literal["deadline", "absolute", "idle", "grace", "input", "expiry"]
 _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 
 
 def due_us(facts: Facts) -> int | None:
-    """When the session is runnable if nobody has it: since its input, or at its wake timer."""
-    if not facts:
+    """When the session is runnable if nobody has it: since its input, or at its wake timer.
+
+    Only an active session runs.
+    """
+    if not facts or "phase" in facts:
         return None
     return _earliest(pending_us(facts), first_us(facts, "wake"))
 
@@ -36,13 +42,36 @@ def runnable_us(head: Head) -> int | None:
 
 
 def deadline_us(head: Head) -> int | None:
-    """When the session should end, in microseconds, or None: a deadline, or idle for too long."""
-    facts = head.facts
-    if not facts:
+    """When a sweep has something to do here, in microseconds, or None: see `deadlines`."""
+    if not head.facts:
         return None
-    idle_us: int | None = facts.get("timeouts", EMPTY).get("idle_us")
-    idle_at = None if idle_us is None else quantized(head.active_us, idle_us)
-    return _earliest(first_us(facts, "deadline"), idle_at)
+    return min([at_us for _, at_us in deadlines(head)], default=None)
+
+
+def deadlines(head: Head) -> list[tuple[Deadline, int]]:
+    """Every time at which the session should move on by itself, and why."""
+    facts = head.facts
+    phase: Phase = facts.get("phase", ACTIVE)
+    spans, spent = facts.get("timeouts", EMPTY), facts.get("durations", EMPTY)
+    found: list[tuple[Deadline, int]] = []
+    since_us = spent.get("since_us", head.created_us)
+    if phase in TERMINAL:
+        if "expiry_us" in spans:
+            found.append(("expiry", spent.get("ended_us", since_us) + spans["expiry_us"]))
+        return found
+    if (timer_us := first_us(facts, "deadline")) is not None:
+        found.append(("deadline", timer_us))
+    if "absolute_us" in spans:
+        found.append(("absolute", head.created_us + spans["absolute_us"]))
+    if phase == ACTIVE and "idle_us" in spans:
+        # Time in which it was not active does not count as idle.
+        found.append(("idle", quantized(max(head.active_us, since_us), spans["idle_us"])))
+    if phase == SUSPENDED:
+        if "grace_us" in spans:
+            found.append(("grace", since_us + spans["grace_us"]))
+        if resumes_on_input(facts) and (input_us := pending_us(facts)) is not None:
+            found.append(("input", input_us))
+    return found
 
 
 def moves_with_activity(facts: Facts) -> bool:

@@ -96,6 +96,7 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     )
     after = head.advance(before, draft.type, draft.data, at_us, link, now_us, input=draft.input)
     if origin is None:
+        head.check_phase(before, draft.type, input=draft.input)
         head.check_facts(before.facts, after.facts, draft.type, draft.data)
     return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Recorded(
         event, draft, salt, digest

@@ -15,7 +15,18 @@ import msgspec
 
 from limpet.model.chain import genesis
 from limpet.model.events import to_time
-from limpet.model.facts import creation, forks, inputs, labels, priority, schema, timers
+from limpet.model.facts import (
+    creation,
+    forks,
+    inputs,
+    labels,
+    phases,
+    priority,
+    schema,
+    timeouts,
+    timers,
+    writes,
+)
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -31,12 +42,17 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     inputs.PROCESSED: inputs.fold_processed,
     priority.PRIORITIZED: priority.fold,
     schema.MIGRATED: schema.fold,
+    timeouts.TIMEOUTS_SET: timeouts.fold_set,
+    timeouts.RENEWED: timeouts.fold_renewed,
+    **dict.fromkeys(phases.TRANSITIONS, phases.fold),
 }
 _CHECKS: Final[Mapping[str, Check]] = {
     creation.CREATED: labels.check,
     forks.FORKED: labels.check,
     labels.LABELED: labels.check,
     timers.TIMER_SET: timers.check,
+    timeouts.RENEWED: timeouts.check_renewed,
+    **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }
 _ACTIVE: Final = ("user.", "agent.", "step.", "effect.")
 _STARTS: Final = frozenset((creation.CREATED, forks.FORKED))
@@ -90,6 +106,16 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     def schema_version(self) -> str | None:
         """Of typed state; None if never typed."""
         return schema.schema_version(self.facts)
+
+    @property
+    def phase(self) -> phases.Phase:
+        """Where it stands in its life; active, unless a transition said otherwise."""
+        return phases.phase(self.facts)
+
+    @property
+    def timeouts(self) -> timeouts.Timeouts | None:
+        """When it is suspended, terminated and deleted by itself; None: never."""
+        return timeouts.timeouts_in(self.facts)
 
     @property
     def created_at(self) -> datetime:
@@ -147,7 +173,7 @@ def advance(
     the event's; otherwise it would become due only when the clock has caught up.
     """
     facts, seq = head.facts, head.version + 1
-    at = Moment(seq, at_us if now_us is None else now_us)
+    at = Moment(seq, at_us if now_us is None else now_us, at_us, head.created_us)
     if input:
         facts = with_changes(facts, inputs.fold_input(facts, data, at))
     elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
@@ -155,6 +181,8 @@ def advance(
     if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):
         facts = with_changes(facts, late)
     starts = seq == head.floor + 1 or type in _STARTS
+    if type.startswith(timeouts.BACKGROUND) and timeouts.counts_background(facts):
+        starts = True
     return Head(
         head.key,
         head.uid,
@@ -170,6 +198,13 @@ def advance(
         head.worker,
         head.leased_us,
     )
+
+
+def check_phase(head: Head, type: str, *, input: bool) -> None:
+    """Raise SessionSuspended or SessionEnded if the session's phase refuses this event."""
+    phase = head.facts.get("phase")
+    if phase is not None:
+        writes.check_write(head.key, phase, type, input=input)
 
 
 def check_facts(before: Facts, after: Facts, type: str, data: Mapping[str, Any]) -> None:

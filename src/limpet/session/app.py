@@ -11,6 +11,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.keys import unfit
 from limpet.model.lease import Lease
 from limpet.model.limits import KEY_PART_CHARS_MAX
@@ -76,13 +78,15 @@ class App(Generic[S]):
         labels: Mapping[str, str] = _NONE,
         actor: str | None = None,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> Session[S]:
         """A new session. Without a state it begins with the defaults of the class, or empty.
 
         Raises SessionExists; InvalidInput if the class needs arguments and no state is given.
         """
         begin: dict[str, Any] = {"state": self._begin(state), "labels": labels}
-        begin["reuse_deleted"] = reuse_deleted
+        begin |= {"reuse_deleted": reuse_deleted, "phase": phase, "timeouts": timeouts}
         begin["migrations" if self.state_type else "untyped"] = (
             self.migrations if self.state_type else self._untyped
         )

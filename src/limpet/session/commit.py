@@ -20,7 +20,9 @@ from limpet.errors import (
 from limpet.model import ops
 from limpet.model.commit import Commit
 from limpet.model.events import Draft, Event, Fact, Prepared
+from limpet.model.facts.phases import Phase
 from limpet.model.facts.schema import drafted
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
@@ -31,6 +33,7 @@ from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
+from limpet.session.life.rousing import is_roused, rouse
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.store.protocol import Committed
@@ -87,6 +90,8 @@ class CommitBuilder:
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> Session[Any]:
         """A new session within this commit. Takes what Limpet.create takes.
 
@@ -95,6 +100,7 @@ class CommitBuilder:
         """
         how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
         how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
+        how |= {"phase": phase, "timeouts": timeouts}
         new = creation(self._journal, app, user, id, **how)
         key = new.session.key
         if key in self._created:
@@ -326,6 +332,9 @@ class CommitBuilder:
                 learn = known.begin if new is not None and new.session is session else known.absorb
                 learn(answer, tuple(mine))  # type: ignore[arg-type]  # all are its own
         self.events = tuple(events[place] for place in range(len(self._drafts)))
+        for answer in answers[: len(by_key)]:
+            if is_roused(answer.head):
+                await rouse(self._journal, answer.head.key)
 
     async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
         if not self._puts:

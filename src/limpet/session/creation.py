@@ -16,11 +16,14 @@ from limpet.errors import InvalidInput
 from limpet.model.commit import Commit
 from limpet.model.events import Prepared
 from limpet.model.facts.creation import created
+from limpet.model.facts.phases import ACTIVE, Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.ops import scope_of
 from limpet.model.state.semver import SchemaVersion
 from limpet.model.values import EMPTY
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.journal import Journal
+from limpet.session.life.policy import NOTHING
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ def creation(
     migrations: MigrationRegistry | None,
     untyped: bool,
     reuse_deleted: bool,
+    phase: Phase = ACTIVE,
+    timeouts: Timeouts | None = None,
 ) -> Creation:
     """Everything that is checked before a session is created. Raises InvalidInput."""
     key = own_key(app, user, journal.new_id() if id is None else id)
@@ -76,6 +81,8 @@ def creation(
         labels=EMPTY if labels is None else labels,
         schema_version=begins.schema_version,
         fields=begins.fields or EMPTY,
+        phase=phase,
+        limits=_limits(journal, key.app) if timeouts is None else timeouts,
     )
     prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
     if begins.typed is not None:
@@ -83,6 +90,12 @@ def creation(
     session: Session[Any] = Session(journal, key, actor=bound, typed=begins.typed, untyped=untyped)
     session.writer.known.check_temp((prepared,))
     return Creation(session, prepared, begins, reuse_deleted)
+
+
+def _limits(journal: Journal, app: str) -> Timeouts | None:
+    """What the app's policy says of sessions that are created without timeouts of their own."""
+    found: Timeouts | None = journal.lifecycles.get(app, NOTHING).timeouts
+    return found
 
 
 def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:

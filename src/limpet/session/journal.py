@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from limpet.errors import (
     CommitTooLarge,
@@ -38,6 +39,7 @@ class Journal:
         self._store: Store | None = store
         self._pid = os.getpid()
         self._contended: dict[str, asyncio.Lock] = {}
+        self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
 
     @property
     def store(self) -> Store:

@@ -14,6 +14,8 @@ from limpet.errors import (
     SessionNotFound,
     StoreFailed,
 )
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.session.app import App
@@ -32,6 +34,7 @@ from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
 from limpet.session.leasing import Leasing
+from limpet.session.life.door import LongLife
 from limpet.session.listing import Listing
 from limpet.session.moving import Moving
 from limpet.session.session import Session
@@ -46,7 +49,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, Moving, Watching):
+class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------
@@ -63,6 +66,8 @@ class Limpet(Care, Leasing, Listing, Moving, Watching):
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> Session[S]: ...
 
     @overload
@@ -77,6 +82,8 @@ class Limpet(Care, Leasing, Listing, Moving, Watching):
         actor: str | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -91,6 +98,8 @@ class Limpet(Care, Leasing, Listing, Moving, Watching):
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
@@ -98,11 +107,14 @@ class Limpet(Care, Leasing, Listing, Moving, Watching):
         Envelope, whose schema version the session keeps, so that a load with a class migrates it
         or refuses; without a class its fields are left alone, unless `untyped` (see get). An actor
         given here is bound to the session; else the user counts as creator. The key of a deleted
-        session stays taken (SessionDeleted), unless `reuse_deleted`.
+        session stays taken (SessionDeleted), unless `reuse_deleted`. With phase="init" it accepts
+        everything and runs nothing until s.activate(). `timeouts` are its own, else those of the
+        app's policy (lp.lifecycle).
         """
         journal = self._journal
         how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
         how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
+        how |= {"phase": phase, "timeouts": timeouts}
         new = creation(journal, app, user, id, **how)
         session = new.session
         try:

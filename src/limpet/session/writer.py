@@ -30,6 +30,7 @@ from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.model.values import Reads
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
+from limpet.session.life.rousing import is_roused, rouse
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION, lease_lost
 
@@ -80,19 +81,25 @@ class Writer:
         expect: int | None = None,
         guards: Mapping[str, int] = _NONE,
         schema: str | UnsetType | None = UNSET,
+        *,
+        release: Lease | None = None,
     ) -> tuple[Event, ...]:
-        """Record the drafts, durably, or nothing."""
+        """Record the drafts, durably, or nothing. A lease to release ends with it."""
         known, lease = self.known, self.lease
         known.check_temp(drafts)
         fence = None if lease is None else lease.fence
         uid = known.uid
-        commit = Commit(known.key, drafts, expect, fence, guards, schema, self.classless, uid)
+        how = (expect, fence, guards, schema, self.classless, uid)
+        commit = Commit(known.key, drafts, *how, release=release)
         try:
             (committed,) = await self.journal.commit((commit,))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
         known.absorb(committed, drafts)
+        if is_roused(committed.head):
+            await rouse(self.journal, known.key)
+            await self.load(tail=_TAIL)
         return committed.events
 
     async def append(

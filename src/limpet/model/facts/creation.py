@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from limpet.model.events import Fact
 from limpet.model.facts import labels as of_labels
+from limpet.model.facts import phases, timeouts
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY
@@ -20,10 +21,16 @@ def created(
     labels: Mapping[str, str] = EMPTY,
     schema_version: str | None = None,
     fields: Mapping[str, Any] = EMPTY,
+    phase: phases.Phase = phases.ACTIVE,
+    limits: timeouts.Timeouts | None = None,
     actor: str | None = None,
 ) -> Fact:
     """The session was created. The event names its key, so that a changed row shows."""
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    if phase != phases.ACTIVE:
+        data["phase"] = phases.check_first(phase)
+    if limits is not None:
+        data["timeouts"] = timeouts.timeouts_data(limits)
     if schema_version is not None:
         data["schema_version"] = schema_version
     if labels != EMPTY:
@@ -35,4 +42,8 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     changes = of_labels.fold(facts, data, at)
     if "schema_version" in data:
         changes["schema_version"] = data["schema_version"]
+    if "phase" in data:
+        changes |= phases.begin(data, at)
+    if "timeouts" in data:
+        changes |= timeouts.fold_set(facts, data, at)
     return changes

@@ -20,6 +20,8 @@ class Moment(NamedTuple):
 
     seq: int
     now_us: int
+    at_us: int = 0  # the time of the event, which replay has too
+    created_us: int = 0  # when the session was created
 
 
 # The document before the event, the event's data, and when it was recorded.

@@ -12,6 +12,8 @@ from limpet.model import ops as op
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.phases import Phase
+from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
 from limpet.model.keys import Key
@@ -22,6 +24,8 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.life.durations import Durations
+from limpet.session.life.policy import Cleanup, Function, Transition
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.store.protocol import (
@@ -64,6 +68,8 @@ class SyncCommit:
         migrations: MigrationRegistry | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[Any]: ...
     def expect(self, session: SyncSession[Any], version: int) -> None: ...
     def guard(self, session: SyncSession[Any], name: str, version: int) -> None: ...
@@ -224,6 +230,21 @@ class SyncSession(Generic[S_co]):
     def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
     def get_blob(self, ref: AnyRef) -> bytes: ...
     def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
+    @property
+    def phase(self) -> Phase: ...
+    @property
+    def timeouts(self) -> Timeouts | None: ...
+    @property
+    def durations(self) -> Durations: ...
+    @property
+    def suspended_often(self) -> bool: ...
+    def activate(self, *, actor: str | None = None) -> Transition: ...
+    def suspend(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
+    def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition: ...
+    def complete(self, output: Any = None, *, actor: str | None = None) -> Transition: ...
+    def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
+    def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event: ...
+    def renew(self, *, idle: timedelta, actor: str | None = None) -> Event: ...
 
 class SyncApp(Generic[A]):
     name: str
@@ -239,6 +260,8 @@ class SyncApp(Generic[A]):
         labels: Mapping[str, str] = ...,
         actor: str | None = None,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[A]: ...
     def get(
         self,
@@ -346,6 +369,8 @@ class SyncLimpet:
         actor: str | None = None,
         migrations: MigrationRegistry | None = None,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[S]: ...
     @overload
     def create(
@@ -359,6 +384,8 @@ class SyncLimpet:
         actor: str | None = None,
         untyped: bool = False,
         reuse_deleted: bool = False,
+        phase: Phase = "active",
+        timeouts: Timeouts | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -539,6 +566,21 @@ class SyncLimpet:
         worker: str,
         lease_seconds: float = 30,
     ) -> Lease: ...
+    def lifecycle(
+        self,
+        app: str,
+        *,
+        guards: Mapping[tuple[Phase, str], Function] | None = None,
+        before: Mapping[tuple[Phase, Phase], Function] | None = None,
+        after: Mapping[tuple[Phase, Phase], Function] | None = None,
+        exit_criteria: Sequence[Function] = (),
+        compensate: Sequence[Function] = (),
+        cleanup: Mapping[Cleanup, Function] | None = None,
+        cleanup_seconds: float = ...,
+        resume_on_input: bool = True,
+        timeouts: Timeouts | None = None,
+        suspensions_per_day: float = ...,
+    ) -> None: ...
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...

@@ -1,0 +1,51 @@
+"""Writes: which events a session accepts in a phase other than active."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from limpet.errors import SessionEnded, SessionSuspended
+from limpet.model.facts.labels import LABELED
+from limpet.model.facts.phases import (
+    HOOK_FAILED,
+    INIT,
+    RESUMED,
+    SUSPENDED,
+    TERMINAL,
+    TRANSITIONS,
+    Phase,
+)
+from limpet.model.facts.priority import PRIORITIZED
+from limpet.model.facts.schema import MIGRATED
+from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
+from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
+from limpet.model.keys import Key
+
+TOOLS_BOUND: Final = "session.tools_bound"
+REHYDRATED: Final = "session.rehydrated"
+# In every phase: what is recorded about a transition, and who looked at what.
+_ALWAYS: Final = frozenset((HOOK_FAILED, *TRANSITIONS))
+_FAMILIES: Final = ("audit.", "checkpoint.")
+_WAITING: Final = frozenset(
+    (LABELED, TIMER_SET, TIMER_CLEARED, PRIORITIZED, TIMEOUTS_SET, RENEWED, MIGRATED)
+)
+_ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {
+    SUSPENDED: _ALWAYS | _WAITING,
+    RESUMED: _ALWAYS | _WAITING | {TOOLS_BOUND, REHYDRATED, "session.rewound"},
+}
+_ENDED: Final = _ALWAYS | {TIMEOUTS_SET}  # how long it is kept may still be decided
+
+
+def check_write(key: Key, phase: Phase, type: str, *, input: bool) -> None:
+    """Raise SessionSuspended or SessionEnded if this phase does not accept the event.
+
+    Whether a transition is one of the table is checked with its own fact.
+    """
+    if phase == INIT or type.startswith(_FAMILIES):
+        return
+    if phase in TERMINAL:
+        if type not in _ENDED:
+            raise SessionEnded(key, phase)
+    elif not input and type not in _ACCEPTED[phase]:
+        raise SessionSuspended(key, phase)

@@ -1,0 +1,48 @@
+"""Durations: how long a session has been in each phase, computed from its head."""
+
+from __future__ import annotations
+
+import msgspec
+
+from limpet.model.facts.phases import ACTIVE, COUNTED
+from limpet.model.head import Head
+from limpet.model.values import EMPTY
+
+_US = 1_000_000
+
+
+class Durations(msgspec.Struct, frozen=True):
+    """Seconds in each phase. The clock stops at the end of the session."""
+
+    init: float
+    active: float
+    suspended: float
+    resumed: float
+    suspensions: int
+
+    @property
+    def total(self) -> float:
+        return self.init + self.active + self.suspended + self.resumed
+
+    @property
+    def active_ratio(self) -> float:
+        """The part of its life in which it could work: active or resumed. 1 if it just began."""
+        return (self.active + self.resumed) / self.total if self.total else 1.0
+
+    @property
+    def suspension_frequency(self) -> float:
+        """Suspensions in a second of its life. Above a threshold it is worth a look."""
+        return self.suspensions / self.total if self.total else 0.0
+
+
+def durations(head: Head, now_us: int) -> Durations:
+    """As far as this head knows, at this time."""
+    spent = head.facts.get("durations", EMPTY)
+    phase: str = head.facts.get("phase", ACTIVE)
+    seconds = {name: spent.get(f"{name}_us", 0) for name in COUNTED}
+    if phase in seconds:
+        since_us = spent.get("since_us", head.created_us)
+        seconds[phase] += max(0, now_us - since_us)
+    return Durations(
+        **{name: us / _US for name, us in seconds.items()}, suspensions=spent.get("suspensions", 0)
+    )

@@ -1,0 +1,136 @@
+"""Policies: what an app adds to the life of its sessions. They belong to this process.
+
+Functions take (session) or (session, transition), sync or async. A guard returns True or a reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput
+from limpet.model.events import Event
+from limpet.model.facts.phases import EVENTS, PHASES, TABLE, Phase, PhaseEvent
+from limpet.model.facts.timeouts import Timeouts
+from limpet.model.values import described
+
+Function: TypeAlias = Callable[..., Any]
+Cleanup: TypeAlias = Literal["flush", "release", "notify", "analytics", "promote", "scrub"]
+CLEANUP: Final[tuple[Cleanup, ...]] = (
+    "flush",
+    "release",
+    "notify",
+    "analytics",
+    "promote",
+    "scrub",
+)
+CLEANUP_SECONDS: Final = 10.0
+SUSPENSIONS_PER_DAY: Final = 24.0  # more often than this is worth a look
+
+
+class Transition(msgspec.Struct, frozen=True):
+    """A step in the life of a session: the phase it leads to, and what was done with it.
+
+    `event` is the record of it, with its actor, time and reason; None while it is only proposed.
+    """
+
+    phase: Phase
+    side_effects: tuple[str, ...]
+    event: Event | None
+    before: Phase
+    name: PhaseEvent
+    reason: str | None = None
+
+
+class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
+    """What an app adds. Everything is optional."""
+
+    guards: Mapping[tuple[Phase, str], Function] = {}
+    before: Mapping[tuple[Phase, Phase], Function] = {}
+    after: Mapping[tuple[Phase, Phase], Function] = {}
+    exit_criteria: tuple[Function, ...] = ()
+    compensate: tuple[Function, ...] = ()
+    cleanup: Mapping[Cleanup, Function] = {}
+    cleanup_seconds: float = CLEANUP_SECONDS
+    resume_on_input: bool = True
+    timeouts: Timeouts | None = None  # of sessions that are created without
+    suspensions_per_day: float = SUSPENSIONS_PER_DAY
+
+
+NOTHING: Final = Lifecycle()
+
+
+def policy(
+    *,
+    guards: Mapping[tuple[Phase, str], Function] | None,
+    before: Mapping[tuple[Phase, Phase], Function] | None,
+    after: Mapping[tuple[Phase, Phase], Function] | None,
+    cleanup: Mapping[Cleanup, Function] | None,
+    exit_criteria: Sequence[Function],
+    compensate: Sequence[Function],
+    **more: Any,
+) -> Lifecycle:
+    """A policy whose every part was looked at. Raises InvalidInput."""
+    steps = {(of, rule.to) for (of, _), rule in TABLE.items()} | {("archived", "terminated")}
+    names = f"a phase ({', '.join(PHASES)}) and an event ({', '.join(EVENTS)})"
+    _check_keys("guards", guards or {}, set(TABLE) | {("active", "renew")}, names)
+    _check_keys("before", before or {}, steps, "two phases, as in ('active', 'suspended')")
+    _check_keys("after", after or {}, steps, "two phases, as in ('active', 'suspended')")
+    _check_keys("cleanup", cleanup or {}, set(CLEANUP), f"one of {', '.join(CLEANUP)}")
+    for name, given in (("exit_criteria", exit_criteria), ("compensate", compensate)):
+        if not isinstance(given, Iterable) or not all(map(callable, given)):
+            raise InvalidInput(f"{name} takes a list of functions, not {described(given)}.")
+    return Lifecycle(
+        guards=dict(guards or {}),
+        before=dict(before or {}),
+        after=dict(after or {}),
+        cleanup=dict(cleanup or {}),
+        exit_criteria=tuple(exit_criteria),
+        compensate=tuple(compensate),
+        **more,
+    )
+
+
+async def call(function: Function, *args: Any) -> Any:
+    """Call it with as many of these arguments as it takes, and await what it returns."""
+    result = function(*args[: _takes(function, len(args))])
+    return await result if isinstance(result, Awaitable) else result
+
+
+async def refusal(function: Function, *args: Any) -> str | None:
+    """Why a guard refuses; None if it does not."""
+    found = await call(function, *args)
+    if found is True:
+        return None
+    if isinstance(found, str) and found:
+        return found
+    return f"{named(function)} returned {found!r}"
+
+
+def named(function: Function) -> str:
+    """What to call a function in a message or a record."""
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _takes(function: Function, given: int) -> int:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a builtin that does not say
+        return 1
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return given
+    placed = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return min(given, len(placed))
+
+
+def _check_keys(name: str, given: Any, known: set[Any], words: str) -> None:
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{name} takes a dict of functions, not {described(given)}.")
+    for key, function in given.items():
+        if key not in known:
+            raise InvalidInput(f"{name} has no place {key!r}. Name {words} of the table.")
+        if not callable(function):
+            raise InvalidInput(f"{name}[{key!r}] is {described(function)}. Pass a function.")
