@@ -31,7 +31,10 @@ from limpet.model import ops as op
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.requests import Request
+from limpet.model.facts.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -84,7 +87,7 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session"), ("life/verbs", "Life")],
+        [("session", "Session"), ("life/verbs", "Life"), ("running", "Running")],
         "S_co",
     ),
     (
@@ -113,6 +116,7 @@ CLASSES: Final = (
             ("life/door", "LongLife"),
             ("listing", "Listing"),
             ("moving", "Moving"),
+            ("waking", "Waking"),
             ("watch", "Watching"),
         ],
         "S",
@@ -151,7 +155,7 @@ def _verbs(module: str, of: str, of_state: str) -> Iterator[str]:
     members = [n for n in cls.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     overloaded = {n.name for n in members if _is_overload(n)}
     for member in members:
-        hidden = member.name.startswith("_") or member.name == "close"
+        hidden = member.name.startswith("_") or member.name in ("close", "ringing")
         if not hidden and (_is_overload(member) or member.name not in overloaded):
             yield _signature(member, of_state)
 

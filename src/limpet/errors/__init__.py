@@ -12,7 +12,10 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
-    │   └── SessionCorrupt · FollowerBehind
+    │   ├── SessionCorrupt · FollowerBehind
+    │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
+    │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
+    │                           RequestNotFound · RequestAnswered · RequestMismatch
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
@@ -134,6 +137,20 @@ from limpet.errors.migration import (
 from limpet.errors.root import (
     LimpetError,
 )
+from limpet.errors.runtime import (
+    BudgetReached,
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    RequestAnswered,
+    RequestMismatch,
+    RequestNotFound,
+    ToolDenied,
+    ToolFailed,
+    TurnError,
+    TurnMismatch,
+    TurnMisused,
+)
 from limpet.errors.session import (
     BlobNotFound,
     DocumentConflict,
@@ -197,6 +214,7 @@ __all__ = [
     "BackupRefused",
     "BlobNotFound",
     "BlobTooLarge",
+    "BudgetReached",
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
@@ -216,6 +234,8 @@ __all__ = [
     "DocumentConflict",
     "DocumentNotFound",
     "EdgeException",
+    "EffectFailed",
+    "EffectUnknown",
     "EnvelopeNewer",
     "EventTooLarge",
     "ExtraMissing",
@@ -230,6 +250,7 @@ __all__ = [
     "GraphRunError",
     "GuardFailed",
     "IntegrityViolation",
+    "Interrupted",
     "InvalidCursor",
     "InvalidDiff",
     "InvalidEnvelope",
@@ -262,6 +283,9 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "RequestAnswered",
+    "RequestMismatch",
+    "RequestNotFound",
     "ReservedApp",
     "ReservedType",
     "RoutingError",
@@ -314,6 +338,11 @@ __all__ = [
     "SuspensionPersistenceFailed",
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
+    "ToolDenied",
+    "ToolFailed",
+    "TurnError",
+    "TurnMismatch",
+    "TurnMisused",
     "UnreachableNode",
     "UploadLost",
 ]

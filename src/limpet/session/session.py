@@ -43,6 +43,7 @@ from limpet.session.blobs import ANY_MEDIA, AnyRef, Content
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
+from limpet.session.running import Running
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Life, Generic[S]):
+class Session(Life, Running, Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-_INSIDE: Final = ("writer",)  # for the rest of the package
+_INSIDE: Final = ("ringing", "writer")  # for the rest of the package
 _ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents|Limpet)\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
