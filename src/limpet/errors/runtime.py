@@ -80,10 +80,10 @@ class BudgetReached(TurnError):
 
     code = "budget.reached"
 
-    def __init__(self, name: str, wanted: float, left: float) -> None:
-        self.name, self.wanted, self.left = name, wanted, left
+    def __init__(self, name: str, amount: float, left: float) -> None:
+        self.name, self.amount, self.left = name, amount, left
         super().__init__(
-            f"the budget has {left:g} {name} left and {wanted:g} was to be reserved. Ask for less, "
+            f"the budget has {left:g} {name} left and {amount:g} was to be reserved. Ask for less, "
             "or grant the session more."
         )
 
@@ -123,7 +123,7 @@ class RequestMismatch(TurnError, InvalidInput):
     status = InvalidInput.status
 
     def __init__(self, id: str, kind: str, verb: str) -> None:
-        self.id, self.kind = id, kind
+        self.id, self.kind, self.verb = id, kind, verb
         super().__init__(f"request {id!r} is of the kind {kind!r}. Use s.{verb} to answer it.")
 
 

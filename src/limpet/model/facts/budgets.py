@@ -1,8 +1,8 @@
 """Budgets: what a session has used, and what it may use. Cost is in integer millionths.
 
 `usage` counts what was used. `budget` has the limits, what is reserved for calls under way, and
-what children were given. Nothing appears or vanishes: over a session and its children, what is spent,
-reserved and left is what the first of them was granted.
+what children were given. Nothing appears or vanishes: over a session and its children, what is
+spent, reserved and left is what the first of them was granted.
 """
 
 from __future__ import annotations
