@@ -28,6 +28,8 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
@@ -45,11 +47,26 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
+from limpet.session.context import Context, Count, Summarize
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
+from limpet.session.history.merge import Merged
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.life.durations import Durations
+from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.report import Resumption
+from limpet.session.life.retrieval import Retrieve
+from limpet.session.life.sweep import Swept
+from limpet.session.life.tools import ToolRegistry
+from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -87,9 +104,19 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session"), ("life/verbs", "Life"), ("running", "Running")],
+        [
+            ("session", "Session"),
+            ("conversation", "Conversation"),
+            ("life/verbs", "Life"),
+            ("running", "Running"),
+            ("history/verbs", "History"),
+        ],
         "S_co",
     ),
+    ("SyncWorking", "", [("life/memory", "Working")], "S"),
+    ("SyncLayer", "", [("life/memory", "Layer")], "S"),
+    ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
+    ("SyncMemory", "", [("life/memory", "Memory")], "S"),
     (
         "SyncApp(Generic[A])",
         "\n    name: str\n    state_type: type[A] | None"
@@ -107,13 +134,15 @@ CLASSES: Final = (
         "SyncLimpet",
         "\n    url: str"
         "\n    def __init__("
-        "self, url: str, *, seal: Seal | None = None, connections: int | None = None"
+        "self, url: str, *, seal: Seal | None = None, connections: int | None = None, "
+        "archive: str | None = None"
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),
+            ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
             ("waking", "Waking"),
@@ -128,6 +157,10 @@ NAMES: Final = {
     "App": "SyncApp",
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
+    "Memory": "SyncMemory",
+    "Layer": "SyncLayer",
+    "Episodes": "SyncEpisodes",
+    "Working": "SyncWorking",
 }
 
 

@@ -24,7 +24,9 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
@@ -67,6 +69,14 @@ if TYPE_CHECKING:
     from limpet.runtime.turn import Turn
     from limpet.runtime.wake import Woken
     from limpet.runtime.worker import Worker
+    from limpet.session.context import Context
+    from limpet.session.history.kept import Checkpoint, CheckpointPage
+    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.life.memory import Remembered
+    from limpet.session.life.report import Resumption
+    from limpet.session.life.sweep import Swept, Unswept
+    from limpet.session.life.tools import Tool, ToolRegistry
+    from limpet.session.metrics import Metric
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -82,12 +92,18 @@ __all__ = [
     "Access",
     "App",
     "Approval",
+    "Blame",
     "Budget",
     "BudgetView",
     "Change",
     "Check",
+    "Checkpoint",
+    "CheckpointPage",
+    "CheckpointPolicy",
+    "CheckpointRef",
     "Child",
     "Conflict",
+    "Context",
     "Copied",
     "Diagnosis",
     "Diff",
@@ -108,7 +124,11 @@ __all__ = [
     "LastWriter",
     "Lease",
     "Limpet",
+    "Lineage",
     "Merged",
+    "MergedFrom",
+    "Message",
+    "Metric",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -120,25 +140,32 @@ __all__ = [
     "Record",
     "Ref",
     "Refused",
+    "Remembered",
     "Replace",
     "Report",
     "Request",
     "Resolved",
     "Restored",
+    "Resumption",
     "Revisit",
+    "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",
     "State",
+    "Swept",
     "SyncApp",
     "SyncDocuments",
     "SyncLimpet",
     "SyncSession",
     "Timeouts",
     "Timer",
+    "Tool",
+    "ToolRegistry",
     "Transition",
     "Turn",
     "UnknownVariant",
+    "Unswept",
     "Usage",
     "Woken",
     "Worker",
@@ -193,9 +220,20 @@ _LATER = {
     "diff": "model.diff.diff",
     "escalate": "model.diff.policy",
     "merge": "model.diff.merge",
+    "Checkpoint": "session.history.kept",
+    "CheckpointPage": "session.history.kept",
+    "CheckpointPolicy": "session.history.policy",
+    "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
+    "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Remembered": "session.life.memory",
+    "Resumption": "session.life.report",
+    "Swept": "session.life.sweep",
+    "Tool": "session.life.tools",
+    "ToolRegistry": "session.life.tools",
+    "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
     "SyncApp": "session.sync.verbs",
     "SyncDocuments": "session.sync.verbs",
@@ -238,21 +276,34 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(url: str, *, seal: Seal | None = None, connections: int | None = None) -> Limpet:
+def open(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> Limpet:
     """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
-    `connections` to a server are open at a time: 5 or more, 15 if not given.
+    `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
+    archived sessions go: file:///directory or s3://bucket/prefix.
     """
-    return Limpet(url, seal=seal, connections=connections)
+    return Limpet(url, seal=seal, connections=connections, archive=archive)
 
 
-def open_sync(url: str, *, seal: Seal | None = None, connections: int | None = None) -> SyncLimpet:
+def open_sync(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    return SyncLimpet(url, seal=seal, connections=connections)
+    return SyncLimpet(url, seal=seal, connections=connections, archive=archive)
 
 
 def restore(

@@ -481,6 +481,43 @@ async def test_a_save_that_was_cancelled_is_made_up_for_by_the_next() -> None:
     assert done == ["before", "first", "each", "after"]
 
 
+async def test_a_node_whose_save_was_cancelled_does_not_run_twice() -> None:
+    """A run that fails saves what its cancelled instances had completed."""
+    saving = asyncio.Event()
+    broken = True
+
+    class Slow(InMemoryCheckpointer):
+        async def save_changes(self, invocation_id: str, ops: Any, whole: Any, /) -> None:
+            if not saving.is_set():
+                saving.set()
+                await asyncio.Event().wait()  # cancelled before anything was stored
+            await super().save_changes(invocation_id, ops, whole)
+
+    runs: list[int] = []
+
+    async def first(s: One) -> dict[str, Any]:
+        runs.append(s.x)
+        if s.x == 1 and broken:
+            await saving.wait()
+            raise RuntimeError("down")
+        return {"y": s.x}
+
+    each = fan_out(line(One, first=first, second=gives()).compile())
+    outer = (
+        each.add_node("before", gives())
+        .add_edge("before", "each")
+        .set_entry("before")
+        .with_checkpointer(Slow())
+        .compile()
+    )
+    with pytest.raises(limpet.NodeException):
+        await outer.invoke(Many(xs=[0, 1]), invocation_id="i")
+    broken = False
+    final = await outer.invoke(resume_invocation="i")
+    assert final.ys == [0, 1]
+    assert runs == [0, 1, 1]
+
+
 # --- branches -------------------------------------------------------------------------------------
 
 

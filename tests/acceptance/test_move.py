@@ -6,6 +6,7 @@ import asyncio
 import os
 import stat
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -304,6 +305,40 @@ async def test_a_fork_without_its_parent_is_named(two: tuple[Limpet, Limpet]) ->
         assert (await third.verify()).findings == ()
 
 
+async def test_blobs_are_copied_before_the_events_that_name_them(
+    pair: tuple[Limpet, Limpet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large ones too; a copy that stops in between goes on; the fork sees its parent's."""
+    source, target = pair
+    await filled(source)
+    s = await source.get(A)
+    content = bytes(range(256)) * 10_000
+    refs = [await s.put_blob(content, "image/png"), await s.put_blob(b"small", "text/plain")]
+    for ref in refs:
+        await s.append("agent.message", {"file": ref.sha256}, actor="agent:a")
+    child = Key("support", "bob", "f1")
+    await fork(source._journal.store, child, A, s.version)
+    put = adopter.Adopter.put_chunk
+
+    async def fails(*_: object) -> str:
+        raise limpet.StoreBusy("the test")
+
+    monkeypatch.setattr(adopter.Adopter, "put_chunk", fails)
+    with pytest.raises(limpet.StoreBusy):
+        await source.copy(to=target)
+    assert (await target.get(A)).version == 1
+    monkeypatch.setattr(adopter.Adopter, "put_chunk", put)
+    assert (await source.copy(to=target)).ok
+    for key in (A, child):
+        there = await target.get(key)
+        assert [await there.get_blob(ref) for ref in refs] == [content, b"small"]
+        await same(source, target, key)
+    late = await s.put_blob(b"late", "text/plain")
+    await source.copy(to=target)
+    assert await (await target.get(A)).get_blob(late) == b"late"
+    assert (await target.verify()).findings == ()
+
+
 async def test_everything_includes_reserved_apps(two: tuple[Limpet, Limpet]) -> None:
     """Documents are logs like any other."""
     source, target = two
@@ -476,6 +511,47 @@ async def test_a_fork_travels_with_the_state_it_began_on(
     assert (await target.verify()).findings == ()
 
 
+async def test_a_file_carries_the_blobs_of_its_session(
+    pair: tuple[Limpet, Limpet], tmp_path: Path
+) -> None:
+    """Large, small and empty ones; a changed part is refused whole."""
+    source, target = pair
+    await filled(source)
+    s = await source.get(A)
+    contents = [bytes(range(256)) * 10_000, b"small", b""]
+    refs = [await s.put_blob(content, "text/plain") for content in contents]
+    await s.append("agent.message", {"files": [ref.sha256 for ref in refs]}, actor="agent:a")
+    path = tmp_path / "blobs.limpet"
+    await source.export(A, path)
+    lines = zstd.decompress(path.read_bytes()).splitlines(keepends=True)[:-1]
+    parts = [at for at, line in enumerate(lines) if line.startswith(b'{"blob"')]
+    assert parts[0] == 2
+    large = max(parts, key=lambda at: len(lines[at]))
+    first = lines[large].index(b'"data":"') + 9
+    changed = lines[large][:first] + b"////" + lines[large][first + 4 :]
+    wrong = [
+        [*lines[:large], changed, *lines[large + 1 :]],
+        [*lines[:large], *lines[large + 1 :]],
+        [*lines[:large], lines[large], *lines[large:]],
+        [lines[0], lines[2], lines[1], *lines[3:]],
+        [line.replace(b'"media_type":"text/plain"', b'"media_type":""') for line in lines],
+    ]
+    await refused_all(target, tmp_path, [zstd.compress(_ended(each)) for each in wrong])
+    assert await target.import_(path) == A
+    assert await target.import_(path) == A
+    there = await target.get(A)
+    assert [await there.get_blob(ref) for ref in refs] == contents
+    await same(source, target, A)
+
+
+def _ended(lines: list[bytes]) -> bytes:
+    """The lines with a trailer that fits them."""
+    events = sum([line.startswith(b'{"seq"') for line in lines])
+    text = b"".join(lines)
+    trailer = {"end": True, "events": events, "sha256": sha256(text).hexdigest()}
+    return text + msgspec.json.encode(trailer) + b"\n"
+
+
 @pytest.mark.parametrize("turns", [1, 3, 9])
 async def test_a_file_of_another_log_is_a_conflict(
     two: tuple[Limpet, Limpet], tmp_path: Path, turns: int
@@ -550,8 +626,6 @@ async def test_a_changed_file_is_refused_whole(two: tuple[Limpet, Limpet], tmp_p
 
 def sealed_again(lines: list[bytes]) -> bytes:
     """The lines with a trailer that fits them, as a forger would write it."""
-    from hashlib import sha256
-
     text = b"".join(lines)
     trailer = {"end": True, "events": max(len(lines) - 1, 0), "sha256": sha256(text).hexdigest()}
     return text + msgspec.json.encode(trailer) + b"\n"
@@ -600,7 +674,7 @@ async def test_wrong_arguments_of_export_and_import_are_refused(
         await source.import_(tmp_path / "missing.limpet")
     with pytest.raises(limpet.SessionNotFound):
         await source.export(A, tmp_path / "none.limpet")
-    with pytest.raises(limpet.InvalidKey):
+    with pytest.raises(limpet.ReservedApp):
         await source.export(("$agents", "ada", "1"), tmp_path / "none.limpet")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,13 +16,15 @@ import apsw
 import pytest
 
 from limpet import Limpet
-from limpet.errors import BlobNotFound, SessionCorrupt, UploadLost
+from limpet.errors import BlobNotFound, SessionCorrupt, SessionDeleted, UploadLost
+from limpet.model.commit import Commit
 from limpet.model.limits import BLOB_CHUNK_BYTES, BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX
+from limpet.store.protocol import Place
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
-from limpet.testing.commits import create, key
+from limpet.testing.commits import create, creation, key
 from limpet.testing.laws.blobs import LARGE, SMALL, hash_of, put
-from tests.support.seal import FixedKeySeal
+from tests.support.seal import FixedKeySeal, KeylessSeal
 
 A = key("a")
 
@@ -181,3 +185,51 @@ async def test_a_killed_process_leaves_whole_blobs_only(path: Path) -> None:
         await lp.session(A).put_blob(b"another", "text/plain")  # a writer has something to do
     assert execute(path, "SELECT count(*) FROM blobs WHERE hash IS NULL") == [(0,)]
     assert execute(path, "SELECT count(*) FROM blob_chunks") == [(4,)]
+
+
+async def test_a_stream_that_fails_leaves_no_row(path: Path) -> None:
+    """Its upload is dropped at once, not when it is old."""
+
+    def failing() -> Iterator[bytes]:
+        yield LARGE
+        raise OSError("the line is dead")
+
+    async with Limpet(f"sqlite:///{path}", store=await opened(path, FakeClock())) as lp:
+        s = await lp.create("shop", "ada", id="a")
+        with pytest.raises(OSError, match="dead"):
+            await s.put_blob(failing(), "text/plain")
+    assert execute(path, "SELECT (SELECT count(*) FROM blobs) + count(*) FROM blob_chunks") == [
+        (0,)
+    ]
+
+
+class PausingSeal(KeylessSeal):
+    """Stops in the thread that seals a chunk until it may go on."""
+
+    def __init__(self) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def seal(self, plain: bytes, place: Place) -> bytes:
+        if place.kind == "blob":
+            self.reached.set()
+            assert self.go_on.wait(30)
+        return plain
+
+
+async def test_a_chunk_of_an_ended_session_is_not_given_to_the_next(path: Path) -> None:
+    """If its session ends while it is sealed, and another takes the key, it is refused."""
+    seal = PausingSeal()
+    store = await SQLiteStore.open(path, sync="normal", seal=seal)
+    try:
+        await create(store, A)
+        upload = asyncio.ensure_future(store.blobs.put_chunk(A, "u", 0, SMALL))
+        await asyncio.to_thread(seal.reached.wait, 30)
+        await store.delete(A)
+        await store.commit([Commit(A, creation(A).drafts, 0, reuse=True)])
+        seal.go_on.set()
+        with pytest.raises(SessionDeleted):
+            await upload
+    finally:
+        seal.go_on.set()
+        await store.close()
+    assert execute(path, "SELECT count(*) FROM blobs") == [(0,)]

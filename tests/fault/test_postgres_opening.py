@@ -402,16 +402,65 @@ async def test_a_role_that_cannot_raise_the_epoch_works_on_and_the_doctor_tells(
         assert all(check.ok for check in (await lp.doctor()).checks if check.name == "schema")
 
 
-async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(postgres_url: str) -> None:
+LATER = """
+CREATE TABLE limpet.moods (sid bigint PRIMARY KEY, mood text NOT NULL);
+INSERT INTO limpet.moods SELECT sid, 'calm ' || version FROM limpet.sessions;
+"""
+
+
+def later_release(monkeypatch: pytest.MonkeyPatch, sql: str = LATER) -> None:
+    """From now on this process is a release with one more schema."""
+    scripts = {f"{SCHEMA + 1:04}": sql}
+    monkeypatch.setattr(schema, "SCHEMA", SCHEMA + 1)
+    monkeypatch.setattr(schema, "script", lambda name: scripts.get(name) or script(name))
+
+
+async def test_a_door_that_only_looks_does_not_bring_the_schema_forward(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It says which release could look, and changes nothing."""
-    admin = await asyncpg.connect(postgres_url)
-    await admin.execute("DROP SCHEMA IF EXISTS limpet CASCADE; CREATE SCHEMA limpet")
-    await admin.execute(script("0001"))
-    await admin.execute("INSERT INTO limpet.meta VALUES ('schema', '1')")
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("shop", "ada", id="a")
+    later_release(monkeypatch)
     with pytest.raises(errors.StoreOlder):
         await refuse_missing(postgres_url)
-    assert await admin.fetchval("SELECT value FROM limpet.meta WHERE name = 'schema'") == b"1"
-    await admin.close()
+    number = await admin.fetchval("SELECT value FROM limpet.meta WHERE name = 'schema'")
+    assert number == str(SCHEMA).encode()
+
+
+async def test_a_later_release_brings_the_schema_forward_and_keeps_everything(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its numbered script, once; the release before it then says that it is too old."""
+    async with limpet.open(postgres_url) as lp:
+        session = await lp.create("shop", "ada", id="a", actor="x")
+        await session.append("a.b", set={"n": 1})
+    later_release(monkeypatch)
+    for _ in range(2):
+        async with limpet.open(postgres_url) as lp:
+            assert (await lp.get(("shop", "ada", "a"))).state["n"] == 1
+            assert (await lp.verify()).ok
+    assert await admin.fetchval("SELECT mood FROM limpet.moods") == "calm 2"
+    monkeypatch.undo()
+    with pytest.raises(errors.StoreNewer):
+        async with limpet.open(postgres_url):
+            pass
+
+
+async def test_a_schema_that_cannot_be_brought_forward_stays_as_it_was(
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a migration or nothing: a script that fails leaves no table and no number."""
+    async with limpet.open(postgres_url) as lp:
+        await lp.create("shop", "ada", id="a")
+    with monkeypatch.context() as patch:
+        later_release(patch, LATER + "SELECT 1 / 0;")
+        with pytest.raises(errors.StoreError):
+            async with limpet.open(postgres_url):
+                pass
+    assert await admin.fetchval("SELECT to_regclass('limpet.moods')") is None
+    async with limpet.open(postgres_url) as lp:
+        assert (await lp.verify()).ok
 
 
 async def test_an_empty_schema_made_for_us_is_taken(postgres_url: str) -> None:

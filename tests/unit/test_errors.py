@@ -102,6 +102,8 @@ ARGUMENTS: dict[str, Any] = {
     "result": {"n": 2},
     "expected_version": 1,
     "actual_version": 2,
+    "number": 3,
+    "conflicts": (),
     "collection": "agents",
     "version": 3,
     "hash": "9f86d081",
@@ -117,6 +119,10 @@ ARGUMENTS: dict[str, Any] = {
     "kind": "approval",
     "verb": "confirm",
     "output": {"why": "no"},
+    "available": 100,
+    "tool": "search",
+    "failures": ("tools: search not bound",),
+    "needed": 200,
 }
 
 

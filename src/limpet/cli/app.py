@@ -1,4 +1,4 @@
-"""The commands: doctor, verify, status, backup, restore, migrate; and those of `moving`.
+"""The commands: doctor, verify, status, backup, restore, migrate; those of `moving` and `past`.
 
 Each opens the store, calls one method, shows the result and exits with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import moving
+from limpet.cli import moving, past
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
@@ -332,5 +332,7 @@ def _listed(apps: list[str]) -> str:
 
 for verb in (moving.copy, moving.erase, moving.export):
     app.command()(verb)
+for of_past in past.COMMANDS:
+    app.command()(of_past)
 app.command("import")(moving.import_)
 app.command("erase-user")(moving.erase_user)

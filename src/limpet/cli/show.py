@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -218,6 +218,18 @@ class Screen:
             yield lambda line, severity: None
         else:
             yield self._say
+
+    def display(
+        self, told: Any, on_terminal: Callable[[], RenderableType], lines: Iterable[str]
+    ) -> None:
+        """An answer: as JSON, as what rich makes of it on a terminal, or in plain lines."""
+        if self._json:
+            self._write(told)
+        elif self._out.is_terminal:
+            self._out.print(on_terminal())
+        else:
+            for line in lines:
+                typer.echo(line)
 
     def error(self, error: LimpetError) -> None:
         """Print an error with its code and message."""

@@ -12,6 +12,9 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
+    │   ├── InsufficientTokenBudget · SessionIntegrity
+    │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
+    │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind
     │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
     │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
@@ -44,7 +47,8 @@
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        └── ArchiveFailed
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -153,11 +157,16 @@ from limpet.errors.runtime import (
 )
 from limpet.errors.session import (
     BlobNotFound,
+    CheckpointIntegrity,
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
     GuardFailed,
+    InsufficientTokenBudget,
     InvalidTransition,
+    NoCheckpoint,
+    NoFullCheckpoint,
+    RequiredToolUnavailable,
     SessionArchived,
     SessionConflict,
     SessionCorrupt,
@@ -168,11 +177,14 @@ from limpet.errors.session import (
     SessionExists,
     SessionFenced,
     SessionHasForks,
+    SessionIntegrity,
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
     SessionSuspended,
     SessionTyped,
+    ToolAuthorizationFailed,
+    ToolLocked,
     UploadLost,
 )
 from limpet.errors.state import (
@@ -185,6 +197,7 @@ from limpet.errors.state import (
     StateError,
 )
 from limpet.errors.store import (
+    ArchiveFailed,
     Asked,
     BackupDamaged,
     BackupRefused,
@@ -209,6 +222,7 @@ from limpet.errors.store import (
 
 __all__ = [
     "ActorMissing",
+    "ArchiveFailed",
     "Asked",
     "BackupDamaged",
     "BackupRefused",
@@ -218,6 +232,7 @@ __all__ = [
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
+    "CheckpointIntegrity",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
@@ -249,6 +264,7 @@ __all__ = [
     "GraphMisused",
     "GraphRunError",
     "GuardFailed",
+    "InsufficientTokenBudget",
     "IntegrityViolation",
     "Interrupted",
     "InvalidCursor",
@@ -272,7 +288,9 @@ __all__ = [
     "MigrationFailed",
     "MigrationMissing",
     "MultipleOutgoingEdges",
+    "NoCheckpoint",
     "NoDeclaredEntry",
+    "NoFullCheckpoint",
     "NodeException",
     "NotPending",
     "OpPathUnknown",
@@ -286,6 +304,7 @@ __all__ = [
     "RequestAnswered",
     "RequestMismatch",
     "RequestNotFound",
+    "RequiredToolUnavailable",
     "ReservedApp",
     "ReservedType",
     "RoutingError",
@@ -304,6 +323,7 @@ __all__ = [
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionIntegrity",
     "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
@@ -338,8 +358,10 @@ __all__ = [
     "SuspensionPersistenceFailed",
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
+    "ToolAuthorizationFailed",
     "ToolDenied",
     "ToolFailed",
+    "ToolLocked",
     "TurnError",
     "TurnMismatch",
     "TurnMisused",

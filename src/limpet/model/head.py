@@ -30,6 +30,7 @@ from limpet.model.facts import (
     schema,
     timeouts,
     timers,
+    tools,
     writes,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
@@ -68,6 +69,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
+    writes.TOOLS_BOUND: tools.fold,
     **dict.fromkeys(phases.TRANSITIONS, phases.fold),
 }
 # Inputs that do more than wait to be processed.

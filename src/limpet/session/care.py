@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import BackupRefused, InvalidInput
+from limpet.errors import (
+    BackupRefused,
+    InvalidInput,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
 from limpet.model.keys import Key
 from limpet.model.limits import PAGE_MAX
 from limpet.model.values import described
@@ -20,6 +27,8 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.door import Door
+from limpet.session.life.archives import folder_of
+from limpet.session.life.archiving import remove_archived
 from limpet.store.doctor import read_checks
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
@@ -75,11 +84,18 @@ class Care(Door):
         key = key_of(key, user, id)
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
+        await self._forget_archived(key)
         children = await store.forks(key) if forks == "erase" else ()
         erasure = await store.erase(key, forks=forks)
         for each in (key, *children):
             hub.touch(each)
         return erasure
+
+    async def _forget_archived(self, key: Key) -> None:
+        """What is erased has no copy in the archive either."""
+        with suppress(SessionNotFound, SessionDeleted, SessionErased):
+            loaded = await self._journal.store.load(key, tail=0, scopes=False)
+            await remove_archived(self._journal, loaded.head)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -96,9 +112,13 @@ class Care(Door):
         while True:
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             ended += [head.key for head in page.items]
+            for head in page.items:
+                await remove_archived(self._journal, head)
             cursor = page.cursor
             if cursor is None:
                 break
+        if self._journal.archive is not None:
+            await self._journal.archive.remove_all(folder_of(of.app, of.user))
         erasures = await store.erase_user(of.app, of.user)
         for key in ended:
             hub.touch(key)

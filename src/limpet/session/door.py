@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from limpet.errors import StoreClosed
 from limpet.model.ids import Entropy, Ids
 from limpet.session.follow import Hub
 from limpet.session.journal import Journal
+from limpet.session.life.archives import Archive, open_archive
 from limpet.store.open import open_store
 from limpet.store.protocol import Seal, Store
 
@@ -28,10 +29,16 @@ class Door:
         seal: Seal | None = None,
         connections: int | None = None,
         store: Store | None = None,
+        clock: Callable[[], int] | None = None,
+        archive: str | Archive | None = None,
     ) -> None:
         self.url = url
         self._seal, self._connections = seal, connections
         self._given = store  # opened by the caller, and ours to close
+        self._clock = clock or (lambda: time.time_ns() // 1_000)  # microseconds since 1970
+        self._archive = (
+            open_archive(archive) if archive is None or isinstance(archive, str) else archive
+        )
         self._opened: Journal | None = None
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
@@ -45,7 +52,8 @@ class Door:
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
-        self._opened = Journal(store, Hub(store), ids, lambda: time.time_ns() // 1_000)
+        self._opened = Journal(store, Hub(store), ids, self._clock)
+        self._opened.archive = self._archive
         return self
 
     async def __aexit__(

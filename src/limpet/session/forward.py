@@ -85,7 +85,7 @@ class Forward:
             str(self.code),
             [migration.step for migration in migrated.path],
             checksums=(migrated.checksum_before, migrated.checksum_after),
-            ops=_ops(fields, migrated.fields),
+            ops=ops_between(fields, migrated.fields),
         )
 
     def fit(self, fields: Mapping[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Forward:
                 raise SessionMigrationFailed(stored, str(self.code), step, reason)
 
 
-def _ops(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
+def ops_between(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
     """The smallest operations from one to the other; whole fields, where those are too many."""
     ops = diff(before, after).ops()
     if len(ops) <= OPS_PER_EVENT_MAX:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from limpet.errors import (
     CommitTooLarge,
@@ -28,7 +28,11 @@ from limpet.model.limits import (
     SESSIONS_PER_COMMIT_MAX,
 )
 from limpet.session.follow import Hub
+from limpet.session.metrics import Metrics
 from limpet.store.protocol import Committed, Store
+
+if TYPE_CHECKING:
+    from limpet.session.history.keeping import Keeping
 
 
 class Journal:
@@ -38,7 +42,10 @@ class Journal:
         self.hub, self.new_id, self.now_us = hub, ids, clock
         self._store: Store | None = store
         self._pid = os.getpid()
+        self.metrics = Metrics()
+        self._keeping: Keeping | None = None
         self._contended: dict[str, asyncio.Lock] = {}
+        self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
 
     @property
@@ -49,6 +56,15 @@ class Journal:
         if self._pid != os.getpid():
             raise StoreForked
         return self._store
+
+    @property
+    def keeping(self) -> Keeping:
+        """Makes checkpoints, and follows the policies of apps."""
+        if self._keeping is None:
+            from limpet.session.history.keeping import Keeping
+
+            self._keeping = Keeping(self)
+        return self._keeping
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""
@@ -72,13 +88,18 @@ class Journal:
         """
         if len(commits) != 1 or len(commits[0].drafts) != 1:
             _check_size(commits)
+        keeping = self.keeping if self.keeping.concerns(commits) else None
         try:
+            if keeping is not None:
+                await keeping.before(commits)
             answers = await self.store.commit(commits)
         except StoreError as error:
             error.ids = tuple([draft.id for commit in commits for draft in commit.drafts])
             raise
         for answer in answers:
             self.hub.committed(answer)
+        if keeping is not None:
+            await keeping.after(answers)
         return answers
 
     def contended(self, app: str) -> asyncio.Lock:

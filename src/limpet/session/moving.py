@@ -73,5 +73,5 @@ class Moving(Door):
         target = to if isinstance(to, Adopter) else Adopter(to._journal)
         transfer = Transfer(self._journal, target, check_progress(progress))
         if key is not None:
-            return await transfer.one(key_of(key))
+            return await transfer.one(key_of(key, reserved=True))
         return await transfer.all(check_app(app))

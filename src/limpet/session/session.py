@@ -40,6 +40,8 @@ from limpet.session.arguments import (
     timer_at,
 )
 from limpet.session.blobs import ANY_MEDIA, AnyRef, Content
+from limpet.session.conversation import Conversation
+from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
@@ -55,7 +57,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Life, Running, Generic[S]):
+class Session(Conversation, Life, Running, History[S], Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -482,9 +484,3 @@ class Session(Life, Running, Generic[S]):
     def stream_blob(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
         """The same, chunk by chunk: `async for chunk in s.stream_blob(ref)`."""
         return blobs.stream_blob(self.writer.journal, self.key, ref)
-
-    # --- private -------------------------------------------------------------------------------
-
-    def _acting(self, actor: str | None) -> str | None:
-        """Who acts: the one named, or the one bound."""
-        return check_actor(self.actor if actor is None else actor)

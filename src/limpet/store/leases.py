@@ -8,7 +8,7 @@ version.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from limpet.errors import LimpetError
 from limpet.model.keys import Key
@@ -78,7 +78,26 @@ class Leases(Protocol):
         ...
 
 
-class LeaseStore(Store, Leases, Protocol):
+Place: TypeAlias = tuple[int, int]  # where a page of expired sessions ended
+
+
+@runtime_checkable
+class Deadlines(Protocol):
+    """The ability to find the sessions whose time has come."""
+
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        """At most `limit` sessions whose deadline (`limpet.model.due`) has come and that nobody
+        holds, the earliest first, and where to go on from; None: there are no more.
+
+        By the store's clock. Changes nothing. Its cost grows with what is found and with what is
+        held beyond its deadline, not with the rest. Reserved apps (`$…`) are left out.
+        """
+        ...
+
+
+class LeaseStore(Store, Leases, Deadlines, Protocol):
     """A store that also supports leases, as all of ours do."""
 
 

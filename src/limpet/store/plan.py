@@ -190,7 +190,7 @@ class Plan:
     def _add(self, commit: Commit) -> Committed:
         key = commit.key
         if not commit.drafts:
-            raise InvalidEvent(f"a commit to {key} has no events")
+            return self._look(commit)
         fold = self.folds.get(key) or self._view.fold(key, reuse=commit.reuse)
         if fold is not None and commit.uid is not None and commit.uid != fold.head.uid:
             raise SessionDeleted(key)  # that one was; this is another under its key
@@ -223,6 +223,24 @@ class Plan:
             len(events) - (len(self.records) - before),
             fold.damaged,
         )
+
+    def _look(self, commit: Commit) -> Committed:
+        """A commit without events: the session has to be there, and may be given a snapshot."""
+        key, expect = commit.key, commit.expect
+        if commit.pin is None and commit.uid is None:
+            raise InvalidEvent(f"a commit to {key} has no events")
+        fold = self.folds.get(key) or self._view.fold(key)
+        if fold is None:
+            raise SessionNotFound(key)
+        if commit.uid not in (None, fold.head.uid):
+            raise SessionDeleted(key)
+        if expect not in (None, fold.head.version):
+            raise SessionConflict(key, "session", expect, fold.head.version)
+        if commit.pin is not None:
+            if fold.damaged:  # a snapshot must not hide that the log is damaged
+                raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
+            self.pins.append((key, commit.pin, fold))
+        return Committed((), fold.head, fold.fields, fold.versions, {})
 
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
         origin = draft.origin

@@ -54,6 +54,14 @@ class Loaded(msgspec.Struct, frozen=True):
     damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
 
 
+class NameSince(msgspec.Struct, frozen=True, gc=False):
+    """What became of an app: or user: name since an event of a session that changed it."""
+
+    before: ScopeValue | None  # before the session first changed it since; None: it never was
+    version: int  # its newest
+    others: bool  # whether another session changed it since, too
+
+
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """Which heads, in which order. Newest first unless `reverse` is False.
 
@@ -198,7 +206,8 @@ class Store(Protocol):
         `reuse` creates a session also under the key of a deleted one. `base` begins a log on a
         state of its parent, which has to be there (SessionNotFound) unless the log is adopted.
         `pin` keeps a snapshot of the version that the commit leaves; `release` ends a lease with
-        it (SessionFenced if it is not held). Both are in the same transaction.
+        it (SessionFenced if it is not held). Both are in the same transaction. A commit without
+        drafts records nothing: it has a `pin`, or a `uid` that must be there for the others.
 
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
         SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, ScopeFull when it
@@ -271,6 +280,26 @@ class Store(Protocol):
         """
         ...
 
+    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+        """At most `limit` events before seq `before`, descending, among them all that have an
+        operation on the name in state; others may be among them.
+
+        The history is looked through without decoding what plainly does not name it. A page ends
+        early as that of `read` does, and reads through to the parents'. Raises as load does.
+        """
+        ...
+
+    async def names_since(
+        self, key: Key, seq: int, names: Sequence[str]
+    ) -> Mapping[str, NameSince]:
+        """What app: and user: names were before the session changed them after event `seq`.
+
+        From one instant. Names that it did not change since are left out. Another session changed
+        a name since if it did so after that event's time; if its log is gone, it counts as having
+        done so, unless it ended before. Raises as load does.
+        """
+        ...
+
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         """At most `limit` inputs that no later event has processed, the oldest first.
 
@@ -304,7 +333,15 @@ class Store(Protocol):
 
         Durable when it returns, and atomic: a racing commit is recorded before or is refused.
         What it wrote to app: and user: stays. So do its events up to the highest floor of living
-        forks, for them to read.
+        forks, for them to read. The log of its checkpoints (`limpet.model.keys.checkpoints_of`)
+        ends with it.
+        """
+        ...
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        """Let go of the pinned snapshots of these versions. The log still gives these states.
+
+        Durable when it returns; repeating it is harmless. Raises as load does.
         """
         ...
 
@@ -319,6 +356,7 @@ class Store(Protocol):
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         """Forget the session: its log, its key and its labels leave the store.
 
+        The log of its checkpoints is forgotten with it.
         A deleted session can still be erased, and all that were deleted under this key are; an
         erased one gives its certificate again; None if there never was one. What it wrote to app:
         and user: stays. If it has forks: SessionHasForks; or they are erased too, with their

@@ -51,8 +51,8 @@ def test_every_pair_leads_where_the_table_says_or_is_refused(phase: Any, event: 
         with pytest.raises(InvalidTransition) as caught:
             rule(phase, event)
         assert (caught.value.phase, caught.value.event) == (phase, event)
+        data = {"from": phase, "to": "active", "event": event}
         with pytest.raises(InvalidTransition):
-            data = {"from": phase, "to": "active", "event": event}
             check_facts(facts_of(phase), EMPTY, "session.activated", data)
         return
     fact = transition(phase, event)
@@ -103,7 +103,7 @@ TRIED += ("state.updated", "session.processed", "session.timeouts_set", "session
 
 @pytest.mark.parametrize(("phase", "type"), list(product(ACCEPTED, TRIED)))
 def test_a_phase_accepts_its_own_events_and_no_others(phase: Any, type: str) -> None:
-    """Suspended sessions take inputs and facts about themselves, ended ones nothing but retention."""
+    """Suspended sessions take inputs and facts about themselves, ended ones only retention."""
     wanted = type in ACCEPTED[phase] or phase == "init"
     wanted = wanted or (phase in ("suspended", "resumed") and type.startswith("session.time"))
     wanted = wanted or (phase in ("suspended", "resumed") and type == "session.renewed")
@@ -141,7 +141,7 @@ def test_durations_add_up_to_the_life() -> None:
 
 
 def test_deadlines_follow_the_phase() -> None:
-    """Idle counts while active, grace while suspended, expiry after the end, absolute until then."""
+    """Idle counts while active, grace while suspended, expiry after the end, absolute before."""
     spans = {"idle_us": 16, "absolute_us": 100, "grace_us": 30, "expiry_us": 50}
     head = with_facts(freeze({"timeouts": spans}))
     assert dict(deadlines(head)) == {"idle": 16, "absolute": 100}
@@ -217,5 +217,7 @@ def test_timeouts_are_read_back_as_they_were_set() -> None:
 
 def test_unusual_timeouts_are_named() -> None:
     """What lies outside of the usual ranges is pointed out."""
-    given = Timeouts(idle=timedelta(seconds=5), absolute=timedelta(days=31), grace=timedelta(days=1))
+    given = Timeouts(
+        idle=timedelta(seconds=5), absolute=timedelta(days=31), grace=timedelta(days=1)
+    )
     assert unusual(freeze({"timeouts": timeouts_data(given)})) == ("idle", "absolute")

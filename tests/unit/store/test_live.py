@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from limpet.store.codec import Codec
@@ -13,6 +15,8 @@ CODECS = [Codec(), Codec(FixedKeySeal())]
 
 
 def packed(codec: Codec) -> Packed:
+    uid = partial().uid
+    asyncio.run(codec.sealer.ready([uid, uid[:-1] + "~"]))  # and of the session it is moved to
     found = pack(codec, partial(text="some words" * 300))
     assert found is not None
     return found

@@ -211,8 +211,11 @@ class Tracker:
                 await self.save()
 
     async def begun(self) -> None:
-        """After a run that failed: where it started, or its last step, is saved."""
-        if not self.revision:
+        """After a run that failed: where it started, and every step, is saved.
+
+        A step whose save was cancelled may not be stored: the node would run twice.
+        """
+        if not self.revision or self._whole:
             await self.save()
         await self.settled()
         if self._failed is not None:

@@ -21,8 +21,7 @@ from limpet.model.facts.names import copied, names_key
 from limpet.model.fold import ScopeValue
 from limpet.model.keys import Key
 from limpet.session.journal import Journal
-from limpet.session.move.blobs import copy_blobs
-from limpet.store.blobs import Blobs
+from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import Committed, Names, Owner, Record, Records
 
 PIECE_EVENTS: Final = 1_000  # of one commit, unless the last body exceeds PIECE_BYTES
@@ -43,10 +42,6 @@ class Adopter:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-
-    async def copy_blobs(self, source: Blobs, key: Key) -> int:
-        """Take the blobs of a session whose log this store has; how many it did not have."""
-        return await copy_blobs(source, self._journal, key)
 
     async def newest(self, key: Key) -> Newest:
         """Where the session ends in this store. Raises SessionDeleted, SessionErased."""
@@ -81,6 +76,25 @@ class Adopter:
         guards = dict.fromkeys(values, 0)
         expect = 0 if fresh else None
         await self.commit((Commit(key, drafts, expect, guards=guards, names_of=owner),))
+
+    async def has_blob(self, key: Key, hash: str) -> bool:
+        """Whether the session itself has a blob with this content here."""
+        return await self._blobs().find(key, hash, own=True) is not None
+
+    async def put_chunk(self, key: Key, upload: str, blob: Blob, number: int, data: bytes) -> str:
+        """Add the next chunk of a blob; with the last one it is there. The upload to go on with."""
+        upload = upload or self._journal.new_id()
+        if number == blob.chunks - 1:
+            await self._blobs().finish(key, upload, blob, data, at=blob.version)
+        else:
+            await self._blobs().put_chunk(key, upload, number, data)
+        return upload
+
+    def _blobs(self) -> Blobs:
+        store = self._journal.store
+        if not isinstance(store, KeepsBlobs):
+            raise InvalidInput("this store does not keep blobs. Copy to another one.")
+        return store.blobs
 
     async def _read(self, key: Key, *, after: int, reverse: bool) -> Newest:
         store = self._journal.store

@@ -1,7 +1,8 @@
 """The bundle: one session in one file that proves itself.
 
-zstd over JSON lines: a header, a line for each event of the session's own log, and a trailer with
-the number of events and the SHA-256 of everything before it. An event line has what the chain
+zstd over JSON lines: a header, a line for each event of the session's own log, after the first of
+them a line for each part of a blob, and a trailer with the number of events and the SHA-256 of
+everything before it. An event line has what the chain
 covers, so whoever reads the file computes every link again. Bodies are plain, whatever seal the
 store has. `zstdcat FILE | jq` shows it.
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -27,7 +28,9 @@ from limpet.model.events import Event, decode_body
 from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import EVENT_BYTES_MAX
+from limpet.session.move.contents import Chunk
 from limpet.store import bodies
+from limpet.store.blobs import Blob
 from limpet.store.codec import Damaged
 from limpet.store.protocol import Record
 
@@ -37,6 +40,7 @@ EVENT_LINE_BYTES_MAX: Final = EVENT_BYTES_MAX + 2**20  # a body, and the names b
 HEADER_BYTES_MAX: Final = 2**30  # the state that a log begins on may be large; no log is read yet
 _LEVEL: Final = 3
 _TRAILER: Final = b'{"end":'
+_PART: Final = b'{"blob":'
 
 
 class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,6 +69,16 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     input: bool = False
 
 
+class _Part(msgspec.Struct, frozen=True):
+    blob: str  # the hash of the whole
+    size: int
+    media_type: str
+    version: int
+    chunks: int
+    number: int
+    data: bytes  # base64
+
+
 class _Trailer(msgspec.Struct, frozen=True):
     end: bool
     events: int
@@ -83,6 +97,7 @@ class Opening(msgspec.Struct, frozen=True):
 _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(_Header).decode
 _line: Final = msgspec.json.Decoder(_Line).decode
+_part: Final = msgspec.json.Decoder(_Part).decode
 _trailer: Final = msgspec.json.Decoder(_Trailer).decode
 
 
@@ -117,6 +132,12 @@ class BundleWriter:
         for record in records:
             self._write(_encode(_line_of(record)))
             self._events += 1
+
+    def add_chunk(self, chunk: Chunk) -> None:
+        """Write a part of a blob."""
+        blob = chunk.blob
+        of = (blob.hash, blob.size, blob.media_type, blob.version, blob.chunks)
+        self._write(_encode(_Part(*of, chunk.number, chunk.data)))
 
     def finish(self) -> None:
         """Make the file whole and give it its name."""
@@ -159,9 +180,10 @@ class BundleReader:
     def close(self) -> None:
         self._file.close()
 
-    def read(self, events_max: int, bytes_max: int) -> list[Record]:
-        """The next events; none are left if the list is empty, and the trailer was right then."""
-        found: list[Record] = []
+    def read(self, events_max: int, bytes_max: int) -> list[Record | Chunk]:
+        """The next events and parts of blobs, in the order of the file. None are left if the list
+        is empty, and the trailer was right then."""
+        found: list[Record | Chunk] = []
         size = 0
         while not self.ended and len(found) < events_max and size < bytes_max:
             line = self._next(EVENT_LINE_BYTES_MAX)
@@ -169,10 +191,12 @@ class BundleReader:
                 self._end(line)
                 break
             self._hash.update(line)
-            self._events += 1
-            record = self._record(line)
-            size += len(record.raw or b"")
-            found.append(record)
+            if line.startswith(_PART):
+                found.append(self._chunk(line))
+            else:
+                found.append(self._record(line))
+                self._events += 1
+            size += len(line)
         return found
 
     def damaged(self, reason: str) -> BundleDamaged:
@@ -198,6 +222,14 @@ class BundleReader:
             raise
         self._hash.update(line)
         return opening
+
+    def _chunk(self, line: bytes) -> Chunk:
+        try:
+            part = _part(line)
+        except msgspec.MsgspecError as error:
+            raise self.damaged(f"a line is not a part of a blob ({error})") from error
+        blob = Blob(part.blob, part.size, part.media_type, part.chunks, part.version)
+        return Chunk(blob, part.number, part.data)
 
     def _record(self, line: bytes) -> Record:
         try:
@@ -264,11 +296,6 @@ def refuse_place(target: Path) -> None:
     if target.exists():
         reason = "exists already; choose another name or remove it"
         raise BundleRefused(str(target), reason)
-
-
-def missing_bodies(records: Iterable[Record]) -> Iterator[Record]:
-    """The records without a body: they cannot leave their store."""
-    return (record for record in records if record.raw is None)
 
 
 def _line_of(record: Record) -> _Line:

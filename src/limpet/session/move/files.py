@@ -7,24 +7,17 @@ Killed in between, it leaves a log that is only shorter, and importing again goe
 
 from __future__ import annotations
 
-from itertools import chain
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
-from typing import Final
 
 from limpet.errors import (
     BundleRefused,
     InvalidInput,
-    InvalidKey,
-    LimpetError,
-    SessionConflict,
+    ReservedApp,
     SessionCorrupt,
 )
-from limpet.model.adopt import adopted
-from limpet.model.facts.creation import CREATED
-from limpet.model.fold import Fold, record
-from limpet.model.head import based, blank
-from limpet.model.keys import Key, is_reserved, unfit
-from limpet.model.limits import ACTOR_CHARS_MAX, ID_CHARS_MAX, TYPE_CHARS_MAX
+from limpet.model.keys import Key, is_reserved
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -35,11 +28,11 @@ from limpet.session.move.adopter import (
     records_in,
 )
 from limpet.session.move.bundle import BundleReader, BundleWriter, Opening, refuse_place
+from limpet.session.move.contents import Chunk, blobs_in, blobs_of, chunks_of
+from limpet.session.move.proof import Proof
 from limpet.store.protocol import Record
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
-
-_RESERVED: Final = "begins with $, which is reserved; copy the store instead (lp.copy)"
 
 
 async def export_session(journal: Journal, key: Key, path: Path) -> None:
@@ -57,16 +50,28 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
         writer.begin(head, base)
         after = head.floor
         while after < head.version:
-            limit = min(PIECE_EVENTS, head.version - after)
+            first = after == head.floor  # blobs stand between it and what may name them
+            limit = 1 if first else min(PIECE_EVENTS, head.version - after)
             found = await source.records(key, after=after, limit=limit)
             check_whole(key, found, after)
             after = found[-1].event.seq
             await in_thread(lambda some=found: writer.add(some))  # type: ignore[misc]  # bound now
+            if first:
+                await _export_blobs(journal, key, writer)
         await in_thread(writer.finish)
     except OSError as error:
         raise _unwritten(path, error) from error
     finally:
         await in_thread(writer.discard)
+
+
+async def _export_blobs(journal: Journal, key: Key, writer: BundleWriter) -> None:
+    blobs = blobs_in(journal)
+    if blobs is None:
+        return
+    async for blob in blobs_of(blobs, key):
+        async for chunk in chunks_of(blobs, key, blob):
+            await in_thread(lambda some=chunk: writer.add_chunk(some))  # type: ignore[misc]  # bound
 
 
 async def import_session(journal: Journal, path: Path) -> Key:
@@ -91,6 +96,15 @@ async def import_session(journal: Journal, path: Path) -> Key:
     return opening.key
 
 
+async def proved(path: Path) -> tuple[Opening, Newest]:
+    """What a file holds, if all of it proves itself. Records nothing. Raises BundleDamaged."""
+    reader = await in_thread(lambda: BundleReader(path))
+    try:
+        return reader.opening, await _prove(reader, Newest())
+    finally:
+        await in_thread(reader.close)
+
+
 def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
     """Raise SessionCorrupt unless these follow `after` without a gap, each with its body."""
     if not records:
@@ -104,12 +118,37 @@ def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
 
 
 async def _adopt(adopter: Adopter, reader: BundleReader, opening: Opening, here: int) -> None:
-    first = opening.floor + 1
+    incoming = _Incoming(adopter, opening, here)
     while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
-        fresh = [each for each in found if each.event.seq > here]
+        for is_blob, some in groupby(found, lambda each: isinstance(each, Chunk)):
+            if is_blob:
+                for chunk in some:
+                    await incoming.add_chunk(chunk)  # type: ignore[arg-type]  # as asked
+            else:
+                await incoming.add(some)  # type: ignore[arg-type]  # as asked
+
+
+class _Incoming:
+    """The second reading of a bundle: what the store lacks is recorded, in the file's order."""
+
+    def __init__(self, adopter: Adopter, opening: Opening, here: int) -> None:
+        self._adopter, self._opening, self._here = adopter, opening, here
+        self._upload, self._skips = "", False
+
+    async def add(self, records: Iterable[Record]) -> None:
+        fresh = [each for each in records if each.event.seq > self._here]
         if fresh:
-            base = opening.base if fresh[0].event.seq == first else None
-            await adopter.commit((piece(opening.key, fresh, base),))
+            opening = self._opening
+            base = opening.base if fresh[0].event.seq == opening.floor + 1 else None
+            await self._adopter.commit((piece(opening.key, fresh, base),))
+
+    async def add_chunk(self, chunk: Chunk) -> None:
+        key, blob = self._opening.key, chunk.blob
+        if not chunk.number:
+            self._upload, self._skips = "", await self._adopter.has_blob(key, blob.hash)
+        if not self._skips:
+            at = (blob, chunk.number, chunk.data)
+            self._upload = await self._adopter.put_chunk(key, self._upload, *at)
 
 
 async def _prove(reader: BundleReader, here: Newest) -> Newest:
@@ -117,73 +156,10 @@ async def _prove(reader: BundleReader, here: Newest) -> Newest:
 
     Raises BundleDamaged; SessionConflict if the file's log is not the one that is here.
     """
-    proof = _Proof(reader, here)
+    proof = Proof(reader, here)
     while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
         await in_thread(lambda some=found: proof.add(some))  # type: ignore[misc]  # bound now
     return proof.end()
-
-
-class _Proof:
-    """A log that is folded and linked from its beginning, as adopting it will."""
-
-    def __init__(self, reader: BundleReader, here: Newest) -> None:
-        self._reader, self._here, self._opening = reader, here, reader.opening
-        self._fold: Fold | None = None
-
-    def add(self, records: list[Record]) -> None:
-        fold = self._fold or self._begun(records[0])
-        for each in records:
-            event = each.event
-            self._check_names(each)
-            assert each.raw is not None
-            try:
-                after, made = record(fold, adopted(event, each.raw, each.salt), 0, b"")
-            except (LimpetError, LookupError, TypeError, ValueError, AttributeError) as error:
-                raise self._wrong(event.seq, f"does not fit those before it ({error})") from error
-            if made.event.seq != event.seq or made.event.link != event.link:
-                raise self._wrong(event.seq, "breaks the chain")
-            if event.at_us < fold.head.updated_us:
-                raise self._wrong(event.seq, "was recorded before the event it follows")
-            if event.seq == self._here.seq and event.link != self._here.link:
-                key = self._opening.key
-                raise SessionConflict(key, "log", event.seq - 1, self._here.seq)
-            fold = after
-        self._fold = fold
-
-    def end(self) -> Newest:
-        if self._fold is None:
-            raise self._reader.damaged("it has no events")
-        return Newest(self._fold.head.version, self._fold.head.link)
-
-    def _begun(self, first: Record) -> Fold:
-        """What the log begins on, if its first event says the same as the header."""
-        opening, event = self._opening, first.event
-        key, base, data = opening.key, opening.base, event.data
-        same = (data.get("app"), data.get("user"), data.get("id")) == (key.app, key.user, key.id)
-        if not same or event.id != opening.uid:
-            raise self._wrong(event.seq, "begins another session than the header names")
-        if base is None:
-            if event.type != CREATED or opening.floor:
-                raise self._wrong(event.seq, "does not begin a session")
-            return Fold(blank(key, opening.uid, event.at_us))
-        if base.floor != opening.floor or data.get("base") != base.checksum.hex():
-            raise self._wrong(event.seq, "begins on another state than the header has")
-        head = based(key, opening.uid, event.at_us, base.floor, base.link)
-        return Fold(head, base.fields, base.versions)
-
-    def _check_names(self, each: Record) -> None:
-        event = each.event
-        ids = (event.id, event.cause, event.invocation_id, event.correlation_id, event.wake_id)
-        texts = chain(
-            [(event.type, TYPE_CHARS_MAX), (event.actor, ACTOR_CHARS_MAX)],
-            [(id, ID_CHARS_MAX) for id in ids if id is not None],
-        )
-        for text, chars_max in texts:
-            if reason := unfit(text, chars_max):
-                raise self._wrong(event.seq, f"has a name that {reason}")
-
-    def _wrong(self, seq: int, what: str) -> LimpetError:
-        return self._reader.damaged(f"event {seq} {what}")
 
 
 def check_path(path: object) -> Path:
@@ -195,7 +171,7 @@ def check_path(path: object) -> Path:
 
 def _refuse_reserved(key: Key) -> None:
     if is_reserved(key.app):
-        raise InvalidKey("app", _RESERVED)
+        raise ReservedApp(key.app)
 
 
 def _unwritten(path: Path, error: OSError) -> BundleRefused:

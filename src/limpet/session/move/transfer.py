@@ -36,7 +36,7 @@ from limpet.session.move.adopter import (
     piece,
     records_in,
 )
-from limpet.session.move.blobs import blobs_in, keys_with_blobs
+from limpet.session.move.contents import blobs_in, copy_blobs
 from limpet.session.move.files import check_whole
 from limpet.session.move.names import copy_names, missing, owners
 from limpet.store.protocol import Committed, Owner, Progress, Query
@@ -61,15 +61,13 @@ class Copied(msgspec.Struct, frozen=True):
     sessions: int  # that were sent events
     events: int
     names: int = 0  # app: and user: names that the target did not have
-    left_out: tuple[
-        str, ...
-    ] = ()  # of one session: names that it sees and the target does not have
-    cut: tuple[
-        Key, ...
-    ] = ()  # forks that came without their parent: what is before reads as removed
+    # Of one session: names that it sees and the target does not have.
+    left_out: tuple[str, ...] = ()
+    # Forks that came without their parent: what is before reads as removed.
+    cut: tuple[Key, ...] = ()
     refused: tuple[Refused, ...] = ()  # the first 1,000
     refusals: int = 0  # how many there were
-    blobs: int = 0  # that the target did not have
+    blobs: int = 0
 
     @property
     def ok(self) -> bool:
@@ -83,9 +81,10 @@ class Transfer:
     def __init__(self, source: Journal, target: Adopter, progress: Progress | None = None) -> None:
         self._journal, self._source = source, records_in(source)
         self._target, self._progress = target, progress
+        self._blobs, self._contained = blobs_in(source), 0  # and how many were sent
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
-        self._names = self._blobs = 0
+        self._names = 0
         self._done = self._total = 0
         self._cut: list[Key] = []
         self._refused: list[Refused] = []
@@ -102,8 +101,6 @@ class Transfer:
             await self._outbox.flush()
         finally:
             await self._outbox.end()
-        if (source := blobs_in(self._journal)) is not None:
-            self._blobs += await self._target.copy_blobs(source, key)
         self._report(self._total)
         return self._copied(tuple(left))
 
@@ -119,7 +116,6 @@ class Transfer:
             await self._outbox.flush()
         finally:
             await self._outbox.end()
-        await self._copy_blobs(app)
         names = names_in(self._journal)
         async for owner in owners(names, app):
             set_, unable = await copy_names(names, self._target, owner)
@@ -187,14 +183,30 @@ class Transfer:
         if base is not None:
             await self._note_cut(key, base)
         self._done += after - head.floor
+        begins = not here.seq
+        if not begins:
+            await self._contents(key)
         while after < head.version and not self._outbox.stopped(key):
-            found = await self._source.records(key, after=after, limit=self._outbox.room)
+            alone = begins and await self._has_contents(key)
+            limit = 1 if alone else self._outbox.room
+            found = await self._source.records(key, after=after, limit=limit)
             check_whole(key, found, after)
             after = found[-1].event.seq
             size = sum([len(each.raw or b"") for each in found])
             await self._outbox.add(piece(key, found, base), size)
-            base = None
+            base, begins = None, False
             self._report(self._done + len(found))
+            if alone:
+                await self._outbox.flush()
+                if not self._outbox.stopped(key):
+                    await self._contents(key)
+
+    async def _has_contents(self, key: Key) -> bool:
+        return self._blobs is not None and bool(await self._blobs.page(key, after="", limit=1))
+
+    async def _contents(self, key: Key) -> None:
+        if self._blobs is not None:
+            self._contained += await copy_blobs(self._blobs, self._target, key)
 
     async def _note_cut(self, key: Key, base: Base) -> None:
         """Note a fork whose parent is not in the target: a parent that comes later is not found."""
@@ -204,18 +216,6 @@ class Transfer:
             whole = False
         if not whole:
             self._cut.append(key)
-
-    async def _copy_blobs(self, app: str | None) -> None:
-        source = blobs_in(self._journal)
-        if source is None:
-            return
-        async for key in keys_with_blobs(source, app):
-            try:
-                self._blobs += await self._target.copy_blobs(source, key)
-            except _GONE:  # it is named already, or was deleted meanwhile
-                continue
-            except _REFUSALS as error:
-                self._refuse(f"a blob of {key}", error.code, str(error), key)
 
     # --- names ---------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class Transfer:
     def _copied(self, left_out: tuple[str, ...] = ()) -> Copied:
         refused = (tuple(self._refused), self._refusals)
         sent = (self._outbox.sessions, self._outbox.events)
-        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, self._blobs)
+        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, self._contained)
 
 
 class _Outbox:

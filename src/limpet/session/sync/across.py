@@ -11,6 +11,7 @@ from limpet.model.keys import Key
 from limpet.session.limpet import Limpet
 from limpet.session.move.adopter import Adopter, Newest
 from limpet.session.sync.loop import Loop
+from limpet.store.blobs import Blob
 from limpet.store.protocol import Committed, Owner
 
 
@@ -32,6 +33,12 @@ class Across(Adopter):
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         return await self._loop.await_(super().names_of(app, user))
+
+    async def has_blob(self, key: Key, hash: str) -> bool:
+        return await self._loop.await_(super().has_blob(key, hash))
+
+    async def put_chunk(self, key: Key, upload: str, blob: Blob, number: int, data: bytes) -> str:
+        return await self._loop.await_(super().put_chunk(key, upload, blob, number, data))
 
     async def write_names(self, owner: Owner, values: Mapping[str, Any]) -> None:
         await self._loop.await_(super().write_names(owner, values))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.errors import LimpetError
-from limpet.model.due import runnable_us
+from limpet.model.due import deadline_us, runnable_us
 from limpet.model.head import Head
 from limpet.model.keys import Key, is_reserved
 from limpet.model.lease import (
@@ -13,13 +13,14 @@ from limpet.model.lease import (
     acquired,
     given_back,
     is_ahead,
+    is_leased,
     lasting,
     lease_of,
     measured_again,
     renewed,
     taken,
 )
-from limpet.store.leases import span_us
+from limpet.store.leases import Place, span_us
 from limpet.store.memory.tables import Tables
 
 
@@ -67,6 +68,23 @@ class Leasing(Tables):
         until_us = now_us + span_us(lease_seconds)
         head = acquired(self._head(key), worker, now_us, until_us)
         return self._lease(head, lease_seconds, now_us, lock=True)
+
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        self._check_open()
+        now_us = self._clock()
+        found = sorted(
+            (at_us, kept.row, head.key)
+            for kept in self._kept.values()
+            if _in_app((head := kept.fold.head).key, None)
+            and not is_leased(head, now_us)
+            and (at_us := deadline_us(head)) is not None
+            and at_us <= now_us
+        )
+        page = [each for each in found if after is None or each[:2] > after][:limit]
+        keys = tuple([key for *_, key in page])
+        return keys, page[-1][:2] if len(page) == limit else None
 
     def _lease(self, head: Head, lease_seconds: float, now_us: int, *, lock: bool = False) -> Lease:
         self._set_head(head)

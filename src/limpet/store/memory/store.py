@@ -23,7 +23,7 @@ from limpet.model.commit import Base, Commit
 from limpet.model.events import Event
 from limpet.model.fold import Fold, ScopeValue
 from limpet.model.head import buried
-from limpet.model.keys import Key, is_reserved, owner_of
+from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
 from limpet.model.values import FrozenDict
 from limpet.store import cursor as cursors
 from limpet.store.blobs import Blobs
@@ -35,6 +35,7 @@ from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
 from limpet.store.memory.log import Log
 from limpet.store.memory.marks import MemoryMarks
+from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
 from limpet.store.pages import Room, bare, newest, page
 from limpet.store.plan import Plan
@@ -62,7 +63,7 @@ from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 
 
-class MemoryStore(Leasing):
+class MemoryStore(Leasing, Naming):
     """Everything happens between two awaits, so every call is atomic."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -85,8 +86,10 @@ class MemoryStore(Leasing):
         for key, rec in plan.records:
             self._kept[key].add(rec)
             self._feed.append((self._kept[key].fold.head.uid, key, rec.event.seq))
-        for _, write in plan.writes:
+        for key, write in plan.writes:
             self._scopes.setdefault(write.key, []).append(write.at)
+            made_by = (plan.folds[key].head.uid, write.seq, self._kept[key].event(write.seq).at_us)
+            self._made_by.setdefault(write.key, []).append(made_by)
         for key, number, fold in plan.pins:
             self._kept[key].pins[number] = fold
         return answers
@@ -232,7 +235,14 @@ class MemoryStore(Leasing):
         self._ended += 1
         kept.fold = Fold(buried(kept.fold.head, self._clock(), ending))
         self._deleted.setdefault(key, []).append(kept)
+        if not is_reserved(key.app):
+            await self.delete(checkpoints_of(key), ending=ending)
         return True
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        kept = self._living(key)
+        pins = kept.pins.items()
+        kept.pins = {number: fold for number, fold in pins if fold.head.version not in seqs}
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         logs = self._deleted.get(key, []) if key not in self._kept else [self._living(key)]
@@ -265,7 +275,7 @@ class MemoryStore(Leasing):
         certificates = [await self.erase(key, forks="keep") for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
         for of in names:
-            del self._scopes[of]
+            del self._scopes[of], self._made_by[of]
         done = tuple([each for each in certificates if each is not None])
         mark = _user_hash(app, user)
         link = sha256(b"".join(sorted(each.link for each in done))).digest()
@@ -320,6 +330,8 @@ class MemoryStore(Leasing):
                 fork.parent = None
         head, mark = logs[-1].fold.head, key_hash(key)
         self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
+        if not is_reserved(key.app):
+            self._forget(checkpoints_of(key), 0)
 
 
 def _user_hash(app: str, user: str) -> bytes:

@@ -31,6 +31,8 @@ class Tables:
         self._clock = clock or Clock()
         self._kept: dict[Key, Log] = {}
         self._scopes: dict[ScopeKey, list[ScopeValue]] = {}
+        # Who made each version of a name: uid, seq and time of the event.
+        self._made_by: dict[ScopeKey, list[tuple[str, int, int]]] = {}
         self._deleted: dict[Key, list[Log]] = {}  # tombstones: the head of each is buried
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0

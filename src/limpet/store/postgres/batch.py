@@ -87,9 +87,9 @@ class Batch:
         """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
         plan = self._plan
         records = plan.records[self._seen_records :]
-        if not records:
-            return 0
         writes, pins = plan.writes[self._seen_writes :], plan.pins[self._seen_pins :]
+        if not records and not pins:
+            return 0
         self._seen_records, self._seen_writes = len(plan.records), len(plan.writes)
         self._seen_pins = len(plan.pins)
         self._jobs += 1
@@ -97,7 +97,9 @@ class Batch:
             self._add_event(key, rec)
         touched = {key for key, _ in records}
         for commit in commits:
-            if commit.key in touched:
+            if not commit.drafts:
+                self._add_look(commit)
+            elif commit.key in touched:
                 self._add_visit(commit)
         for key, write in writes:
             self._add_scope(key, write)
@@ -202,13 +204,25 @@ class Batch:
         live = self._view.lives.get(base.parent)
         if live is None or live.fold.head.uid != base.uid:
             return None
-        place = self._heads.get(base.parent)
+        return self._need(base.parent, live)
+
+    def _need(self, key: Key, live: Live) -> int:
+        """The job needs a session to live, and does not write to it."""
+        place = self._heads.get(key)
         if place is None:
             row = _known_head(live)
             row = (*row[:2], None, *row[3:])
-            place = self._heads[base.parent] = self._tables["h"].add(*row)
+            place = self._heads[key] = self._tables["h"].add(*row)
         self._tables["v"].add(self._jobs, place, *[None] * 12)
         return place
+
+    def _add_look(self, commit: Commit) -> None:
+        """A session that has to be there; for a snapshot, at the version that was planned on."""
+        live = self._view.lives.get(commit.key)
+        if commit.pin is not None:
+            self._head_of(commit.key)
+        if live is not None:  # else this very batch makes it
+            self._need(commit.key, live)
 
     def _add_base(self, key: Key, base: Base) -> None:
         uid = self._plan.folds[key].head.uid

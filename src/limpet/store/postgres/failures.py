@@ -54,7 +54,7 @@ _SETTINGS: Final = (
 )
 _FEWER: Final = (
     "if it stays so, raise max_connections on the server (or the limit of this role or database), "
-    "run fewer processes, or give each fewer connections than 10: limpet.open(url, connections=…)"
+    "run fewer processes, or give each fewer connections than 11: limpet.open(url, connections=…)"
 )
 
 

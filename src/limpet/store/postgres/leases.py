@@ -18,9 +18,10 @@ from limpet.errors import (
 from limpet.model.head import Head, blank
 from limpet.model.keys import Key
 from limpet.model.lease import LEFT_US, Lease, lasting, left_until, locked
+from limpet.model.limits import INT_MAX
 from limpet.model.reasons import due_for
 from limpet.store.cache import Cache
-from limpet.store.leases import span_us
+from limpet.store.leases import Place, span_us
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.rows import facts_from
 from limpet.store.postgres.server.pool import Pools
@@ -139,6 +140,15 @@ class Leases:
                 raise locked(head)
             # It was released between the two statements: try again.
         raise StoreBusy(str(key))
+
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        asked = (limit, *(after or (-INT_MAX, 0)))
+        found = await self._pools.run(lambda conn: conn.fetch(SQL["expired"], *asked))
+        keys = tuple([Key(row["app"], row["owner"], row["id"]) for row in found])
+        last = found[-1] if len(found) == limit else None
+        return keys, None if last is None else (last["deadline_us"], last["sid"])
 
     async def _head(self, conn: Connection, key: Key) -> Head:
         """The head as it is now. Raises what load would."""

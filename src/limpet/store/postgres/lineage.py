@@ -65,14 +65,15 @@ def _through(
     page: list[tuple[Event, int]] = []
     if not reverse:
         page = [(removed_event(seq), 0) for seq in gone[:limit]]
-    page += within(room, (_sized(reader, row) for row in there[: limit - len(page)]))
+    page += within(room, (inherited_event(reader, row) for row in there[: limit - len(page)]))
     reached = not there or there[-1]["seq"] == bottom + 1
     if reverse and reached and not room.full:
         page += [(removed_event(seq), 0) for seq in gone[: limit - len(page)]]
     return page
 
 
-def _sized(reader: Reader, row: Any) -> tuple[Event, int]:
+def inherited_event(reader: Reader, row: Any) -> tuple[Event, int]:
+    """The event in a row of `read_line`, as the session that reads it has it, and its size."""
     event, size = rows.sized_event(row, row["uid"], reader.codec)
     return rows.inherited(event, list(zip(row["floors"], row["begans"], strict=True))[::-1]), size
 

@@ -23,10 +23,11 @@ from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
 from limpet.model.values import described
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.codec import Codec
+from limpet.store.leases import Place
 from limpet.store.live import NoChannel
 from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import doctor, erasure, feed, heads, lineage, rows, verify
+from limpet.store.postgres import doctor, erasure, feed, heads, lineage, naming, rows, verify
 from limpet.store.postgres import states as states_of
 from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.committer import LANES, Committer
@@ -54,6 +55,7 @@ from limpet.store.protocol import (
     FeedEntry,
     Forks,
     Loaded,
+    NameSince,
     Owner,
     Page,
     Progress,
@@ -139,6 +141,13 @@ class PostgresStore:
         self._committer.cache.forget(key)
         return proof
 
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        async def run(conn: Connection) -> None:
+            if not await conn.fetchval(SQL["unpin"], key.app, key.user, key.id, list(seqs)):
+                raise await self._reader.gone(conn, key)
+
+        await self._pools.in_transaction(run)
+
     async def erase_user(self, app: str, user: str) -> Erasures:
         proof: Erasures = await self._reader.codec.sealer.erasing(
             lambda gone: self._pools.in_transaction(
@@ -165,6 +174,11 @@ class PostgresStore:
 
     async def acquire(self, key: Key, worker: str, lease_seconds: float) -> Lease:
         return await self._leases.acquire(key, worker, lease_seconds)
+
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        return await self._leases.expired(limit=limit, after=after)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -242,6 +256,18 @@ class PostgresStore:
         found = await self._events(key, SQL["read_ids"], list(ids))
         by_id = {event.id: event for event in found}
         return tuple([by_id[id] for id in ids if id in by_id])
+
+    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+        asked = (key, name, before, limit)
+        return page(
+            await self._pools.run(lambda conn: naming.events_naming(self._reader, conn, *asked))
+        )
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        found: dict[str, NameSince] = await self._pools.run(
+            lambda conn: naming.names_since(self._reader, conn, key, seq, names)
+        )
+        return found
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return page(await self._sized(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX))

@@ -139,7 +139,8 @@ class Verification:
             return None
         if row["parent"] is not None:
             link = await self._conn.fetchval(SQL["link_at"], sid, head.floor)
-            if link != base.link:
+            erased = head.floor <= await self._conn.fetchval(SQL["verify_bottom"], sid)
+            if link != base.link and not erased:
                 self._find("base", "stands on an event that its parent does not have", head)
         return base
 

@@ -26,8 +26,8 @@ from limpet.model.lease import (
     measured_again,
     renewed,
 )
-from limpet.model.limits import PRIORITY_MAX
-from limpet.store.leases import span_us
+from limpet.model.limits import INT_MAX, PRIORITY_MAX
+from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
@@ -169,3 +169,13 @@ def due(conn: apsw.Connection, now_us: int, limit: int, app: str | None) -> list
         args = (*where, below, now_us, limit - len(found))
         found += conn.execute(SQL["due" + of_app], args).fetchall()
     return found
+
+
+def expired(
+    conn: apsw.Connection, now_us: int, limit: int, after: Place | None
+) -> tuple[tuple[Key, ...], Place | None]:
+    """The keys of the first sessions whose deadline has come and that nobody holds."""
+    beyond = after or (-INT_MAX, 0)
+    found: Any = conn.execute(SQL["expired"], (now_us, *beyond, now_us, limit)).fetchall()
+    keys = tuple([Key(app, user, id) for _, _, app, user, id in found])
+    return keys, (found[-1][0], found[-1][1]) if len(found) == limit else None

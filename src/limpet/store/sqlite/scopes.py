@@ -106,6 +106,11 @@ class ScopeReader:
             return ScopeValue(row[0], None, False, str(error)), row[0], -1
         return self._made(key, steps)
 
+    def at(self, key: ScopeKey, version: int) -> ScopeValue | None:
+        """What a name was at one version."""
+        steps = self._all(SQL["scope_at"], (*key, version))
+        return self._made(key, steps)[0] if steps else None
+
     def _made(self, key: ScopeKey, steps: list[tuple[Any, ...]]) -> tuple[ScopeValue, int, int]:
         """The value that a name's rows from its base on make, in order. As `newest` returns it."""
         version, base, form = steps[-1][:3]

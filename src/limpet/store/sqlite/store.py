@@ -37,6 +37,7 @@ from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
 from limpet.store.codec import Codec
+from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
 from limpet.store.protocol import (
@@ -48,6 +49,7 @@ from limpet.store.protocol import (
     FeedEntry,
     Forks,
     Loaded,
+    NameSince,
     Owner,
     Page,
     Progress,
@@ -58,14 +60,14 @@ from limpet.store.protocol import (
     Touched,
 )
 from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import doctor, erasure, feed, live
+from limpet.store.sqlite import doctor, erasure, feed, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.jobs import Job
-from limpet.store.sqlite.leases import Leases
+from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
 from limpet.store.sqlite.reader import Reader
 from limpet.store.sqlite.sessions import Sessions
@@ -151,6 +153,9 @@ class SQLiteStore:
         await self._forget_partials(key)
         return deleted
 
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        await self._run(lambda writes: erasure.unpin(writes, key, seqs))
+
     async def erase_user(self, app: str, user: str) -> Erasures:
         asked = (app, user, self._clock())
         done = await self._codec.sealer.erasing(
@@ -210,6 +215,12 @@ class SQLiteStore:
             lambda writes: self._leases(writes).acquire(key, worker, lease_seconds), "lease"
         )
 
+    async def expired(
+        self, *, limit: int, after: Place | None = None
+    ) -> tuple[tuple[Key, ...], Place | None]:
+        asked = (self._clock(), limit, after)
+        return self._read(lambda: expired(self._reader.conn, *asked))
+
     def _leases(self, writes: WriteConnection) -> Leases:
         return Leases(writes, self._clock)
 
@@ -268,6 +279,13 @@ class SQLiteStore:
         return await self._open_read(
             lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
         )
+
+    async def naming(self, key: Key, name: str, *, before: int, limit: int) -> tuple[Event, ...]:
+        asked = (key, name, before, limit)
+        return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        return await self._open_read(lambda: naming.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))

@@ -50,6 +50,7 @@ CREATE TABLE limpet.sessions (
     UNIQUE (app, owner, id)
 ) WITH (fillfactor = 70);
 
+CREATE INDEX sessions_by_uid ON limpet.sessions (uid);
 CREATE INDEX sessions_by_created ON limpet.sessions (created_us, sid);
 CREATE INDEX sessions_by_app_created ON limpet.sessions (app, created_us, sid);
 CREATE INDEX sessions_by_owner_created ON limpet.sessions (app, owner, created_us, sid);
@@ -83,6 +84,7 @@ CREATE TABLE limpet.tombstones (
     ending     text COLLATE "C" NOT NULL,
     crc        bigint NOT NULL
 );
+CREATE INDEX tombstones_by_uid ON limpet.tombstones (uid);
 CREATE INDEX tombstones_by_key ON limpet.tombstones (app, owner, id, sid);
 CREATE INDEX tombstones_by_parent ON limpet.tombstones (parent, floor) WHERE parent IS NOT NULL;
 

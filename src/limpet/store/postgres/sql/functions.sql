@@ -297,7 +297,9 @@ BEGIN
     IF cardinality(k_job) > 0 THEN
         INSERT INTO limpet.snapshots (sid, seq, flags, body, crc, pin)
         SELECT sids[k_head[i]], k_seq[i], k_flags[i], k_body[i], k_crc[i], k_pin[i]
-        FROM generate_subscripts(k_job, 1) i WHERE refused[k_job[i]] IS NULL;
+        FROM generate_subscripts(k_job, 1) i WHERE refused[k_job[i]] IS NULL
+        ON CONFLICT (sid, seq) DO UPDATE
+        SET flags = excluded.flags, body = excluded.body, crc = excluded.crc, pin = excluded.pin;
     END IF;
 
     -- A head that was made for a job that did not hold was never there.

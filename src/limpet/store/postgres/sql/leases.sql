@@ -53,3 +53,11 @@ SELECT app, owner, id, fence, until_us, claimed_us, facts FROM limpet.claim($1, 
 
 -- name: measure_again
 SELECT limpet.measure_again(limpet.now_us())
+
+-- name: expired
+-- Those whose deadline has come and that nobody holds, along the index of deadlines.
+SELECT s.deadline_us, s.sid, s.app, s.owner, s.id FROM limpet.sessions s
+WHERE s.deadline_us <= (SELECT limpet.now_us()) AND (s.deadline_us, s.sid) > ($2::bigint, $3::bigint)
+  AND (s.worker IS NULL OR s.lease_us <= (SELECT limpet.now_us()))
+  AND (s.app < '$' OR s.app >= '%')
+ORDER BY s.deadline_us, s.sid LIMIT $1

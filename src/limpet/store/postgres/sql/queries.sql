@@ -223,6 +223,47 @@ LEFT JOIN LATERAL (
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 ORDER BY e.seq DESC
 
+-- name: naming
+-- Events before seq $4, from there back, whose bodies have the name $7, and those whose bodies cannot be
+-- looked into: compressed or sealed. At most $5 that fit a page of $6 bytes.
+SELECT s.sid, e.of_uid AS uid, e.floors, e.begans, e.seq, e.id, e.type, e.actor, e.at_us, e.cause,
+       e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.sessions s
+LEFT JOIN LATERAL (
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq DESC) - octet_length(l.body) AS before
+        FROM (SELECT l.uid AS of_uid, l.floors, l.begans, e.*
+              FROM limpet.line(s.sid) l CROSS JOIN LATERAL (
+                  SELECT * FROM limpet.events e WHERE e.sid = l.sid AND e.seq > l.low AND e.seq <= l.high AND e.seq < $4
+                  AND (e.flags & 3 > 0 OR position($7::bytea IN e.body) > 0)
+                  ORDER BY e.seq DESC LIMIT $5) e
+              ORDER BY e.seq DESC LIMIT $5) l
+    ) p WHERE p.before < $6
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+ORDER BY e.seq DESC
+
+-- name: scope_makers
+-- Who made each version of a name below $4, the newest $5, and when. Of a session that was deleted, when
+-- it was last written to.
+SELECT c.version, c.uid, c.seq, coalesce(
+    (SELECT e.at_us FROM limpet.sessions s JOIN limpet.events e ON e.sid = s.sid AND e.seq = c.seq WHERE s.uid = c.uid),
+    (SELECT max(t.updated_us) FROM limpet.tombstones t WHERE t.uid = c.uid)) AS at_us
+FROM limpet.scopes c WHERE c.app = $1 AND c.owner = $2 AND c.name = $3 AND c.version < $4
+ORDER BY c.version DESC LIMIT $5
+
+-- name: scope_at
+SELECT version, base, form, flags, body, crc, uid, seq FROM limpet.scopes
+WHERE app = $1 AND owner = $2 AND name = $3 AND version <= $4 AND version >= (
+    SELECT b.base FROM limpet.scopes b WHERE b.app = $1 AND b.owner = $2 AND b.name = $3 AND b.version = $4)
+ORDER BY version
+
+-- name: time_at
+SELECT e.at_us FROM limpet.line($1) l JOIN limpet.events e ON e.sid = l.sid AND e.seq = $2
+WHERE l.low < $2 AND l.high >= $2
+
 -- name: pending_inputs
 -- The oldest $4 that fit a page of $5 bytes, from an index of nothing but what is pending.
 SELECT s.sid, s.uid, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
@@ -273,6 +314,12 @@ JOIN limpet.events e ON e.id = k.id AND e.sid = k.sid
 SELECT k.i FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (sid, seq, i)
 JOIN limpet.events e ON e.sid = k.sid AND e.seq = k.seq
 WHERE e.processed = 0
+
+-- name: unpin
+WITH s AS (SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3),
+     gone AS (DELETE FROM limpet.snapshots n USING s
+              WHERE n.sid = s.sid AND n.seq = ANY ($4::bigint[]) AND n.pin IS NOT NULL)
+SELECT count(*) FROM s
 
 -- name: link_at
 -- Of a living session, or of the one that it began on.

@@ -99,3 +99,7 @@ SELECT name, value FROM limpet.meta
 -- name: statement_timeout
 -- For the rest of the transaction.
 SELECT set_config('statement_timeout', $1, true)
+
+-- name: verify_bottom
+-- What a history has from here down was erased with a parent.
+SELECT min(low) FROM limpet.line($1)

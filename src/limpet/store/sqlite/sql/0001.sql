@@ -35,6 +35,7 @@ CREATE TABLE sessions (
     standing    TEXT GENERATED ALWAYS AS (facts ->> '$.standing') VIRTUAL
 ) STRICT;
 
+CREATE INDEX sessions_by_uid ON sessions (uid);
 CREATE UNIQUE INDEX sessions_by_key ON sessions (app, user, id);
 CREATE INDEX sessions_by_created ON sessions (created_us, sid);
 CREATE INDEX sessions_by_app_created ON sessions (app, created_us, sid);
@@ -71,6 +72,7 @@ CREATE TABLE tombstones (
     crc        INTEGER NOT NULL  -- of this row, which has no log to be compared with
 ) STRICT;
 
+CREATE INDEX tombstones_by_uid ON tombstones (uid);
 CREATE INDEX tombstones_by_key ON tombstones (app, user, id, sid);
 CREATE INDEX tombstones_by_parent ON tombstones (parent, floor) WHERE parent IS NOT NULL;
 

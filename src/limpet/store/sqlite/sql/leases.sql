@@ -26,3 +26,10 @@ SELECT {head} FROM sessions s WHERE leased_us > ?
 
 -- name: set_lease
 UPDATE sessions SET fence = ?, lease_us = ?, worker = ?, leased_us = ? WHERE sid = ?
+
+-- name: expired
+-- Those whose deadline has come and that nobody holds, along the index of deadlines.
+SELECT deadline_us, sid, app, user, id FROM sessions
+WHERE deadline_us <= ? AND (deadline_us, sid) > (?, ?) AND (worker IS NULL OR lease_us <= ?)
+  AND (app < '$' OR app >= '%')
+ORDER BY deadline_us, sid LIMIT ?

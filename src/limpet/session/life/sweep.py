@@ -1,0 +1,178 @@
+"""The sweep: transitions that are made because time has passed.
+
+Sessions come from the index of deadlines, page by page. Each is locked by a lease, read, judged by
+the store's clock on its newest head, and moved on in one commit that also ends the lease. Of many
+sweeps at once one does it, and one that dies leaves a lease that ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import (
+    InvalidQuery,
+    SessionDeleted,
+    SessionErased,
+    SessionFenced,
+    SessionLocked,
+    SessionNotFound,
+)
+from limpet.model.due import Deadline, deadlines
+from limpet.model.facts.phases import ACTIVE, PhaseEvent
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.lease import Lease
+from limpet.model.limits import PAGE_MAX
+from limpet.session.journal import Journal
+from limpet.session.life.archiving import finish_all, remove_archived
+from limpet.session.life.mover import Mover
+from limpet.session.life.policy import NOTHING
+from limpet.session.logs import SESSION
+from limpet.store.leases import Deadlines, Leases, Place
+
+if TYPE_CHECKING:
+    from limpet.session.session import Session
+
+ACTOR: Final = "system:sweep"
+LEASE_SECONDS: Final = 120.0
+AT_ONCE: Final = 16
+Done: TypeAlias = Literal["suspended", "terminated", "resumed", "deleted", "left", "nothing"]
+_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+# What is looked at first where several times have passed.
+_ORDER: Final[tuple[Deadline, ...]] = ("expiry", "absolute", "deadline", "grace", "input", "idle")
+_MOVES: Final[dict[Deadline, tuple[tuple[PhaseEvent, ...], Done]]] = {
+    "absolute": (("terminate",), "terminated"),
+    "deadline": (("terminate",), "terminated"),
+    "grace": (("expire",), "terminated"),
+    "input": (("resume", "reactivate"), "resumed"),
+    "idle": (("timeout",), "suspended"),
+}
+
+
+class Unswept(msgspec.Struct, frozen=True):
+    """A session that could not be moved on, and why."""
+
+    key: Key
+    reason: str
+
+
+class Swept(msgspec.Struct, frozen=True):
+    """What a sweep has done."""
+
+    suspended: int = 0
+    terminated: int = 0
+    resumed: int = 0
+    deleted: int = 0
+    left: int = 0  # held by a worker just now
+    failed: tuple[Unswept, ...] = ()
+    more: bool = False  # there is more to do: sweep again
+
+    def __str__(self) -> str:
+        counts = [f"{getattr(self, name)} {name}" for name in self.__struct_fields__[:5]]
+        return ", ".join([*counts, f"{len(self.failed)} failed"])
+
+
+class Sweep:
+    """One sweep under way."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._worker = f"sweep:{journal.new_id()}"
+        self._counts: dict[Done, int] = {}
+        self._failed: list[Unswept] = []
+
+    async def run(self, limit: int) -> Swept:
+        """Deal with at most `limit` sessions whose time has come."""
+        store = self._journal.store
+        if not isinstance(store, Deadlines):
+            raise InvalidQuery("this store does not support sweeping")
+        await finish_all(self._journal)
+        after: Place | None = None
+        left, more = limit, True
+        while left and more:
+            page = min(left, PAGE_MAX)
+            keys, after = await store.expired(limit=page, after=after)
+            left, more = left - len(keys), after is not None
+            for start in range(0, len(keys), AT_ONCE):
+                await self._several(keys[start : start + AT_ONCE])
+        return self._report(more=more)
+
+    async def _several(self, keys: tuple[Key, ...]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for key in keys:
+                group.create_task(self._one(key))
+
+    async def _one(self, key: Key) -> None:
+        try:
+            done = await self._locked(key)
+        except Exception as error:  # one session must not stop the others
+            SESSION.warning("not swept: session=%s error=%s", key, type(error).__name__)
+            self._failed.append(Unswept(key, f"{type(error).__name__}: {error}"))
+            return
+        self._counts[done] = self._counts.get(done, 0) + 1
+
+    async def _locked(self, key: Key) -> Done:
+        store = self._journal.store
+        assert isinstance(store, Leases)
+        try:
+            lease = await store.acquire(key, self._worker, LEASE_SECONDS)
+        except SessionLocked:
+            return "left"
+        except _GONE:
+            return "nothing"
+        session = self._session(lease)
+        try:
+            return await self._judged(session, lease)
+        except (SessionFenced, *_GONE):  # another has it by now
+            return "nothing"
+        finally:
+            if session.writer.lease is not None:
+                await store.release(lease)
+
+    async def _judged(self, session: Session[Any], lease: Lease) -> Done:
+        """Do what the newest head says, at the time when the lease was granted."""
+        await session.writer.load(tail=1)
+        head = session.writer.known.head
+        why = overdue(head, lease.claimed_us)
+        if why is None:
+            return "nothing"
+        if why == "expiry":
+            return await self._delete(session)
+        events, done = _MOVES[why]
+        if why == "absolute" and head.phase == ACTIVE:
+            events = ("timeout", "terminate")
+        more: dict[str, Any] = {}
+        if why == "idle":
+            policy = self._journal.lifecycles.get(head.key.app, NOTHING)
+            more = {"resumes": policy.resume_on_input}
+        how: dict[str, Any] = {"reason": why, "actor": ACTOR, "more": more, "release": lease}
+        await Mover(session, events, **how).move()
+        return done
+
+    async def _delete(self, session: Session[Any]) -> Done:
+        key = session.key
+        session.writer.lease = None  # goes with the session
+        await remove_archived(self._journal, session.writer.known.head)
+        deleted = await self._journal.store.delete(key)
+        self._journal.hub.touch(key)
+        SESSION.info("session permanently deleted: session=%s", key)
+        self._journal.metrics.measured("session.permanently_deleted", session=key)
+        return "deleted" if deleted else "nothing"
+
+    def _session(self, lease: Lease) -> Session[Any]:
+        from limpet.session.session import Session
+
+        return Session(self._journal, lease.key, actor=ACTOR, lease=lease, untyped=True)
+
+    def _report(self, *, more: bool) -> Swept:
+        counts = {name: n for name, n in self._counts.items() if name != "nothing"}
+        return Swept(**counts, failed=tuple(self._failed), more=more)
+
+
+def overdue(head: Head, now_us: int) -> Deadline | None:
+    """Why the session should move on now; the gravest reason, if there are several."""
+    passed = {why for why, at_us in deadlines(head) if at_us <= now_us}
+    return next((why for why in _ORDER if why in passed), None)

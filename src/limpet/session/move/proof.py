@@ -1,0 +1,129 @@
+"""The proof of a bundle: its log folded and linked again from its beginning, its blobs hashed.
+
+It does what adopting will do and records nothing, so a file that is not whole is refused before
+anything was written. The chain is not a signature: whoever can write a file can write another
+session. What is proven is that this one is whole and can be adopted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+
+from limpet.errors import LimpetError, SessionConflict
+from limpet.model.adopt import adopted
+from limpet.model.facts.creation import CREATED
+from limpet.model.fold import Fold, record
+from limpet.model.head import based, blank
+from limpet.model.keys import unfit
+from limpet.model.limits import (
+    ACTOR_CHARS_MAX,
+    BLOB_BYTES_MAX,
+    BLOB_CHUNK_BYTES,
+    ID_CHARS_MAX,
+    MEDIA_TYPE_CHARS_MAX,
+    TYPE_CHARS_MAX,
+)
+from limpet.session.move.adopter import Newest
+from limpet.session.move.bundle import BundleReader
+from limpet.session.move.contents import Chunk
+from limpet.store.blobs import Blob
+from limpet.store.protocol import Record
+
+
+class Proof:
+    """A bundle under proof. Raises BundleDamaged; SessionConflict if `here` is of another log."""
+
+    def __init__(self, reader: BundleReader, here: Newest) -> None:
+        self._reader, self._here, self._opening = reader, here, reader.opening
+        self._fold: Fold | None = None
+        self._blob: Blob | None = None  # whose parts are being read
+        self._content, self._size, self._parts = sha256(), 0, 0
+
+    def add(self, found: Iterable[Record | Chunk]) -> None:
+        for each in found:
+            if isinstance(each, Chunk):
+                self._add_chunk(each)
+            else:
+                self._add(each)
+
+    def end(self) -> Newest:
+        """The last event, after the file has come to its end."""
+        if self._fold is None:
+            raise self._reader.damaged("it has no events")
+        if self._blob is not None:
+            raise self._reader.damaged(f"blob {self._blob.hash} has no end")
+        return Newest(self._fold.head.version, self._fold.head.link)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _add(self, each: Record) -> None:
+        event, fold = each.event, self._fold or self._begun(each)
+        if self._blob is not None:
+            raise self._reader.damaged(f"blob {self._blob.hash} has no end")
+        self._check_names(each)
+        assert each.raw is not None
+        try:
+            after, made = record(fold, adopted(event, each.raw, each.salt), 0, b"")
+        except (LimpetError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._wrong(event.seq, f"does not fit those before it ({error})") from error
+        if made.event.seq != event.seq or made.event.link != event.link:
+            raise self._wrong(event.seq, "breaks the chain")
+        if event.at_us < fold.head.updated_us:
+            raise self._wrong(event.seq, "was recorded before the event it follows")
+        if event.seq == self._here.seq and event.link != self._here.link:
+            raise SessionConflict(self._opening.key, "log", event.seq - 1, self._here.seq)
+        self._fold = after
+
+    def _begun(self, first: Record) -> Fold:
+        """What the log begins on, if its first event says the same as the header."""
+        opening, event = self._opening, first.event
+        key, base, data = opening.key, opening.base, event.data
+        same = (data.get("app"), data.get("user"), data.get("id")) == (key.app, key.user, key.id)
+        if not same or event.id != opening.uid:
+            raise self._wrong(event.seq, "begins another session than the header names")
+        if base is None:
+            if event.type != CREATED or opening.floor:
+                raise self._wrong(event.seq, "does not begin a session")
+            return Fold(blank(key, opening.uid, event.at_us))
+        if base.floor != opening.floor or data.get("base") != base.checksum.hex():
+            raise self._wrong(event.seq, "begins on another state than the header has")
+        head = based(key, opening.uid, event.at_us, base.floor, base.link)
+        return Fold(head, base.fields, base.versions)
+
+    def _check_names(self, each: Record) -> None:
+        event = each.event
+        ids = (event.id, event.cause, event.invocation_id, event.correlation_id, event.wake_id)
+        texts = [(event.type, TYPE_CHARS_MAX), (event.actor, ACTOR_CHARS_MAX)]
+        texts += [(id, ID_CHARS_MAX) for id in ids if id is not None]
+        for text, chars_max in texts:
+            if reason := unfit(text, chars_max):
+                raise self._wrong(event.seq, f"has a name that {reason}")
+
+    def _wrong(self, seq: int, what: str) -> LimpetError:
+        return self._reader.damaged(f"event {seq} {what}")
+
+    # --- blobs ---------------------------------------------------------------------------------
+
+    def _add_chunk(self, chunk: Chunk) -> None:
+        blob = chunk.blob
+        if self._fold is None:
+            raise self._reader.damaged("a blob stands before the first event")
+        if self._blob is None:
+            self._begin_blob(blob)
+        full = len(chunk.data) == BLOB_CHUNK_BYTES or (chunk.is_last and chunk.data)
+        full = full or (blob.chunks == 1 and not blob.size and not chunk.data)  # an empty one
+        if blob != self._blob or chunk.number != self._parts or not full:
+            raise self._reader.damaged(f"blob {blob.hash} has a part that does not follow")
+        self._parts += 1
+        self._size += len(chunk.data)
+        self._content.update(chunk.data)
+        if chunk.is_last:
+            if (self._content.hexdigest(), self._size) != (blob.hash, blob.size):
+                raise self._reader.damaged(f"blob {blob.hash} has another content")
+            self._blob = None
+
+    def _begin_blob(self, blob: Blob) -> None:
+        if unfit(blob.media_type, MEDIA_TYPE_CHARS_MAX) or blob.size > BLOB_BYTES_MAX:
+            raise self._reader.damaged(f"blob {blob.hash} is too large or has no media type")
+        self._blob, self._content, self._size, self._parts = blob, sha256(), 0, 0

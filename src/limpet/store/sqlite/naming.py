@@ -1,0 +1,73 @@
+"""Names: which events name a field, and who changed a shared name since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from limpet.model.events import Event
+from limpet.model.fold import ScopeKey
+from limpet.model.head import Head
+from limpet.model.keys import Key
+from limpet.model.ops import scope_of
+from limpet.store.pages import Room, bare, within
+from limpet.store.protocol import NameSince
+from limpet.store.sqlite import lineage, rows
+from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.sql import SQL
+
+
+def events_naming(
+    reader: Reader, key: Key, name: str, before: int, limit: int
+) -> tuple[Event, ...]:
+    """A page of the history before a seq, descending, with all events that name a field."""
+    needle, room, found = msgspec.json.encode(name), Room(), list[Event]()
+    with reader.instant():
+        sid, head = reader.living(key)
+        for part in lineage.segments(reader, sid, head):
+            left = limit - len(found)
+            if left <= 0 or room.full:
+                break
+            if part.sid is not None:
+                bounds = (part.sid, min(before, part.ceiling + 1), part.floor)
+                asked = (*bounds, needle, left)
+                found += _read(reader, part.head.uid, asked, room)
+    return tuple(found)
+
+
+def _read(reader: Reader, uid: str, asked: tuple[Any, ...], room: Room) -> tuple[Event, ...]:
+    with closing(reader.conn.execute(SQL["events_naming"], asked)) as found:
+        return bare(within(room, (rows.sized_event(row, uid, reader.codec) for row in found)))
+
+
+def names_since(reader: Reader, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+    """What shared names were before the session changed them, and whether others did too."""
+    with reader.instant():
+        sid, head = reader.living(key)
+        part = lineage.segment_with(reader, sid, head, seq)
+        at_us: Any = reader.conn.execute(SQL["time_at"], (part.sid, seq)).get
+        found = {name: _since(reader, head, (seq, at_us or 0), name) for name in names}
+    return {name: since for name, since in found.items() if since is not None}
+
+
+def _since(reader: Reader, head: Head, at: tuple[int, int], name: str) -> NameSince | None:
+    key, mine = head.key, rows.pack_id(head.uid)
+    of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
+    first, newest, others = 0, 0, False
+    with closing(reader.conn.execute(SQL["scope_makers"], of)) as made:
+        for version, uid, seq, when_us in made:
+            newest = newest or version
+            if uid == mine:
+                if seq <= at[0]:
+                    break
+                first = version
+            elif when_us is not None and when_us <= at[1]:
+                break
+            else:
+                others = True
+    if not first:
+        return None
+    return NameSince(reader.scopes.at(of, first - 1), newest, others)
