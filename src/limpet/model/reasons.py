@@ -13,6 +13,7 @@ import msgspec
 
 from limpet.model.due import due_us
 from limpet.model.facts.inputs import pending, pending_us
+from limpet.model.facts.runs import is_retried
 from limpet.model.facts.timers import timers_in
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head
@@ -49,8 +50,8 @@ def is_unchanged(given: Reasons, head: Head, now_us: int) -> bool:
     one input per lease does not wait in between.
     """
     due = due_us(head.facts)
-    if due is None or due > now_us:
-        return False  # it is not due: it waits for an answer, or for its next attempt
+    if due is None or due > now_us or is_retried(head.facts):
+        return False  # it is not due, or its next attempt has a time of its own
     now = reasons_at(head, now_us)
     waits = now.pending_us is not None and now.pending_us <= now_us
     if not waits and not now.timers:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import EffectFailed, EffectUnknown, InvalidInput, TurnMisused
+from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
 from limpet.model.events import Draft
 from limpet.model.facts import budgets, steps
 from limpet.model.facts.budgets import Amount
@@ -151,6 +151,8 @@ class Performing:
             except (EffectUnknown, TimeoutError) as error:
                 if effect.on_unknown == "ask" or not left:
                     return await self._unknown(error)
+            except Interrupted:
+                raise  # nobody knows how far it came: the closing commit says so
             except Exception as error:
                 if not left:
                     raise await self._failed(error) from error

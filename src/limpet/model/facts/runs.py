@@ -165,6 +165,11 @@ def is_interrupted(facts: Facts) -> bool:
     return "interrupt" in run_in(facts)
 
 
+def is_retried(facts: Facts) -> bool:
+    """Whether the time of the next attempt is set."""
+    return "retry_us" in run_in(facts)
+
+
 def next_us(facts: Facts, due_us: int | None) -> int | None:
     """When a session may run that would be due at `due_us` by its inputs and timers."""
     run = facts.get("run")
