@@ -7,6 +7,7 @@ it; what is left of its budget goes back there too.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import SessionDeleted, SessionEnded, SessionErased, SessionNotFound
@@ -14,8 +15,11 @@ from limpet.model.commit import Commit
 from limpet.model.events import Draft, Event, Prepared
 from limpet.model.facts import budgets, children
 from limpet.model.facts.budgets import Budget
-from limpet.model.facts.inputs import pending
+from limpet.model.facts.inputs import PROCESSED, pending
+from limpet.model.facts.revisits import REVISIT_SET, TIMERS_TAKEN
+from limpet.model.facts.runs import INTERRUPT
 from limpet.model.facts.timers import timers_in
+from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.runtime.records import args_hash, identity
@@ -24,7 +28,6 @@ from limpet.session.session import Session
 
 if TYPE_CHECKING:
     from limpet.runtime.log import TurnLog
-    from limpet.runtime.opening import Opening
     from limpet.runtime.turn import Turn
 
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
@@ -120,12 +123,20 @@ class Ending:
             return None
         return cls(session, stop_reason, summary)
 
-    async def is_now(self, opening: Opening) -> bool:
-        """Whether nothing else is pending: no input, no timer, no child of its own."""
-        facts, taken = self._session.head.facts, set(opening.timers)
-        rest = pending(facts) - len({*(e.seq for e in opening.inputs), *opening.control})
-        timers = [name for name, t in timers_in(facts).items() if t.kind == "wake"]
-        return rest <= 0 and not children.children_in(facts) and set(timers) <= taken
+    def is_now(self, drafts: tuple[Prepared, ...]) -> bool:
+        """Whether nothing is left after these: no input, no timer, no child of its own."""
+        facts = self._session.head.facts
+        done, timers, kids = pending(facts), _wakes(facts), set(children.children_in(facts))
+        for draft in drafts:
+            if draft.type == PROCESSED:
+                done -= len(draft.data["seqs"])
+            elif draft.type == TIMERS_TAKEN:
+                timers -= set(draft.data["names"])
+            elif draft.type == REVISIT_SET:
+                timers.add(draft.data["name"])
+            elif draft.type == children.CHILD_RELEASED:
+                kids.discard(draft.data["child"])
+        return done <= 0 and not timers and not kids
 
     async def commit(self, log: TurnLog, drafts: tuple[Prepared, ...], lease: Lease) -> None:
         """Close the child and tell its parent, in one commit, on the version that was looked at."""
@@ -135,7 +146,9 @@ class Ending:
         assert parent is not None
         used = budgets.used_up(facts)
         more = [children.delegation_ended()]
-        to_parent: list[Draft] = [await self._told(facts)]
+        to_parent: list[Draft] = []
+        if not parent.get("quiet"):  # it was not interrupted with its parent
+            to_parent.append(await self._told())
         if "budget" in facts:
             more.append(budgets.returned(session.id, used))
             to_parent.append(budgets.returned(session.id, used))
@@ -148,22 +161,43 @@ class Ending:
             release=lease,
         )
         key = Key(parent["app"], parent["user"], parent["id"])
-        theirs = Commit(key, tuple([journal.prepare(d, f"agent:{session.app}") for d in to_parent]))
+        told = tuple([journal.prepare(each, f"agent:{session.app}"[:320]) for each in to_parent])
+        theirs = [Commit(key, told)] if told else []
         try:
-            committed, *_ = await journal.commit((mine, theirs))
+            committed, *_ = await journal.commit((mine, *theirs))
         except _GONE as error:
             if getattr(error, "key", None) != key:
                 raise
             committed, *_ = await journal.commit((mine,))
         known.absorb(committed, mine.drafts)
 
-    async def _told(self, facts: Any) -> Draft:
+    async def _told(self) -> Draft:
         """What the parent hears: the last message of the agent is the output."""
         last = await self._session.read(before=2**53, limit=1, types=["agent.message"])
         output = None if not last or last[0].data is None else _said(last[0])
         return children.child_ended(
             self._session.key, self._stop_reason, summary=self._summary, output=output
         )
+
+
+async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:
+    """Interrupt the children with their parent, and let go of them.
+
+    Each under an id of its own: a run that does it again does nothing.
+    """
+    released: list[Draft] = []
+    for id, child in children.children_in(session.head.facts).items():
+        key = Key(child["app"], child["user"], id)
+        other: Session[Any] = Session(session.writer.journal, key, actor=session.actor)
+        data = {"by": "parent"} if note is None else {"by": "parent", "note": note}
+        with suppress(*_GONE):
+            await other.append(INTERRUPT, data, id=f"{id}/interrupt")
+        released.append(children.child_released(key))
+    return released
+
+
+def _wakes(facts: Facts) -> set[str]:
+    return {name for name, timer in timers_in(facts).items() if timer.kind == "wake"}
 
 
 def _said(event: Event) -> Any:

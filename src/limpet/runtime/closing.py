@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import NotPending, SessionConflict
-from limpet.model.events import Draft
+from limpet.model.events import Draft, Prepared
 from limpet.model.facts import runs
 from limpet.model.facts.budgets import reservations, settled
 from limpet.model.facts.inputs import processed
@@ -48,10 +48,7 @@ async def close_wake(log: TurnLog, opening: Opening, how: Close, lease: Lease) -
     for left in reversed(range(_TRIES)):
         drafts = log.closing(*_drafts(log, opening, how, done, lease))
         try:
-            if ending is not None and await ending.is_now(opening):
-                await ending.commit(log, drafts, lease)
-            else:
-                await session.writer.commit(drafts, release=lease)
+            await commit_last(log, drafts, ending, lease)
             return
         except NotPending:  # somebody else marked one of them
             if not left:
@@ -62,6 +59,16 @@ async def close_wake(log: TurnLog, opening: Opening, how: Close, lease: Lease) -
             if not left:
                 raise
             await session.refresh()
+
+
+async def commit_last(
+    log: TurnLog, drafts: tuple[Prepared, ...], ending: Ending | None, lease: Lease
+) -> None:
+    """The last commit of a wake; of a child that has ended, with its parent."""
+    if ending is not None and ending.is_now(drafts):
+        await ending.commit(log, drafts, lease)
+    else:
+        await log.session.writer.commit(drafts, release=lease)
 
 
 def _done(opening: Opening) -> list[int]:

@@ -21,7 +21,8 @@ from limpet.model.facts.view import Facts
 from limpet.model.lease import Lease
 from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
 from limpet.model.reasons import due_for
-from limpet.model.values import FrozenDict
+from limpet.model.values import EMPTY, FrozenDict
+from limpet.runtime.children import interrupt_all
 from limpet.runtime.records import Records, identity
 from limpet.session.session import Session
 
@@ -75,9 +76,11 @@ async def _opened(
     settling, records = await _settle(session, turn, lease)
     died = bool(settling)
     if runs.is_interrupted(facts):
-        settling += _interrupted(session, turn, records, pending, control)
-        pending = _without(pending, turn)
+        gone = _interrupted_inputs(facts, turn, pending)
+        settling += _interrupted(facts, turn, records, {*gone, *control})
+        pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
         turn, control, died = None, (), False
+        settling[:0] = await interrupt_all(session, None)
     if turn is not None:
         opening = await _going_on(session, turn, records, pending)
         opening.fails = runs.run_in(facts).get("fails", 0) + died
@@ -160,29 +163,27 @@ def unanswered(records: Records, why: str) -> list[Draft]:
     return found
 
 
+def _interrupted_inputs(
+    facts: Facts, turn: FrozenDict | None, pending: tuple[Event, ...]
+) -> set[int]:
+    """The inputs that an interrupt ends: those of the turn; of a child whose parent was
+    interrupted, all that came before."""
+    waiting = {event.seq for event in pending}
+    if facts.get("delegation", EMPTY).get("quiet"):
+        return {seq for seq in waiting if seq < runs.run_in(facts)["interrupt"]}
+    return set() if turn is None else waiting & set(turn["inputs"])
+
+
 def _interrupted(
-    session: Session[Any],
-    turn: FrozenDict | None,
-    records: Records,
-    pending: tuple[Event, ...],
-    control: tuple[int, ...],
+    facts: Facts, turn: FrozenDict | None, records: Records, done: set[int]
 ) -> list[Draft]:
     """The end of a turn that was interrupted while nobody ran it."""
-    waiting = {event.seq for event in pending}
-    mine = [] if turn is None else [seq for seq in turn["inputs"] if seq in waiting]
-    interrupt = runs.run_in(session.head.facts)["interrupt"]
     drafts = unanswered(records, "interrupted") if turn is not None else []
     if turn is not None and turn["timers"]:
         drafts.append(timers_taken(turn["timers"]))
-    drafts.append(processed({*mine, *control, interrupt}))
+    drafts.append(processed({*done, runs.run_in(facts)["interrupt"]}))
     drafts.append(runs.status_idle("interrupted"))
     return drafts
-
-
-def _without(pending: tuple[Event, ...], turn: FrozenDict | None) -> tuple[Event, ...]:
-    """What is left of the inputs when a turn is over."""
-    gone = set() if turn is None else set(turn["inputs"])
-    return tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
 
 
 def _by_default(id: str, *, allow: bool) -> Draft:

@@ -27,7 +27,8 @@ from limpet.model.facts.requests import asked
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.limits import PAGE_MAX
-from limpet.runtime.closing import Close, close_wake
+from limpet.runtime.children import Ending, interrupt_all
+from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, Opening, open_wake
@@ -163,7 +164,8 @@ class Wake:
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""
         done = [processed(opening.control)] if opening.control else []
-        await self.session.writer.commit(log.closing(*done), release=self.lease)
+        ending = Ending.of(self.session, "interrupted", None)
+        await commit_last(log, log.closing(*done), ending, self.lease)
         return Woken(ran=False, reason="settled", wake_id=self._wake_id)
 
     async def _driven(self, turn: Turn) -> Exception | None:
@@ -209,7 +211,8 @@ class Wake:
             return self._given_back(opening)
         if stopped == "interrupted" or isinstance(error, Interrupted):
             await self._take_interrupts(opening)
-            return Close("interrupted", "blocked", error=self._driver.note)
+            released = await interrupt_all(self.session, self._driver.note)
+            return Close("interrupted", "blocked", error=self._driver.note, drafts=released)
         if stopped == "paused":
             return Close("requires_action", "blocked", blocked_on=tuple(turn.pauses.blocked_on))
         if error is None:

@@ -142,10 +142,11 @@ async def test_sigterm_lets_turns_finish(world: World) -> None:
 
 
 async def test_a_lost_lease_stops_the_work(world: World) -> None:
-    """The harness is cancelled, nothing more of it is written, and the new holder is undisturbed."""
-    stopped = asyncio.Event()
+    """The harness is cancelled, nothing more of it is written; the new holder is undisturbed."""
+    began, stopped = asyncio.Event(), asyncio.Event()
 
     async def harness(turn: limpet.Turn) -> None:
+        began.set()
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -154,8 +155,8 @@ async def test_a_lost_lease_stops_the_work(world: World) -> None:
     session = await world.begin("hi")
     worker = limpet.Worker(world.lp, harness, app="support", lease_seconds=0.03)
     running = asyncio.ensure_future(worker.run())
-    while (await world.lp.get(session.key)).status != "running":
-        await asyncio.sleep(0)
+    await began.wait()
+    assert (await world.lp.get(session.key)).status == "running"
     world.later(1)
     (lease,) = await world.lp.claim("other", lease_seconds=600)
     async with asyncio.timeout(10):

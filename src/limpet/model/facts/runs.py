@@ -247,6 +247,8 @@ def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes
     if (turn := turn_in(facts)) is not None and turn["span"] is None:
         changes["stop"] = "interrupted"
     run = _run(facts, interrupt=at.seq, **changes)
+    if data.get("by") == "parent" and (works_for := children.delegation(facts)) is not None:
+        run["delegation"] = FrozenDict({**works_for, "quiet": True})
     return {**run, "requests": None, "timers": without_revisits(facts)}
 
 
