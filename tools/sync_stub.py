@@ -35,7 +35,10 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.requests import Request
+from limpet.model.facts.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -108,6 +111,7 @@ CLASSES: Final = (
             ("session", "Session"),
             ("conversation", "Conversation"),
             ("life/verbs", "Life"),
+            ("running", "Running"),
             ("history/verbs", "History"),
         ],
         "S_co",
@@ -144,6 +148,7 @@ CLASSES: Final = (
             ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
+            ("waking", "Waking"),
             ("watch", "Watching"),
         ],
         "S",

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-INSIDE: Final = ("adopter", "journal", "writer")  # for the rest of the package
+INSIDE: Final = ("adopter", "journal", "ringing", "writer")  # for the rest of the package
 _NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
