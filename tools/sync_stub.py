@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from limpet.model import ops as op
 from limpet.model.diff.diff import Diff
@@ -165,6 +165,7 @@ NAMES: Final = {
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
     "CopyTarget": "SyncLimpet",
+    "History": "SyncSession",
 }
 
 

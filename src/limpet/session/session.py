@@ -78,7 +78,13 @@ class Session(Conversation, Life, Running, History[S], Generic[S]):
         self.actor = check_actor(actor)
         # For the rest of the package: what is known, and the way to write.
         self.writer = Writer(
-            journal, Known(key), lambda: self.actor, lease=lease, typed=typed, untyped=untyped
+            journal,
+            Known(key),
+            lambda: self.actor,
+            lease=lease,
+            typed=typed,
+            untyped=untyped,
+            rouse=self._rouse,
         )
 
     def __repr__(self) -> str:

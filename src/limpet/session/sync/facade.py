@@ -29,6 +29,7 @@ _NAMES: Final = {
     "Layer": "SyncLayer",
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
+    "History": "SyncSession",
 }
 _ANNOTATED: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from limpet.model import ops as op
 from limpet.model.diff.diff import Diff
@@ -315,7 +315,7 @@ class SyncSession(Generic[S_co]):
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
         actor: str | None = None,
-    ) -> SyncSession[S_co]: ...
+    ) -> Self: ...
     def rewind(self, when: When, *, actor: str | None = None) -> Rewound: ...
     def merge(
         self,
