@@ -12,6 +12,7 @@ import pytest
 import limpet
 from limpet import Draft, InvalidInput
 from limpet.store import cold
+from limpet.store.postgres import snapshots as server_snapshots
 from limpet.store.sqlite import snapshots
 from tests.support.seal import FixedKeySeal
 
@@ -19,12 +20,18 @@ Made = limpet.Session[Any]
 KEY = limpet.Key("shop", "ada", "1")
 
 
-@pytest.fixture(params=["memory", "sqlite", "sealed"])
-async def lp(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[limpet.Limpet]:
-    """The stores that compact, one of them under a seal."""
+@pytest.fixture(params=["memory", "sqlite", "sealed sqlite", "postgresql", "sealed postgresql"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, FixedKeySeal | None]:
+    """Every store, also under a seal."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/s.db?sync=normal"
-    seal = FixedKeySeal() if request.param == "sealed" else None
-    async with limpet.open(url, seal=seal) as opened:
+    if request.param.endswith("postgresql"):
+        url = request.getfixturevalue("postgres_store_url")
+    return url, FixedKeySeal() if request.param.startswith("sealed") else None
+
+
+@pytest.fixture
+async def lp(place: tuple[str, FixedKeySeal | None]) -> AsyncIterator[limpet.Limpet]:
+    async with limpet.open(place[0], seal=place[1]) as opened:
         yield opened
 
 
@@ -32,6 +39,7 @@ async def lp(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[li
 def many_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ladder with a rung every few events, and segments of few events."""
     monkeypatch.setattr(snapshots, "SNAPSHOT_FLOOR_BYTES", 4_096)
+    monkeypatch.setattr(server_snapshots, "SNAPSHOT_FLOOR_BYTES", 4_096)
     monkeypatch.setattr(cold, "EVENTS_MAX", 16)
     monkeypatch.setattr(cold, "EVENTS_MIN", 4)
 
@@ -198,9 +206,10 @@ async def test_cold_segments_take_about_a_third_of_the_rows(
     lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a chat in many words, with the hashes of its ids."""
-    if not hasattr(lp._journal.store, "_database"):
+    if lp.url == "memory://":
         pytest.skip("memory has no rows")
     monkeypatch.setattr(snapshots, "SNAPSHOT_FLOOR_BYTES", 64 * 2**10)
+    monkeypatch.setattr(server_snapshots, "SNAPSHOT_FLOOR_BYTES", 64 * 2**10)
     monkeypatch.setattr(cold, "EVENTS_MAX", 2_048)
     s = await lp.create("shop", "ada", "1", actor="agent:main")
     for start in range(0, 2_000, 500):

@@ -21,6 +21,7 @@ from limpet.store.protocol import Place, Record
 
 EVENTS_MAX: Final = 2_048  # in one segment
 BYTES_MAX: Final = 1 << 20  # of bodies in one segment, or one event that is larger
+ID_BYTES: Final = 20  # about what the hash of an id takes, by which a repeat is recognised
 EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
 
 

@@ -17,6 +17,7 @@ from limpet.model.keys import Key
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store.codec import Damaged
 from limpet.store.pages import Room, within
+from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
 from limpet.store.postgres.reader import LAST, Reader, begun, replayed
 from limpet.store.postgres.server.settings import Connection
@@ -41,6 +42,8 @@ async def events(
     found = await conn.fetch(SQL["read_reverse" if reverse else "read"], *asked)
     if not found:
         raise await reader.gone(conn, key)
+    if found[0]["cold"]:
+        return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
     own = [row for row in found if row["seq"] is not None]
     codec, room = reader.codec, Room()
     page = within(room, (rows.sized_event(row, row["uid"], codec) for row in own))
@@ -51,7 +54,74 @@ async def events(
     found = await conn.fetch(SQL["read_line_reverse" if reverse else "read_line"], *asked)
     if not found:
         raise await reader.gone(conn, key)
+    if found[0]["cold"]:
+        return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
     return _through(reader, found, end, limit, reverse=reverse, stubs=types is None)
+
+
+async def _slowly(
+    reader: Reader,
+    conn: Connection,
+    key: Key,
+    start: int,
+    limit: int,
+    types: tuple[str, ...] | None,
+    *,
+    reverse: bool,
+) -> list[tuple[Event, int]]:
+    """The same of a history of which some events are cold: part by part, from one instant."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+        if row is None:
+            raise await reader.gone(conn, key)
+        parts = await conn.fetch(SQL["line_of"], row["sid"])
+        bottom = min([part["low"] for part in parts]) if types is None else 0
+        gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
+        room = Room()
+        page = [] if reverse else [(removed_event(seq), 0) for seq in gone[:limit]]
+        for part in parts if reverse else parts[::-1]:
+            low, high = part["low"], part["high"]
+            between = (low, min(high, start - 1)) if reverse else (max(low, start), high)
+            if between[0] < between[1] and len(page) < limit and not room.full:
+                asked = (between, limit - len(page), room, types)
+                page += await _part(reader, conn, part, *asked, reverse=reverse)
+        if reverse and len(page) < limit and not room.full:
+            page += [(removed_event(seq), 0) for seq in gone[: limit - len(page)]]
+    return page
+
+
+async def _part(
+    reader: Reader,
+    conn: Connection,
+    part: Any,
+    between: tuple[int, int],
+    limit: int,
+    room: Room,
+    types: tuple[str, ...] | None,
+    *,
+    reverse: bool,
+) -> list[tuple[Event, int]]:
+    """Own events of one session on the way, hot and cold."""
+    of, codec, top = (part["sid"], part["uid"]), reader.codec, part["top"]
+    (low, high), found = between, list[tuple[Event, int]]()
+
+    async def hot() -> None:
+        left, sign = limit - len(found), -1 if reverse else 1
+        if high > max(low, top) and left > 0 and not room.full:
+            asked = (max(low, top), high, sign, left, READ_PAGE_BYTES_MAX, *select(types))
+            rows_ = await conn.fetch(SQL["part"], of[0], *asked)
+            found.extend(within(room, (rows.sized_event(r, of[1], codec) for r in rows_)))
+
+    async def cold() -> None:
+        left = limit - len(found)
+        if low < top and left > 0 and not room.full:
+            asked = ((low, min(high, top)), left, room, types)
+            found.extend(await segments.events(codec, conn, of, *asked, reverse=reverse))
+
+    for read in (hot, cold) if reverse else (cold, hot):
+        await read()
+    began = list(zip(part["floors"], part["begans"], strict=True))[::-1]
+    return [(rows.inherited(event, began), size) for event, size in found]
 
 
 def _through(
@@ -82,11 +152,19 @@ async def records(
     reader: Reader, conn: Connection, key: Key, after: int, limit: int
 ) -> list[tuple[Record, int]]:
     """Own events just as they were recorded."""
+    row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+    found: list[tuple[Record, int]] = []
+    if row is not None and after < await segments.top(conn, row["sid"]):
+        held = await conn.fetchrow(SQL["segment_above"], row["sid"], after + 1)
+        for each in segments.segment(reader.codec, row["uid"], held):
+            if each.record.event.seq > after:
+                found.append((each.record, len(each.record.raw or b"")))
+        return found[:limit]
     asked = (key.app, key.user, key.id, after, limit, READ_PAGE_BYTES_MAX)
-    found = await conn.fetch(SQL["records"], *asked)
-    if not found:
+    read = await conn.fetch(SQL["records"], *asked)
+    if not read:
         raise await reader.gone(conn, key)
-    return [rows.record_from(r, r["uid"], reader.codec) for r in found if r["seq"] is not None]
+    return [rows.record_from(r, r["uid"], reader.codec) for r in read if r["seq"] is not None]
 
 
 async def base(reader: Reader, conn: Connection, key: Key) -> Base | None:
@@ -107,7 +185,11 @@ async def base_of(reader: Reader, conn: Connection, row: Any) -> Base:
     """The same of a row that has a floor. Raises Damaged."""
     head, floor = _outline(row), row["floor"]
     first = await conn.fetchrow(SQL["events_between"], row["sid"], floor, floor + 1)
-    event = None if first is None else rows.event_from(first, head.uid, reader.codec)
+    of = (row["sid"], head.uid)
+    if first is None:
+        event = await segments.at(reader.codec, conn, of, floor + 1)
+    else:
+        event = rows.event_from(first, head.uid, reader.codec)
     return reader.base_in(head, await conn.fetchrow(SQL["base_of"], row["sid"]), event)
 
 
@@ -147,8 +229,12 @@ async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int, *, repl
             start, until = None if found is None else found[0], snapshot["seq"] - 1
     if not replay:
         return start
-    since = await conn.fetch(SQL["events_between"], sid, start.head.version, seq)
-    return replayed(start, [rows.event_from(r, head.uid, reader.codec) for r in since], seq)
+    at = start.head.version
+    top = min(seq, await segments.top(conn, sid))
+    cold = await segments.all_events(reader.codec, conn, (sid, head.uid), at, top)
+    since = await conn.fetch(SQL["events_between"], sid, max(at, top), seq)
+    hot = [rows.event_from(r, head.uid, reader.codec) for r in since]
+    return replayed(start, [*cold, *hot], seq)
 
 
 async def _begin(reader: Reader, conn: Connection, row: Any, head: Head) -> Fold:
@@ -159,6 +245,28 @@ async def _begin(reader: Reader, conn: Connection, row: Any, head: Head) -> Fold
     except Damaged:
         return Fold(begun(head), damaged=(head.floor,))
     return Fold(begun(head, base), base.fields, base.versions)
+
+
+async def time_at(reader: Reader, conn: Connection, sid: int, seq: int) -> int | None:
+    """When an event of a session's history was recorded."""
+    at_us: int | None = await conn.fetchval(SQL["time_at"], sid, seq)
+    if at_us is None:
+        for part in await conn.fetch(SQL["line_of"], sid):
+            if part["low"] < seq <= min(part["high"], part["top"]):
+                event = await segments.at(reader.codec, conn, (part["sid"], part["uid"]), seq)
+                at_us = None if event is None else event.at_us
+    return at_us
+
+
+async def link_at(reader: Reader, conn: Connection, sid: int, seq: int) -> bytes | None:
+    """The link of an event of a session's history, hot or cold."""
+    link: bytes | None = await conn.fetchval(SQL["link_at"], sid, seq)
+    if link is None:
+        for part in await conn.fetch(SQL["line_of"], sid):
+            if part["low"] < seq <= min(part["high"], part["top"]):
+                event = await segments.at(reader.codec, conn, (part["sid"], part["uid"]), seq)
+                link = None if event is None else event.link or None
+    return link
 
 
 def _outline(row: Any) -> Head:

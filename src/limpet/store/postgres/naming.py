@@ -13,7 +13,8 @@ from limpet.model.keys import Key
 from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.model.ops import scope_of
 from limpet.store.postgres import rows
-from limpet.store.postgres.lineage import inherited_event
+from limpet.store.postgres.lineage import events as history
+from limpet.store.postgres.lineage import inherited_event, time_at
 from limpet.store.postgres.reader import LAST, Reader
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
@@ -31,7 +32,27 @@ async def events_naming(
     found = await conn.fetch(SQL["naming"], key.app, key.user, key.id, *asked)
     if not found:
         raise await reader.gone(conn, key)
-    return [inherited_event(reader, row) for row in found if row["seq"] is not None]
+    hot = [inherited_event(reader, row) for row in found if row["seq"] is not None]
+    if len(hot) < limit and await conn.fetchval(SQL["has_cold"], found[0]["sid"]):
+        return await _with_cold(reader, conn, key, name, between, limit)
+    return hot
+
+
+async def _with_cold(
+    reader: Reader, conn: Connection, key: Key, name: str, between: tuple[int, int], limit: int
+) -> list[tuple[Event, int]]:
+    """The same of a history of which some events are cold: all of it is read through."""
+    before, after = between
+    found: list[tuple[Event, int]] = []
+    while before > after + 1 and len(found) < limit:
+        page = await history(reader, conn, key, before, _PAGE, None, reverse=True)
+        found += [p for p in page if p[0].seq > after and _names(p[0], name)]
+        before = page[-1][0].seq if page else 0
+    return found[:limit]
+
+
+def _names(event: Event, name: str) -> bool:
+    return event.data is None or any([op.path[0] == name for op in event.ops])
 
 
 async def names_since(
@@ -43,7 +64,7 @@ async def names_since(
         row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
         if row is None:
             raise await reader.gone(conn, key)
-        at = (seq, await conn.fetchval(SQL["time_at"], row["sid"], seq) or 0)
+        at = (seq, await time_at(reader, conn, row["sid"], seq) or 0)
         for name in names:
             of: ScopeKey = (key.app, "" if scope_of(name) == "app" else key.user, name)
             since = await _since(reader, conn, row["uid"], at, of)

@@ -23,7 +23,7 @@ from limpet.store import bodies
 from limpet.store.cache import Live
 from limpet.store.codec import SEALED, Codec, Damaged
 from limpet.store.pages import bare
-from limpet.store.postgres import rows
+from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
@@ -89,8 +89,33 @@ class Reader:
             if row is not None and found is None:
                 lower = of[1][0]["seq"] if tried < RUNGS else 0
                 (found,) = await self.load_many(conn, [key], asked, lower, tried + 1)
+            if found is not None and found.live.damaged:
+                found = await self._with_cold(conn, found, *of)
             done.append(found)
         return done
+
+    async def _with_cold(
+        self, conn: Connection, found: Found, events: list[Any], starts: list[Any]
+    ) -> Found:
+        """The same with what is in cold segments: no snapshot from there on could be read."""
+        head, sid = found.live.fold.head, found.live.sid
+        of, top = (sid, head.uid), await cold.top(conn, sid)
+        if not top:
+            return found
+        sized = [rows.sized_event(each, head.uid, self.codec)[0] for each in events]
+        first = sized[0] if sized else None
+        if head.floor and head.floor < top:
+            first = await cold.at(self.codec, conn, of, head.floor + 1)
+        start = self.start(head, starts[0] if starts else None, first)
+        if start is None:
+            return found
+        at = start[0].head.version
+        older = await cold.all_events(self.codec, conn, of, at, top)
+        whole = [*older, *[event for event in sized if event.seq > max(at, top)]]
+        fold = replayed(start[0], whole, head.version)
+        live = found.live
+        live.fold = Fold(head, fold.fields, fold.versions, fold.damaged)
+        return found
 
     def _found(
         self, row: Any, key: Key, events: list[Any], starts: list[Any], scopes: Scopes
@@ -240,6 +265,11 @@ class Reader:
             live, id = wanted[row["i"] - 1]
             head = live.fold.head
             found[head.key, id] = rows.event_from(row, head.uid, self.codec)
+        for live, id in wanted:
+            head = live.fold.head
+            if (head.key, id) not in found:
+                for event in await cold.by_ids(self.codec, conn, (live.sid, head.uid), [id]):
+                    found[head.key, id] = event
         return found
 
     async def erasure(self, conn: Connection, key: Key) -> Erasure | None:

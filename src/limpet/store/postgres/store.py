@@ -27,7 +27,18 @@ from limpet.store.leases import Place
 from limpet.store.live import NoChannel
 from limpet.store.marks import Marks
 from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import doctor, erasure, feed, heads, lineage, naming, rows, verify
+from limpet.store.postgres import (
+    cold,
+    compaction,
+    doctor,
+    erasure,
+    feed,
+    heads,
+    lineage,
+    naming,
+    rows,
+    verify,
+)
 from limpet.store.postgres import states as states_of
 from limpet.store.postgres.blobs import PostgresBlobs
 from limpet.store.postgres.committer import LANES, Committer
@@ -49,6 +60,7 @@ from limpet.store.protocol import (
     Channel,
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
@@ -141,6 +153,14 @@ class PostgresStore:
         self._committer.cache.forget(key)
         return proof
 
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        done: Compacted = await self._reader.codec.sealer.opening(
+            lambda: self._pools.in_transaction(
+                lambda conn: compaction.compact(conn, self._reader, key, upto)
+            )
+        )
+        return done
+
     async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
         async def run(conn: Connection) -> None:
             if not await conn.fetchval(SQL["unpin"], key.app, key.user, key.id, list(seqs)):
@@ -222,7 +242,8 @@ class PostgresStore:
         fold, tail = found.live.fold, asked.tail
         head, sized = fold.head, newest(found.events, tail)
         own = min(tail, head.version - head.floor)
-        if head.floor and len(sized) == own < tail:
+        short = len(sized) < own and await cold.top(conn, found.live.sid)
+        if short or (head.floor and len(sized) == own < tail):
             sized = await self._with_parents(conn, head, tail)
         events = newest_since(bare(sized), asked.since_us)
         damaged = {*fold.damaged, *[event.seq for event in events if event.damage]}
@@ -255,7 +276,18 @@ class PostgresStore:
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
         found = await self._events(key, SQL["read_ids"], list(ids))
         by_id = {event.id: event for event in found}
+        if missing := [id for id in ids if id not in by_id]:
+            by_id |= {event.id: event for event in await self._cold_by_ids(key, missing)}
         return tuple([by_id[id] for id in ids if id in by_id])
+
+    async def _cold_by_ids(self, key: Key, ids: list[str]) -> list[Event]:
+        async def run(conn: Connection) -> list[Event]:
+            row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+            of = None if row is None else (row["sid"], row["uid"])
+            return [] if of is None else await cold.by_ids(self._reader.codec, conn, of, ids)
+
+        found: list[Event] = await self._reader.codec.sealer.opening(lambda: self._pools.run(run))
+        return found
 
     async def rung(self, key: Key, seq: int) -> Fold:
         fold: Fold = await self._pools.run(

@@ -16,6 +16,7 @@ from limpet.model.fold import Fold, ScopeKey, ScopeValue
 from limpet.model.keys import Key
 from limpet.model.limits import SCOPE_SMALL_BYTES
 from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.postgres import lineage
 from limpet.store.postgres.jobs import Job
 from limpet.store.postgres.reader import Reader
 from limpet.store.postgres.server.settings import Connection
@@ -99,7 +100,8 @@ class View:
     async def _fetch_parent(self, conn: Connection, base: Base) -> None:
         await self._fetch_live(conn, base.parent)
         if base.parent in self.lives:
-            link = await conn.fetchval(SQL["link_at"], self.lives[base.parent].sid, base.floor)
+            sid = self.lives[base.parent].sid
+            link = await lineage.link_at(self._reader, conn, sid, base.floor)
             if link is not None:
                 self._links[base.parent, base.floor] = link
 

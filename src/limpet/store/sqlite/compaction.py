@@ -110,7 +110,7 @@ def _move(writes: WriteConnection, of: _Session, found: list[Cold], joined: int)
     conn.executemany(SQL["add_segment_id"], marks)
     conn.execute(SQL["drop_rows"], moved)
     writes.reader.cold.forget()
-    return Compacted(len(found) - joined, before, len(row[4]))
+    return Compacted(len(marks), before, len(row[4]) + cold.ID_BYTES * len(marks))
 
 
 def _previous(writes: WriteConnection, of: _Session, first: int) -> bytes:

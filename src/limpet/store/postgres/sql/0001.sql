@@ -142,6 +142,27 @@ CREATE TABLE limpet.snapshots (
     PRIMARY KEY (sid, seq)
 );
 
+-- Runs of a session's oldest events, compressed together in the place of their rows. `previous` and
+-- `link` are the links before and after. Of each event a hash of its id says in which segment it is.
+CREATE TABLE limpet.segments (
+    sid      bigint NOT NULL,
+    first    bigint NOT NULL,
+    last     bigint NOT NULL,
+    flags    integer NOT NULL,
+    body     bytea NOT NULL,
+    crc      bigint NOT NULL,
+    previous bytea NOT NULL,
+    link     bytea NOT NULL,
+    last_us  bigint NOT NULL,
+    PRIMARY KEY (sid, first)
+);
+CREATE TABLE limpet.segment_ids (
+    sid  bigint NOT NULL,
+    mark bigint NOT NULL,
+    seq  bigint NOT NULL,
+    PRIMARY KEY (sid, mark, seq)
+);
+
 -- The states that logs with a floor begin on.
 CREATE TABLE limpet.bases (
     sid   bigint PRIMARY KEY,

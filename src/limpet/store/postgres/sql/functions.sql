@@ -24,6 +24,11 @@ BEGIN
     END LOOP;
 END $$;
 
+-- By what an id is found among those of cold events: the first 64 bits of its SHA-256.
+CREATE OR REPLACE FUNCTION limpet.mark(id text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT ('x' || left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 16))::bit(64)::bigint
+$$;
+
 -- Whether a transaction, by its place in the feed, is visible to this statement. One from before the
 -- numbers began again is not waited for: it was restored, or it is lost.
 CREATE OR REPLACE FUNCTION limpet.seen(token bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -174,6 +179,9 @@ BEGIN
     IF true = ANY (e_given) THEN
         FOR r IN SELECT DISTINCT e_job[e.i] AS job FROM generate_subscripts(e_job, 1) AS e (i)
                  JOIN limpet.events x ON x.id = e_id[e.i] AND x.sid = sids[e_head[e.i]]
+                 WHERE e_given[e.i]
+                 UNION SELECT e_job[e.i] FROM generate_subscripts(e_job, 1) AS e (i)
+                 JOIN limpet.segment_ids m ON m.sid = sids[e_head[e.i]] AND m.mark = limpet.mark(e_id[e.i])
                  WHERE e_given[e.i]
         LOOP
             refused[r.job] := 'repeat';
@@ -380,6 +388,8 @@ BEGIN
         most := limpet.needed(ended);
         DELETE FROM limpet.events e WHERE e.sid = ended AND e.seq > most;
         DELETE FROM limpet.snapshots n WHERE n.sid = ended AND n.seq > most;
+        DELETE FROM limpet.segments g WHERE g.sid = ended AND g.first > most;
+        DELETE FROM limpet.segment_ids m WHERE m.sid = ended AND m.seq > most;
         PERFORM limpet.drop_blobs(ARRAY(SELECT b.bid FROM limpet.blobs b
             WHERE b.sid = ended AND (b.version IS NULL OR b.version >= most)));
         IF most <= up.floor THEN

@@ -14,8 +14,9 @@ FROM (
 
 -- name: verify_snapshots
 -- Of one session, by the events that they stand on; what stands on none comes with the last.
-SELECT n.seq, n.flags, n.body, n.crc, e.link FROM limpet.snapshots n
-LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
+SELECT n.seq, n.flags, n.body, n.crc, coalesce(e.link, (
+           SELECT g.link FROM limpet.segments g WHERE g.sid = n.sid AND g.last = n.seq)) AS link
+FROM limpet.snapshots n LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
 WHERE n.sid = $1 AND n.seq > $2 AND n.seq <= $3 ORDER BY n.seq
 
 -- name: verify_kept
@@ -69,6 +70,10 @@ UNION ALL
 SELECT 'snapshot', count(*) FROM limpet.snapshots n
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = n.sid)
   AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = n.sid AND n.seq <= limpet.needed(t.sid))
+UNION ALL
+SELECT 'segment', count(*) FROM limpet.segments g
+WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = g.sid)
+  AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = g.sid AND g.first <= limpet.needed(t.sid))
 UNION ALL
 SELECT 'base', count(*) FROM limpet.bases b
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = b.sid AND s.floor > 0)
