@@ -450,8 +450,8 @@ class Session(Conversation, Life, Running, History[S], Generic[S]):
         A timedelta counts from now, by the clock of this process.
         Time passing records nothing: the session stays due until somebody clears the timer or sets
         it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
-        A kind="deadline" is recorded, listed with the head and shown by limpet.deadline_at;
-        nothing acts on it yet, and it makes no session due.
+        A kind="deadline" is when the session should end: lp.sweep() terminates it then. It makes
+        no session due, and is shown by limpet.deadline_at.
         """
         at = timer_at(at, self.writer.journal.now_us())
         return (await self.record(timer_set(name, at, kind=kind), actor=actor))[0]

@@ -12,10 +12,10 @@
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
 with a live channel, `WorkLaws`, `SetBackLaws` and `DeadlineLaws` for one with leases,
 `SharedWorkLaws` if that one is shared, and `SealedLaws` with the fixtures `open_sealed` and
-`new_seal` for one that seals bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with
-reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and
-`SharedMarkLaws` are what the last two add for the kinds of stores above. Needs pytest and
-pytest-asyncio.
+`new_seal` for one that seals bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and
+`MarkLaws` are for a store with reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`,
+`DurableMarkLaws` and `SharedMarkLaws` are what the last two add for the kinds of stores above.
+Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations

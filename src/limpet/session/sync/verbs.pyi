@@ -392,6 +392,7 @@ class SyncApp(Generic[A]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -402,6 +403,7 @@ class SyncApp(Generic[A]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
