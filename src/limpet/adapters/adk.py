@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import limpet
 from limpet import (
@@ -92,9 +92,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
     def __init__(self, store: str | Limpet, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._limpet = SharedLimpet(store)
         self._reader = Reader(cache_bytes)
-        self._handles: OrderedDict[Key, limpet.Session[Any]] = OrderedDict()
-        # Held while somebody writes: a lock that nobody holds or waits for is collected.
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._desks: WeakKeyDictionary[Limpet, _Desk] = WeakKeyDictionary()
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -112,7 +110,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
         async def create(lp: Limpet) -> limpet.Session[Any]:
             made = await lp.create(app_name, user_id, id, state=begin, reuse_deleted=True)
-            self._keep(made)
+            self._desk(lp).keep(made)
             return made
 
         try:
@@ -211,9 +209,10 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         self, lp: Limpet, session: Session, whole: dict[str, Any], *, final: bool
     ) -> _Recorded:
         key = Key(session.app_name, session.user_id, session.id)
-        async with self._locks.setdefault(key, asyncio.Lock()):  # tasks may share a session object
+        desk = self._desk(lp)
+        async with desk.locks.setdefault(key, asyncio.Lock()):  # tasks may share a session object
             mark = _Mark.on(session)
-            handle = await self._handle(lp, key, mark)
+            handle = await desk.handle(key, mark)
             version = mark.version if mark else await log.version_with(lp, key, _last(session))
             restored = await log.restored(handle, whole)
             more = await log.processed(handle, whole, version) if final else []
@@ -227,25 +226,43 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
             return _Recorded(restored, events[-1].at_us / 1e6, repeat)
 
     async def _delete(self, lp: Limpet, key: Key) -> None:
-        self._handles.pop(key, None)
+        self._desk(lp).handles.pop(key, None)
         self._reader.forget(key)
         await lp.delete(key)
 
-    async def _handle(self, lp: Limpet, key: Key, mark: _Mark | None) -> limpet.Session[Any]:
+    def _desk(self, lp: Limpet) -> _Desk:
+        desk = self._desks.get(lp)
+        if desk is None:
+            desk = self._desks[lp] = _Desk(lp)
+        return desk
+
+
+class _Desk:
+    """What lies ready to write with, on the loop of one open Limpet."""
+
+    def __init__(self, lp: Limpet) -> None:
+        self._lp = ref(lp)
+        self.handles: OrderedDict[Key, limpet.Session[Any]] = OrderedDict()
+        # A lock that nobody holds or waits for is collected.
+        self.locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+
+    async def handle(self, key: Key, mark: _Mark | None) -> limpet.Session[Any]:
         """The session that is meant, not another that was created under its key since."""
-        handle = self._handles.get(key)
-        if handle is None or (mark is not None and handle.head.uid != mark.uid):
+        handle = self.handles.get(key)
+        if handle is None or mark is None or handle.head.uid != mark.uid:
+            lp = self._lp()
+            assert lp is not None  # whoever asks has it
             handle = await lp.get(key, tail=0, actor=log.ACTOR)
         if mark is not None and handle.head.uid != mark.uid:
             raise SessionDeleted(key)
-        self._keep(handle)
+        self.keep(handle)
         return handle
 
-    def _keep(self, handle: limpet.Session[Any]) -> None:
-        self._handles[handle.key] = handle
-        self._handles.move_to_end(handle.key)
-        if len(self._handles) > _HANDLES_MAX:
-            self._handles.popitem(last=False)
+    def keep(self, handle: limpet.Session[Any]) -> None:
+        self.handles[handle.key] = handle
+        self.handles.move_to_end(handle.key)
+        if len(self.handles) > _HANDLES_MAX:
+            self.handles.popitem(last=False)
 
 
 def register() -> None:

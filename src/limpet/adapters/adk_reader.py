@@ -11,6 +11,7 @@ import asyncio
 import copy
 import json
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
@@ -60,6 +61,7 @@ class Reader:
         self._bytes_max = bytes_max
         self._known: OrderedDict[Key, tuple[_Known, int]] = OrderedDict()
         self._bytes = 0
+        self._lock = threading.RLock()  # over the two: several loops may read
 
     async def read(
         self, lp: Limpet, key: Key, count: int | None, after: float | None
@@ -79,18 +81,17 @@ class Reader:
         while not _is_enough(known, count, after):
             known = await _longer(session, known, count)
         shared_after = min(known_after, self._keep(key, known))
-        wanted = [each for each in known.events if _is_wanted(each, after)]
-        wanted = wanted if count is None else wanted[-count:]
         return session, [
             copied(each.event) if each.seq > shared_after else each.event
-            for each in wanted
+            for each in _wanted(known, count, after)
             if each.event is not None
         ]
 
     def forget(self, key: Key) -> None:
         """Let go of a session."""
-        _, size = self._known.pop(key, (None, 0))
-        self._bytes -= size
+        with self._lock:
+            _, size = self._known.pop(key, (None, 0))
+            self._bytes -= size
 
     async def _up_to_date(self, session: limpet.Session[Any]) -> _Known:
         """What is known of a session, with what was recorded since."""
@@ -111,37 +112,55 @@ class Reader:
 
     def _keep(self, key: Key, known: _Known) -> int:
         """Keep the newest part of it, as far as there is room; the seq after which it is kept."""
-        room, size, first = self._bytes_max // _SHARE, 0, len(known.events)
-        while first and size + known.events[first - 1].size <= room:
-            first -= 1
-            size += known.events[first].size
-        floor = known.events[first - 1].seq if first else known.floor
-        before, _ = self._known.get(key, (None, 0))
-        if before is not None and before.uid == known.uid and before.version > known.version:
-            return 0  # somebody has read more meanwhile: all of this may be shared with that
-        if known is not before:
+        with self._lock:
+            before, _ = self._known.get(key, (None, 0))
+            if known is before:
+                self._known.move_to_end(key)
+                return known.floor
+        kept, size = _newest(known, self._bytes_max // _SHARE)
+        with self._lock:
+            before, _ = self._known.get(key, (None, 0))
+            if before is not None and before.uid == known.uid and before.version > known.version:
+                return 0  # somebody has read more meanwhile, and may share all of this
             self.forget(key)
+            self._known[key] = (kept, size)
             self._bytes += size
-        kept = known if not first else known._replace(floor=floor, events=known.events[first:])
-        self._known[key] = (kept, size)
-        self._known.move_to_end(key)
-        while self._bytes > self._bytes_max and len(self._known) > 1:
-            self.forget(next(iter(self._known)))
-        return floor
+            while self._bytes > self._bytes_max and len(self._known) > 1:
+                self.forget(next(iter(self._known)))
+        return kept.floor
+
+
+def _newest(known: _Known, room: int) -> tuple[_Known, int]:
+    """As much of the end as fits, and its size."""
+    first, size = len(known.events), 0
+    while first and size + known.events[first - 1].size <= room:
+        first -= 1
+        size += known.events[first].size
+    if not first:
+        return known, size
+    floor = known.events[first - 1].seq
+    return known._replace(floor=floor, events=known.events[first:]), size
 
 
 def _is_enough(known: _Known, count: int | None, after: float | None) -> bool:
     """Whether nothing older has to be read."""
     if known.floor == 0:
         return True
-    if count is not None and sum(_is_wanted(each, after) for each in known.events) >= count:
+    if count is not None and len(_wanted(known, count, after)) >= count:
         return True
     oldest = known.events[0] if known.events else None
     return oldest is not None and after is not None and oldest.at_us < after * 1e6 - _AHEAD_US
 
 
-def _is_wanted(each: _Decoded, after: float | None) -> bool:
-    return each.event is not None and (after is None or each.event.timestamp >= after)
+def _wanted(known: _Known, count: int | None, after: float | None) -> list[_Decoded]:
+    """The last `count` of those that can be read and are dated at or after `after`, in order."""
+    found: list[_Decoded] = []
+    for each in reversed(known.events):
+        if each.event is not None and (after is None or each.event.timestamp >= after):
+            found.append(each)
+            if len(found) == count:
+                break
+    return found[::-1]
 
 
 async def _longer(session: limpet.Session[Any], known: _Known, count: int | None) -> _Known:
