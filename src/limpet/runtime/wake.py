@@ -42,7 +42,7 @@ OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
-_LISTEN_AFTER_SECONDS: Final = 0.05  # a shorter run need not hear of interrupts
+LISTEN_AFTER_SECONDS: Final = 0.05  # a shorter run need not hear of interrupts
 
 
 class Woken(msgspec.Struct, frozen=True):
@@ -174,7 +174,7 @@ class Wake:
         listening: list[asyncio.Task[None]] = []
         after = self.session.version
         timer = loop.call_later(
-            _LISTEN_AFTER_SECONDS,
+            LISTEN_AFTER_SECONDS,
             lambda: listening.append(asyncio.ensure_future(self._listen(after))),
         )
         try:
