@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from limpet.model import ops as op
 from limpet.model.diff.diff import Diff
@@ -35,7 +35,10 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.requests import Request
+from limpet.model.facts.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -47,15 +50,14 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
-from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
 from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
-from limpet.session.history.retention import CompactReport
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.retention import CompactReport
 from limpet.session.life.durations import Durations
 from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
@@ -63,6 +65,7 @@ from limpet.session.life.report import Resumption
 from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
+from limpet.session.message import Message
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
@@ -108,6 +111,7 @@ CLASSES: Final = (
             ("session", "Session"),
             ("conversation", "Conversation"),
             ("life/verbs", "Life"),
+            ("running", "Running"),
             ("history/verbs", "History"),
         ],
         "S_co",
@@ -144,6 +148,7 @@ CLASSES: Final = (
             ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
             ("moving", "Moving"),
+            ("waking", "Waking"),
             ("watch", "Watching"),
         ],
         "S",
@@ -160,6 +165,7 @@ NAMES: Final = {
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
     "CopyTarget": "SyncLimpet",
+    "History": "SyncSession",
 }
 
 

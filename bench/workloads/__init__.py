@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from bench.rounds import Run
 from bench.table import Row
 from bench.workloads import (
+    adk,
     appends,
     copies,
     crowd,
@@ -53,5 +54,7 @@ WORKLOADS: Final = {
     "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
     "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
     "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),
+    "A1": Workload("A1 · google-adk: many sessions at once", adk.crowd, peer=False),
+    "A2": Workload("A2 · google-adk: the last 20 events of a session", adk.tail, peer=False),
     "G4": Workload("G4 · a wide fan-out", graphs.wide, peer=False),
 }

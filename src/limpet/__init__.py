@@ -24,12 +24,12 @@ from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
-from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
+from limpet.session.message import Message
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,
@@ -53,6 +53,9 @@ if TYPE_CHECKING:
     from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
+    from limpet.model.facts.budgets import Budget, BudgetView, Usage
+    from limpet.model.facts.requests import Request
+    from limpet.model.facts.revisits import Revisit
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -60,6 +63,12 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
+    from limpet.runtime.children import Child
+    from limpet.runtime.effects import idempotency_key
+    from limpet.runtime.requests import Approval
+    from limpet.runtime.turn import Turn
+    from limpet.runtime.wake import Woken
+    from limpet.runtime.worker import Worker
     from limpet.session.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
@@ -84,13 +93,17 @@ __all__ = [
     "TTL",
     "Access",
     "App",
+    "Approval",
     "Blame",
+    "Budget",
+    "BudgetView",
     "Change",
     "Check",
     "Checkpoint",
     "CheckpointPage",
     "CheckpointPolicy",
     "CheckpointRef",
+    "Child",
     "CompactReport",
     "Conflict",
     "Context",
@@ -133,9 +146,11 @@ __all__ = [
     "Remembered",
     "Replace",
     "Report",
+    "Request",
     "Resolved",
     "Restored",
     "Resumption",
+    "Revisit",
     "Rewound",
     "SchemaVersion",
     "Seal",
@@ -152,8 +167,12 @@ __all__ = [
     "Tool",
     "ToolRegistry",
     "Transition",
+    "Turn",
     "UnknownVariant",
     "Unswept",
+    "Usage",
+    "Woken",
+    "Worker",
     "access",
     "deadline_at",
     "decode_fields",
@@ -162,6 +181,7 @@ __all__ = [
     "envelope",
     "escalate",
     "facts",
+    "idempotency_key",
     "merge",
     "open",
     "open_sync",
@@ -225,6 +245,17 @@ _LATER = {
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
+    "Approval": "runtime.requests",
+    "Budget": "model.facts.budgets",
+    "BudgetView": "model.facts.budgets",
+    "Child": "runtime.children",
+    "Request": "model.facts.requests",
+    "Revisit": "model.facts.revisits",
+    "Turn": "runtime.turn",
+    "Usage": "model.facts.budgets",
+    "Woken": "runtime.wake",
+    "Worker": "runtime.worker",
+    "idempotency_key": "runtime.effects",
 }
 
 _MODULES = ("envelope", "reducers")  # of these the module itself

@@ -156,6 +156,7 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/history.md", "shop.db"),
         ("docs/move.md", "ada.limpet"),
         ("docs/forgetting.md", "forgetting.db"),
+        ("docs/life.md", None),
     ],
     ids=[
         "tutorial",
@@ -169,6 +170,7 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         "history",
         "move",
         "forgetting",
+        "life",
     ],
 )
 def test_a_page_prints_what_it_shows(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import limpet
@@ -191,6 +193,29 @@ async def test_without_a_checkpoint_there_is_nothing_to_resume_from(lp: limpet.L
         await lp.resume(s.key)
     await s.checkpoint(full=True)
     await lp.resume(s.key)
+
+
+async def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path: Path) -> None:
+    """Without the fallback the session stays suspended; with it, it goes on from what is sure."""
+    url = f"sqlite:///{tmp_path}/damaged.db"
+    async with limpet.open(url) as lp:
+        s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
+        sure = await s.checkpoint(full=True)
+        broken = await s.append("agent.message", {"text": "x"}, set={"n": 2})
+        await s.suspend()
+    conn = apsw.Connection(f"{tmp_path}/damaged.db")
+    conn.execute("UPDATE events SET body = x'00' WHERE type = 'agent.message'")
+    assert conn.changes() == 1
+    conn.execute("DELETE FROM snapshots WHERE seq >= ?", (broken.seq,))
+    conn.close()
+    async with limpet.open(url) as lp:
+        with pytest.raises(limpet.CheckpointIntegrity):
+            await lp.resume(s.key)
+        assert (await lp.get(s.key)).phase == "suspended"
+        session, report = await lp.resume(s.key, fallback=True, actor="user:ada")
+        assert (session.phase, report.fell_back) == ("active", True)
+        assert session.values == {"n": 1}
+        assert sure.seq == 1
 
 
 # --- memory -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from limpet.store.protocol import Seal
 from limpet.testing.contract import (
     Age,
     BlobLaws,
+    DeadlineLaws,
     DocumentLaws,
     DurableBlobLaws,
     DurableLaws,
@@ -117,6 +118,7 @@ class TestPostgres(
     FeedLaws,
     LiveLaws,
     WorkLaws,
+    DeadlineLaws,
     SetBackLaws,
     DurableLaws,
     SharedLaws,

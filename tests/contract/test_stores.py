@@ -14,6 +14,7 @@ from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.contract import (
     BlobLaws,
+    DeadlineLaws,
     DocumentLaws,
     DurableBlobLaws,
     DurableLaws,
@@ -39,6 +40,7 @@ class TestMemory(
     FeedLaws,
     LiveLaws,
     WorkLaws,
+    DeadlineLaws,
     SetBackLaws,
     TimeLaws,
     DocumentLaws,
@@ -57,6 +59,7 @@ class TestSQLite(
     FeedLaws,
     LiveLaws,
     WorkLaws,
+    DeadlineLaws,
     SetBackLaws,
     TimeLaws,
     DurableLaws,

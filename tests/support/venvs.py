@@ -40,13 +40,17 @@ def python_of(name: str) -> Path:
     return home / "bin" / "python"
 
 
-def run(python: Path, *args: str, timeout: float, **environment: str) -> tuple[int, str]:
+def environment() -> dict[str, str]:
+    """What a process has to be given so that it imports our sources."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)])}
+
+
+def run(python: Path, *args: str, timeout: float, **variables: str) -> tuple[int, str]:
     """Run an interpreter on our sources: its exit code, and all that it said."""
-    paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     done = subprocess.run(
         [str(python), *args],
         cwd=ROOT,
-        env={**os.environ, **environment, "PYTHONPATH": paths},
+        env={**environment(), **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -9,11 +9,12 @@ succeeded. Whether a session object is stale is decided by the session's version
 from __future__ import annotations
 
 import asyncio
-import logging
+import json
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import limpet
 from limpet import (
@@ -42,17 +43,17 @@ try:
         ListSessionsResponse,
     )
     from google.adk.sessions.session import Session
-    from pydantic import ValidationError
     from pydantic_core import to_jsonable_python
+
+    from limpet.adapters.adk_reader import Reader
 except ModuleNotFoundError as error:
     raise ExtraMissing("google-adk", "adk") from error
 
 __all__ = ["LimpetSessionService", "register"]
 
 SCHEMES: Final = ("limpet+sqlite", "limpet+postgresql", "limpet+postgres", "limpet+memory")
-_log: Final = logging.getLogger("limpet.adapters.adk")
+CACHE_BYTES: Final = 64 * 2**20
 _HANDLES_MAX: Final = 512  # sessions whose state is kept at hand between two appends
-_BETWEEN: Final = 200  # events that are decoded before other tasks get their turn
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 
 
@@ -77,7 +78,7 @@ class _Recorded(NamedTuple):
 
     delta: Mapping[str, Any]
     updated: float
-    repeat: dict[str, Any] | None
+    repeat: Event | None
 
 
 class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not installed here
@@ -85,13 +86,13 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
     `store` is a URL, which any event loop and thread may use and which close() closes; or an open
     Limpet, which belongs to the loop that opened it and stays open. What a call has acknowledged is
-    durable, so there is nothing to flush.
+    durable, so there is nothing to flush. About `cache_bytes` of decoded events are kept at hand.
     """
 
-    def __init__(self, store: str | Limpet) -> None:
+    def __init__(self, store: str | Limpet, *, cache_bytes: int = CACHE_BYTES) -> None:
         self._limpet = SharedLimpet(store)
-        self._handles: OrderedDict[Key, limpet.Session[Any]] = OrderedDict()
-        self._locks: dict[Key, tuple[asyncio.Lock, int]] = {}
+        self._reader = Reader(cache_bytes)
+        self._desks: WeakKeyDictionary[Limpet, _Desk] = WeakKeyDictionary()
 
     # --- sessions ------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
 
         async def create(lp: Limpet) -> limpet.Session[Any]:
             made = await lp.create(app_name, user_id, id, state=begin, reuse_deleted=True)
-            self._keep(made)
+            self._desk(lp).keep(made)
             return made
 
         try:
@@ -131,13 +132,9 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         key = _key(app_name, user_id, session_id)
         if key is None:
             return None
-        found = await self._limpet.run(
-            lambda lp: log.read(lp, key, config.num_recent_events, config.after_timestamp)
-        )
-        if found is None:
-            return None
-        session, dumps = found
-        return _session_of(session, await _decoded(dumps, key))
+        count, after = config.num_recent_events, config.after_timestamp
+        found = await self._limpet.run(lambda lp: self._reader.read(lp, key, count, after))
+        return None if found is None else _session_of(*found)
 
     async def list_sessions(
         self, *, app_name: str, user_id: str | None = None
@@ -179,9 +176,9 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         with _adk_errors(session.id):
             done = await self._limpet.run(lambda lp: self._append(lp, session, whole, final=final))
         if done.repeat is not None and any(e.id == event.id for e in session.events):
-            return Event.model_validate(done.repeat)
+            return done.repeat
         if done.repeat is not None:
-            event = Event.model_validate(done.repeat)
+            event = done.repeat
             delta, temporary = event.actions.state_delta, set()
         session.state.update(delta)
         if temporary:
@@ -212,9 +209,10 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         self, lp: Limpet, session: Session, whole: dict[str, Any], *, final: bool
     ) -> _Recorded:
         key = Key(session.app_name, session.user_id, session.id)
-        async with self._locked(key):  # tasks may share a session object: one after the other
+        desk = self._desk(lp)
+        async with desk.locks.setdefault(key, asyncio.Lock()):  # tasks may share a session object
             mark = _Mark.on(session)
-            handle = await self._handle(lp, key, mark)
+            handle = await desk.handle(key, mark)
             version = mark.version if mark else await log.version_with(lp, key, _last(session))
             restored = await log.restored(handle, whole)
             more = await log.processed(handle, whole, version) if final else []
@@ -222,42 +220,49 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
             repeated = [event for event in events if event.repeated]
             if not repeated or events[0].seq == version + 1:
                 _Mark(handle.head.uid, events[-1].seq).put(session)
-            repeat = await log.unpacked(handle, events[0]) if events[0].repeated else None
+            repeat: Event | None = None
+            if events[0].repeated:
+                repeat = Event.model_validate(json.loads(await log.text_in(handle, events[0])))
             return _Recorded(restored, events[-1].at_us / 1e6, repeat)
 
     async def _delete(self, lp: Limpet, key: Key) -> None:
-        self._handles.pop(key, None)
+        self._desk(lp).handles.pop(key, None)
+        self._reader.forget(key)
         await lp.delete(key)
 
-    async def _handle(self, lp: Limpet, key: Key, mark: _Mark | None) -> limpet.Session[Any]:
+    def _desk(self, lp: Limpet) -> _Desk:
+        desk = self._desks.get(lp)
+        if desk is None:
+            desk = self._desks[lp] = _Desk(lp)
+        return desk
+
+
+class _Desk:
+    """What lies ready to write with, on the loop of one open Limpet."""
+
+    def __init__(self, lp: Limpet) -> None:
+        self._lp = ref(lp)
+        self.handles: OrderedDict[Key, limpet.Session[Any]] = OrderedDict()
+        # A lock that nobody holds or waits for is collected.
+        self.locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+
+    async def handle(self, key: Key, mark: _Mark | None) -> limpet.Session[Any]:
         """The session that is meant, not another that was created under its key since."""
-        handle = self._handles.get(key)
-        if handle is None or (mark is not None and handle.head.uid != mark.uid):
+        handle = self.handles.get(key)
+        if handle is None or mark is None or handle.head.uid != mark.uid:
+            lp = self._lp()
+            assert lp is not None  # whoever asks has it
             handle = await lp.get(key, tail=0, actor=log.ACTOR)
         if mark is not None and handle.head.uid != mark.uid:
             raise SessionDeleted(key)
-        self._keep(handle)
+        self.keep(handle)
         return handle
 
-    def _keep(self, handle: limpet.Session[Any]) -> None:
-        self._handles[handle.key] = handle
-        self._handles.move_to_end(handle.key)
-        if len(self._handles) > _HANDLES_MAX:
-            self._handles.popitem(last=False)
-
-    @asynccontextmanager
-    async def _locked(self, key: Key) -> AsyncIterator[None]:
-        lock, waiting = self._locks.get(key) or (asyncio.Lock(), 0)
-        self._locks[key] = (lock, waiting + 1)
-        try:
-            async with lock:
-                yield
-        finally:
-            lock, waiting = self._locks[key]
-            if waiting == 1:
-                del self._locks[key]
-            else:
-                self._locks[key] = (lock, waiting - 1)
+    def keep(self, handle: limpet.Session[Any]) -> None:
+        self.handles[handle.key] = handle
+        self.handles.move_to_end(handle.key)
+        if len(self.handles) > _HANDLES_MAX:
+            self.handles.popitem(last=False)
 
 
 def register() -> None:
@@ -289,19 +294,6 @@ def _adk_errors(session_id: str) -> Iterator[None]:
         ) from error
     except _GONE as error:
         raise SessionNotFoundError(f"Session {session_id} not found.") from error
-
-
-async def _decoded(dumps: list[dict[str, Any]], key: Key) -> list[Event]:
-    """ADK's own objects. One that this version of ADK cannot read does not hide the others."""
-    events: list[Event] = []
-    for number, whole in enumerate(dumps, 1):
-        try:
-            events.append(Event.model_validate(whole))
-        except ValidationError as error:
-            _log.warning("event %s of %s is left out: %s", whole.get("id"), key, error)
-        if not number % _BETWEEN:
-            await asyncio.sleep(0)
-    return events
 
 
 def _session_of(session: limpet.Session[Any], events: list[Event]) -> Session:

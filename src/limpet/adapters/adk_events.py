@@ -2,7 +2,8 @@
 
 One ADK event becomes one of our events that carries it whole under `adk`, described in our own
 vocabulary: a message, a tool call or a tool result. If it says several of these things at once, the
-others follow it in the same commit, without `adk`.
+others follow it in the same commit, without `adk`. It is carried as JSON text: text holds every
+number that ADK can write, and ADK reads it back in one pass.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from limpet import Draft, Event, ops
+from limpet import Draft, Event
 
-WHOLE: Final = "adk"  # the ADK event
-AS_TEXT: Final = "adk_json"  # the same as JSON text: it has numbers that plain values cannot hold
+WHOLE: Final = "adk"  # the ADK event, as JSON text
 AS_BLOB: Final = "adk_blob"  # the Ref of the same: it is too large for an event
 OTHER: Final = "adk.event"  # says nothing that our vocabulary has a word for
 TEMP: Final = "temp:"
 _SHARED: Final = ("app:", "user:")
-_REFER_CHARS: Final = 48  # a longer text in state refers to the event's data instead of repeating
-_CUT_CHARS: Final = 16_384  # of a text that describes an event too large to hold it
+_CUT_CHARS: Final = 16_384  # of a text that describes what cannot be held itself
 _INT_MAX: Final = 2**63 - 1
 _ID_CHARS: Final = 256
+
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 # Names in state: ADK takes any text, we keep ':' for scopes and refuse padding and control marks.
 _PLAIN: Final = re.compile(r"[\w.\-]+").fullmatch
@@ -66,51 +67,46 @@ def drafts_of(
     event: Mapping[str, Any],
     user: str,
     *,
-    as_text: bool = False,
+    cut: bool = False,
     blob: Any = None,
     shared: bool = True,
 ) -> list[Draft]:
     """The drafts that record an ADK event, given in its JSON form without temp: keys.
 
-    The first holds it: as it is, as text, or by the Ref of a blob. Without `shared`, its changes
-    to app: and user: names are kept in it and not made.
+    The first holds it, or the Ref of the `blob` that does. With `cut`, it is described without the
+    numbers that plain values cannot hold, and without long texts. Without `shared`, its changes to
+    app: and user: names are not made.
     """
-    described = _cut(event) if as_text or blob is not None else event
-    whole: dict[str, Any]
-    if blob is not None:
-        whole = {AS_BLOB: blob}
-    else:
-        whole = {AS_TEXT: json.dumps(event)} if as_text else {WHOLE: event}
-    delta = delta_of(event)
-    changes = [
-        _op(name, value, refer=WHOLE in whole)
-        for name, value in delta.items()
+    whole = {WHOLE: text_of(event)} if blob is None else {AS_BLOB: blob}
+    changes = {
+        stored_name(name): value
+        for name, value in delta_of(event).items()
         if shared or not name.startswith(_SHARED)
-    ]
-    (kind, data), *more = _said(described)
-    common: dict[str, Any] = {
-        "actor": _actor(event, user),
-        "invocation_id": _fit(event.get("invocation_id")),
     }
+    (kind, data), *more = _said(_cut(event) if cut or blob is not None else event)
+    common: dict[str, Any] = {"actor": _actor(event, user)}
+    common["invocation_id"] = _fit(event.get("invocation_id"))
     first = str(event["id"])
-    drafts = [Draft(type=kind, data={**data, **whole}, ops=changes, id=first, **common)]
+    drafts = [Draft(type=kind, data={**data, **whole}, set=changes, id=first, **common)]
     for number, (kind, data) in enumerate(more, 1):
         drafts.append(Draft(type=kind, data=data, id=f"{first}/{number}", cause=first, **common))
     return drafts
 
 
+def text_of(event: Mapping[str, Any]) -> str:
+    """An ADK event as JSON text. A lone surrogate, which UTF-8 cannot encode, is escaped."""
+    text = _encode(event)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(event)
+    return text
+
+
 def is_whole(event: Event) -> bool:
     """Whether an event of ours holds an ADK event."""
     data = event.data
-    return data is not None and (WHOLE in data or AS_TEXT in data or AS_BLOB in data)
-
-
-def whole_of(event: Event) -> dict[str, Any]:
-    """The ADK event in ours, in its JSON form, unless a blob has it."""
-    if AS_TEXT in event.data:
-        return dict(json.loads(event.data[AS_TEXT]))
-    found: dict[str, Any] = copy.deepcopy(event.data[WHOLE])
-    return found
+    return data is not None and (WHOLE in data or AS_BLOB in data)
 
 
 def delta_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -202,15 +198,6 @@ def _fit(id: Any) -> str | None:
     """An id that is fit to stand beside the event; ADK's own stays within it in any case."""
     fits = isinstance(id, str) and 0 < len(id) <= _ID_CHARS and id.isprintable()
     return id if fits and id == id.strip() else None
-
-
-def _op(name: str, value: Any, *, refer: bool) -> ops.Op:
-    """A change to state. A long value is kept once: in the event's data."""
-    path = (stored_name(name),)
-    long = len(value) >= _REFER_CHARS if isinstance(value, str) else isinstance(value, (dict, list))
-    if refer and long and value:
-        return ops.SetRef(path, (WHOLE, "actions", "state_delta", name))
-    return ops.Set(path, value)
 
 
 def _cut(value: Any) -> Any:

@@ -22,9 +22,6 @@ ACTOR: Final = "agent:adk"
 _log: Final = logging.getLogger("limpet.adapters.adk")
 _PAGE: Final = 1_000
 _TRIES_MAX: Final = 16
-# ADK dates its events itself. One that it dates after t was recorded after this long before t: no
-# clock is so far ahead of the store's.
-_AHEAD_US: Final = 86_400_000_000
 # What others may record beside ADK without making its session objects stale.
 _BESIDE: Final = ("session.", "span.", "audit.", "budget.", "checkpoint.")
 
@@ -50,11 +47,11 @@ async def recorded(
         except InvalidValue:
             if len(how) > 1:
                 raise  # it is a value of state that cannot be stored
-            how = {"shared": shared, "as_text": True}
+            how = {"shared": shared, "cut": True}
         except EventTooLarge:
             if "blob" in how:
                 raise
-            content = json.dumps(whole).encode()
+            content = ours.text_of(whole).encode()
             ref = await handle.put_blob(content, "application/json")
             how = {"shared": shared, "blob": ref.data}
 
@@ -110,7 +107,7 @@ async def restored(handle: limpet.Session[Any], whole: dict[str, Any]) -> dict[s
         if event.type == "session.created":
             begin = {ours.adk_name(str(op.path[0])): op.value for op in event.ops}  # type: ignore[union-attr]
         elif ours.is_whole(event):
-            found = await unpacked(handle, event)
+            found = json.loads(await text_in(handle, event))
             if found.get("invocation_id") == target:
                 break
             begin = {n: v for n, v in begin.items() if n not in ours.delta_of(found)}
@@ -124,33 +121,6 @@ async def restored(handle: limpet.Session[Any], whole: dict[str, Any]) -> dict[s
 # --- reading ------------------------------------------------------------------------------------
 
 
-async def read(
-    lp: Limpet, key: Key, count: int | None, after: float | None
-) -> tuple[limpet.Session[Any], list[dict[str, Any]]] | None:
-    """A session and its last `count` ADK events, of those dated at or after `after`, in order.
-
-    From one instant. None if there is no such session.
-    """
-    tail = _PAGE if count is None else min(_PAGE, count + count // 4 + 4 * bool(count))
-    session = await lp.find(key, tail=tail, actor=ACTOR)
-    if session is None:
-        return None
-    found: list[dict[str, Any]] = []
-    if count == 0:
-        return session, found
-    async for event in _backwards(session, tail):
-        if after is not None and event.at_us < after * 1e6 - _AHEAD_US:
-            break
-        if not ours.is_whole(event):
-            continue
-        whole = await unpacked(session, event)
-        if after is None or whole["timestamp"] >= after:
-            found.append(whole)
-            if len(found) == count:
-                break
-    return session, found[::-1]
-
-
 async def version_with(lp: Limpet, key: Key, last: str | None) -> int:
     """The version of a session whose newest ADK event is `last`, if that is so.
 
@@ -158,7 +128,7 @@ async def version_with(lp: Limpet, key: Key, last: str | None) -> int:
     """
     stored = await lp.get(key, tail=100)
     newest: str | None = None
-    async for event in _backwards(stored, 100):
+    async for event in backwards(stored, 100):
         if ours.is_whole(event):
             newest = event.id
             break
@@ -187,7 +157,7 @@ async def listed(
             return found
 
 
-async def _backwards(session: limpet.Session[Any], page: int) -> AsyncIterator[limpet.Event]:
+async def backwards(session: limpet.Session[Any], page: int) -> AsyncIterator[limpet.Event]:
     """The events of a session as it was loaded, the newest first."""
     events: Iterable[limpet.Event] = reversed(session.events)
     before = session.version + 1
@@ -213,10 +183,8 @@ async def forwards(session: limpet.Session[Any]) -> AsyncIterator[limpet.Event]:
         after = page[-1].seq
 
 
-async def unpacked(session: limpet.Session[Any], event: limpet.Event) -> dict[str, Any]:
-    """The ADK event in one of ours."""
-    if ours.AS_BLOB not in event.data:
-        return ours.whole_of(event)
-    content = await session.get_blob(event.data[ours.AS_BLOB])
-    found: dict[str, Any] = json.loads(content)
-    return found
+async def text_in(session: limpet.Session[Any], event: limpet.Event) -> str:
+    """The JSON text of the ADK event in one of ours."""
+    if ours.AS_BLOB in event.data:
+        return (await session.get_blob(event.data[ours.AS_BLOB])).decode()
+    return str(event.data[ours.WHOLE])

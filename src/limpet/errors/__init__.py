@@ -15,7 +15,10 @@
     │   ├── InsufficientTokenBudget · SessionIntegrity
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
-    │   └── SessionCorrupt · FollowerBehind
+    │   ├── SessionCorrupt · FollowerBehind
+    │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
+    │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
+    │                           RequestNotFound · RequestAnswered · RequestMismatch
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
@@ -138,6 +141,20 @@ from limpet.errors.migration import (
 from limpet.errors.root import (
     LimpetError,
 )
+from limpet.errors.runtime import (
+    BudgetReached,
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    RequestAnswered,
+    RequestMismatch,
+    RequestNotFound,
+    ToolDenied,
+    ToolFailed,
+    TurnError,
+    TurnMismatch,
+    TurnMisused,
+)
 from limpet.errors.session import (
     BlobNotFound,
     CheckpointIntegrity,
@@ -211,6 +228,7 @@ __all__ = [
     "BackupRefused",
     "BlobNotFound",
     "BlobTooLarge",
+    "BudgetReached",
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
@@ -231,6 +249,8 @@ __all__ = [
     "DocumentConflict",
     "DocumentNotFound",
     "EdgeException",
+    "EffectFailed",
+    "EffectUnknown",
     "EnvelopeNewer",
     "EventTooLarge",
     "ExtraMissing",
@@ -246,6 +266,7 @@ __all__ = [
     "GuardFailed",
     "InsufficientTokenBudget",
     "IntegrityViolation",
+    "Interrupted",
     "InvalidCursor",
     "InvalidDiff",
     "InvalidEnvelope",
@@ -280,6 +301,9 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "RequestAnswered",
+    "RequestMismatch",
+    "RequestNotFound",
     "RequiredToolUnavailable",
     "ReservedApp",
     "ReservedType",
@@ -335,7 +359,12 @@ __all__ = [
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
     "ToolAuthorizationFailed",
+    "ToolDenied",
+    "ToolFailed",
     "ToolLocked",
+    "TurnError",
+    "TurnMismatch",
+    "TurnMisused",
     "UnreachableNode",
     "UploadLost",
 ]

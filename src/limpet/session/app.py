@@ -104,10 +104,11 @@ class App(Generic[S]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> Session[S]:
         """The session with its state and its last events: see Limpet.get."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
-        how["at_least"] = at_least
+        how |= {"at_least": at_least, "archived": archived}
         found: Session[S] = await self._lp.get(self.name, user, id, **how)
         return found
 
@@ -120,10 +121,11 @@ class App(Generic[S]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> Session[S] | None:
         """Like get, and None if there is no such session (any more)."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
-        how["at_least"] = at_least
+        how |= {"at_least": at_least, "archived": archived}
         found: Session[S] | None = await self._lp.find(self.name, user, id, **how)
         return found
 

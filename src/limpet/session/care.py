@@ -29,6 +29,7 @@ from limpet.session.arguments import (
 from limpet.session.door import Door
 from limpet.session.life.archives import folder_of
 from limpet.session.life.archiving import remove_archived
+from limpet.session.life.usual import unusual_timeouts
 from limpet.store.doctor import read_checks
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
@@ -146,7 +147,8 @@ class Care(Door):
         store = self._journal.store
         report = await store.verify(None, check_progress(progress))
         kept = await store.examine() if isinstance(store, Examined) else ()
-        return Diagnosis((*read_checks(report), *kept), report)
+        lives = await unusual_timeouts(store)
+        return Diagnosis((*read_checks(report), *kept, *lives), report)
 
     async def migrate(
         self,

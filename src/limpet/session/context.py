@@ -14,7 +14,7 @@ import msgspec
 from limpet.errors import InsufficientTokenBudget, InvalidInput
 from limpet.model.keys import Key
 from limpet.model.values import described
-from limpet.session.conversation import Message
+from limpet.session.message import Message
 from limpet.session.shapes import SHAPES, Shape, render
 
 Count: TypeAlias = Callable[[str], int]

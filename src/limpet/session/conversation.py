@@ -8,20 +8,17 @@ read, is left out. How messages look in the form of an API is in `shapes`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from limpet.model.events import Event
 from limpet.model.limits import PAGE_MAX
 from limpet.model.values import EMPTY
+from limpet.session.message import Message, Part, Role
 
 if TYPE_CHECKING:
     from limpet.session.context import Context, Count, Summarize
     from limpet.session.shapes import Shape
 
-Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
-Part: TypeAlias = Mapping[str, Any]
 USES: Final = ("agent.tool_use", "agent.custom_tool_use")
 RESULTS: Final = ("agent.tool_result", "user.custom_tool_result")
 CONFIRMATION: Final = "user.tool_confirmation"
@@ -38,20 +35,6 @@ _ITEMS: Final = (*_MESSAGES, "agent.tool_use", "agent.tool_result", "agent.item"
 _TYPES: Final = ("user.*", "system.*", "agent.*", "view.*")
 _OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not within a text
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
-
-
-class Message(msgspec.Struct, frozen=True):
-    """One message: who speaks, what is said, and the event that recorded it.
-
-    Parts are {type: text | image | file | data, …} as recorded, {type: "tool_use", request_id,
-    name, input} and {type: "tool_result", request_id, name, output, is_error}. The event of a
-    synthetic outcome is that of the call.
-    """
-
-    role: Role
-    parts: tuple[Part, ...]
-    event: Event
-    synthetic: bool = False
 
 
 class Conversation:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from limpet.errors import StoreClosed
 from limpet.model.ids import Entropy, Ids
 from limpet.session.follow import Hub
+from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
 from limpet.session.life.archives import Archive, open_archive
 from limpet.store.open import open_store
@@ -52,7 +53,7 @@ class Door:
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
-        self._opened = Journal(store, Hub(store), ids, self._clock)
+        self._opened = Journal(store, Hub(store), ids, self._clock, Keeping)
         self._opened.archive = self._archive
         return self
 

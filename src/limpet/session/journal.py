@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -31,22 +31,42 @@ from limpet.session.follow import Hub
 from limpet.session.metrics import Metrics
 from limpet.store.protocol import Committed, Store
 
-if TYPE_CHECKING:
-    from limpet.session.history.keeping import Keeping
+
+class Keeper(Protocol):
+    """What is done around commits: see `history.keeping`."""
+
+    def concerns(self, commits: Sequence[Commit], /) -> bool:
+        """Whether there is something to do for one of these. Quick: every commit asks."""
+        ...
+
+    async def before(self, commits: Sequence[Commit], /) -> None:
+        """What has to be durable before these commits. If it raises, they are not tried."""
+        ...
+
+    async def after(self, answers: Sequence[Committed], /) -> None:
+        """What follows from what was recorded. Raises nothing of ours."""
+        ...
 
 
 class Journal:
     """A store that is open in this process, with its followers, its ids and its clock."""
 
-    def __init__(self, store: Store, hub: Hub, ids: Ids, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        ids: Ids,
+        clock: Callable[[], int],
+        keep: Callable[[Journal], Keeper],
+    ) -> None:
         self.hub, self.new_id, self.now_us = hub, ids, clock
         self._store: Store | None = store
         self._pid = os.getpid()
         self.metrics = Metrics()
-        self._keeping: Keeping | None = None
         self._contended: dict[str, asyncio.Lock] = {}
         self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
+        self.keeping = keep(self)
 
     @property
     def store(self) -> Store:
@@ -56,15 +76,6 @@ class Journal:
         if self._pid != os.getpid():
             raise StoreForked
         return self._store
-
-    @property
-    def keeping(self) -> Keeping:
-        """Makes checkpoints, and follows the policies of apps."""
-        if self._keeping is None:
-            from limpet.session.history.keeping import Keeping
-
-            self._keeping = Keeping(self)
-        return self._keeping
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""

@@ -40,6 +40,7 @@ from limpet.session.life.door import LongLife, opened_archived, refuse_moving
 from limpet.session.listing import Listing
 from limpet.session.moving import Moving
 from limpet.session.session import Session
+from limpet.session.waking import Waking
 from limpet.session.watch import Watching
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Watching):
+class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
+from limpet.session.running import Running
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Conversation, Life, History[S], Generic[S]):
+class Session(Conversation, Life, Running, History[S], Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -77,7 +78,13 @@ class Session(Conversation, Life, History[S], Generic[S]):
         self.actor = check_actor(actor)
         # For the rest of the package: what is known, and the way to write.
         self.writer = Writer(
-            journal, Known(key), lambda: self.actor, lease=lease, typed=typed, untyped=untyped
+            journal,
+            Known(key),
+            lambda: self.actor,
+            lease=lease,
+            typed=typed,
+            untyped=untyped,
+            rouse=self._rouse,
         )
 
     def __repr__(self) -> str:
@@ -443,8 +450,8 @@ class Session(Conversation, Life, History[S], Generic[S]):
         A timedelta counts from now, by the clock of this process.
         Time passing records nothing: the session stays due until somebody clears the timer or sets
         it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
-        A kind="deadline" is recorded, listed with the head and shown by limpet.deadline_at;
-        nothing acts on it yet, and it makes no session due.
+        A kind="deadline" is when the session should end: lp.sweep() terminates it then. It makes
+        no session due, and is shown by limpet.deadline_at.
         """
         at = timer_at(at, self.writer.journal.now_us())
         return (await self.record(timer_set(name, at, kind=kind), actor=actor))[0]

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.session.conversation import Message, Part
+from limpet.session.message import Message, Part
 
 Shape: TypeAlias = Literal["openai", "openai-responses", "anthropic", "gemini"]
 Rendered: TypeAlias = tuple[str, list[dict[str, Any]]]  # the system text, and the messages

@@ -31,7 +31,7 @@ from limpet.model.values import Reads
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
-from limpet.session.life.rousing import is_roused, rouse
+from limpet.session.life.rousing import is_roused
 from limpet.session.loading import Loading
 from limpet.session.logs import SESSION, lease_lost
 from limpet.store.protocol import Committed
@@ -59,9 +59,11 @@ class Writer:
         lease: Lease | None,
         typed: Typed[Any] | None,
         untyped: bool,
+        rouse: Callable[[], Awaitable[None]],
     ) -> None:
         self.journal, self.known, self.lease, self.typed = journal, known, lease, typed
         self._who = who  # migrates, if a load has to
+        self._rouse = rouse  # when input was recorded that ends its suspension
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
@@ -109,7 +111,7 @@ class Writer:
         committed = answers[0]
         known.absorb(committed, drafts)
         if is_roused(committed.head):
-            await rouse(self.journal, known.key)
+            await self._rouse()
             await self.load(tail=_TAIL)
         return committed.events
 

@@ -10,12 +10,12 @@
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
-with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, `SharedWorkLaws` if that one
-is shared, and `SealedLaws` with the fixtures `open_sealed` and `new_seal` for one that seals
-bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with
-reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and
-`SharedMarkLaws` are what the last two add for the kinds of stores above. Needs pytest and
-pytest-asyncio.
+with a live channel, `WorkLaws`, `SetBackLaws` and `DeadlineLaws` for one with leases,
+`SharedWorkLaws` if that one is shared, and `SealedLaws` with the fixtures `open_sealed` and
+`new_seal` for one that seals bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and
+`MarkLaws` are for a store with reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`,
+`DurableMarkLaws` and `SharedMarkLaws` are what the last two add for the kinds of stores above.
+Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from limpet.testing.laws.adopt import AdoptLaws
 from limpet.testing.laws.bases import ForkLaws
 from limpet.testing.laws.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
 from limpet.testing.laws.commits import CommitLaws
+from limpet.testing.laws.deadlines import DeadlineLaws
 from limpet.testing.laws.documents import DocumentLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
@@ -60,6 +61,7 @@ from limpet.testing.leases import Age
 __all__ = [
     "Age",
     "BlobLaws",
+    "DeadlineLaws",
     "DocumentLaws",
     "DurableBlobLaws",
     "DurableLaws",

@@ -14,6 +14,7 @@ from google.adk.errors._stale_session_error import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
 from google.adk.events.event import Event
 from google.adk.events.event_actions import EventActions, EventCompaction
+from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.session import Session
 from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
@@ -60,26 +61,48 @@ def everything() -> list[Event]:
     )
     return [
         said("hi", author="user"),
-        said("a", "b", types.Part(text="hm", thought=True, thought_signature=b"\x00\xfe"), branch="x.y"),
-        said(called("f", "c1", a=None, b=[1, {"c": 2.5}]), called("g", "c2"), long_running_tool_ids={"c1", "c2"}),
+        said(
+            "a",
+            "b",
+            types.Part(text="hm", thought=True, thought_signature=b"\x00\xfe"),
+            branch="x.y",
+        ),
+        said(
+            called("f", "c1", a=None, b=[1, {"c": 2.5}]),
+            called("g", "c2"),
+            long_running_tool_ids={"c1", "c2"},
+        ),
         said(answered("f", "c1", result=None), answered("g", "c2", error="no")),
         said(types.Part(inline_data=types.Blob(mime_type="image/png", data=bytes(range(256))))),
         said(types.Part(file_data=types.FileData(file_uri="gs://b/f", mime_type="text/plain"))),
         said(types.Part(executable_code=types.ExecutableCode(code="1", language="PYTHON"))),
         said(
-            "grounded", grounding_metadata=grounding, usage_metadata=usage, model_version="m-1",
-            turn_complete=True, interrupted=False, finish_reason=types.FinishReason.STOP,
-            avg_logprobs=float("-inf"), custom_metadata={"k": [None, {"x": 1}]},
+            "grounded",
+            grounding_metadata=grounding,
+            usage_metadata=usage,
+            model_version="m-1",
+            turn_complete=True,
+            interrupted=False,
+            finish_reason=types.FinishReason.STOP,
+            avg_logprobs=float("-inf"),
+            custom_metadata={"k": [None, {"x": 1}]},
             input_transcription=types.Transcription(text="heard", finished=True),
         ),
         said(error_code="500", error_message="broken"),
         said("wide", custom_metadata={"n": 2**80, "odd": "\ud800"}),
         said(
             actions=EventActions(
-                skip_summarization=True, transfer_to_agent="b", escalate=True, end_of_agent=True,
-                artifact_delta={"f.txt": 2}, agent_state={"step": None}, route=["a", 1, True],
+                skip_summarization=True,
+                transfer_to_agent="b",
+                escalate=True,
+                end_of_agent=True,
+                artifact_delta={"f.txt": 2},
+                agent_state={"step": None},
+                route=["a", 1, True],
                 requested_auth_configs={"c1": auth},
-                requested_tool_confirmations={"c1": ToolConfirmation(hint="sure?", confirmed=False, payload={"x": None})},
+                requested_tool_confirmations={
+                    "c1": ToolConfirmation(hint="sure?", confirmed=False, payload={"x": None})
+                },
             )
         ),
         said(
@@ -91,7 +114,7 @@ def everything() -> list[Event]:
         ),
         said(actions=EventActions(rewind_before_invocation_id="i0"), author="user"),
         said(output={"rows": [1, None]}, node_info={"path": "wf/a@1", "output_for": ["wf/a@1"]}),
-    ]  # fmt: skip
+    ]
 
 
 async def test_every_event_comes_back_as_it_was(
@@ -306,16 +329,25 @@ async def test_the_log_speaks_our_vocabulary(url: str) -> None:
         await service.append_event(session, said("done", usage_metadata=usage, model_version="m"))
         stored = await lp.get("support", "ada", "s")
         plain = [(e.type, e.actor, {**e.data, "adk": None}) for e in stored.events[1:]]
+        assert [bool(e.data.get("adk")) for e in stored.events[1:4]] == [True, True, False]
         told: list[tuple[str, str, dict[str, Any]]] = [
             ("user.message", "user:ada", {"text": "hi"}),
             ("agent.message", "agent:bot", {"text": "look"}),
             ("agent.tool_use", "agent:bot", {"request_id": "c1", "name": "f", "input": {"x": 1}}),
             ("agent.tool_use", "agent:bot", {"request_id": "c2", "name": "g", "input": {}}),
-            ("agent.tool_result", "agent:bot", {"request_id": "c1", "name": "f", "output": {"y": 2}}),
+            (
+                "agent.tool_result",
+                "agent:bot",
+                {"request_id": "c1", "name": "f", "output": {"y": 2}},
+            ),
             ("agent.tool_result", "agent:bot", {"request_id": "c2", "name": "g", "output": {}}),
-            ("agent.message", "agent:bot", {"text": "done", "model": "m", "usage": {"input": 3, "output": 4}}),
+            (
+                "agent.message",
+                "agent:bot",
+                {"text": "done", "model": "m", "usage": {"input": 3, "output": 4}},
+            ),
             ("session.processed", "agent:adk", {"seqs": [2]}),
-        ]  # fmt: skip
+        ]
         assert plain == [(kind, who, {**data, "adk": None}) for kind, who, data in told]
         assert stored.events[3].cause == stored.events[2].id
         assert stored.head.pending == 0
@@ -327,12 +359,54 @@ async def test_one_unreadable_event_does_not_hide_the_others(url: str) -> None:
         service = LimpetSessionService(lp)
         session = await service.create_session(**ADA, session_id="s")
         await service.append_event(session, said("one"))
-        other = {"adk": {"id": "x", "timestamp": 1.0, "author": 7, "actions": "none"}}
-        await lp.session("support", "ada", "s").append("adk.event", other, actor="agent:new")
+        for other in ('{"id": "x", "author": 7, "actions": "none"}', "not JSON", 7):
+            await lp.session("support", "ada", "s").append(
+                "adk.event", {"adk": other}, actor="agent:new"
+            )
         found = await service.get_session(**ADA, session_id="s")
         assert found is not None
         assert [e.id for e in found.events] == [session.events[0].id]
         await service.append_event(found, said("two"))
+
+
+async def test_callers_share_nothing(service: LimpetSessionService, session: Session) -> None:
+    """What a caller changes in the objects it got is seen by nobody else, at any time."""
+    event = said(answered("f", rows=[1]), delta={"d": {"x": [1]}}, custom_metadata={"m": [1]})
+    await service.append_event(session, event)
+    before = (await got(service)).model_dump()
+    for _ in range(2):
+        found = await got(service)
+        assert found.model_dump() == before
+        found.state["d"]["x"].append(2)
+        found.events[0].content.parts[0].function_response.response["rows"].append(2)
+        found.events[0].content.parts.append(types.Part(text="more"))
+        found.events[0].actions.state_delta["d"]["x"].append(2)
+        found.events[0].custom_metadata["m"].append(2)
+        found.events.clear()
+    event.content.parts.clear()
+    assert (await got(service)).model_dump() == before
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 60_000, 10_000_000])
+async def test_what_is_kept_at_hand_is_what_is_stored(url: str, cache_bytes: int) -> None:
+    """Every way of reading gives the same, whatever was read before, with any room for a cache."""
+    async with limpet.open(url) as lp:
+        service = LimpetSessionService(lp, cache_bytes=cache_bytes)
+        session = await service.create_session(**ADA, session_id="s")
+        texts: list[str] = []
+        for turn in range(12):
+            for n in range(3):
+                texts.append(f"{turn}.{n}")
+                event = said(texts[-1], called("f"), timestamp=float(turn))
+                await service.append_event(session, event)
+            for count in (1, 4, 30, None):
+                for after in (None, 0.0, turn - 1.0):
+                    config = GetSessionConfig(num_recent_events=count, after_timestamp=after)
+                    found = await service.get_session(**ADA, session_id="s", config=config)
+                    assert found is not None
+                    wanted = texts if after is None else texts[3 * max(0, int(after)) :]
+                    wanted = wanted if count is None else wanted[-count:]
+                    assert [e.content.parts[0].text for e in found.events] == wanted
 
 
 async def test_a_cancelled_append_happened_or_did_not(url: str) -> None:

@@ -173,7 +173,7 @@ async def test_state_that_adk_lost_is_what_adk_shows(tmp_path: Path) -> None:
 
 
 def test_what_is_no_database_of_adk_is_refused(tmp_path: Path) -> None:
-    """Another database, the old schema, a missing file and other servers: said, and nothing made."""
+    """Another database, the old schema, a missing file: the reason is given, nothing is made."""
     with sqlite3.connect(tmp_path / "other.db") as db:
         db.execute("CREATE TABLE sessions (id)")
     with sqlite3.connect(tmp_path / "old.db") as db:

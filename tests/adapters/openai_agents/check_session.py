@@ -64,9 +64,10 @@ async def test_a_batch_is_recorded_whole_or_not_at_all(
     lp: limpet.Limpet, session: LimpetSession
 ) -> None:
     """One item that cannot be kept refuses the batch, of a new session too."""
-    for bad in ({"role": "user", "content": object()}, {"n": float("nan")}):
-        with pytest.raises(errors.InvalidValue):
-            await session.add_items([user("kept?"), bad])
+    with pytest.raises(errors.InvalidValue):
+        await session.add_items([user("kept?"), {"role": "user", "content": object()}])
+    with pytest.raises(errors.EventTooLarge):
+        await session.add_items([user("kept?"), user("x" * (9 * 2**20))])
     with pytest.raises(errors.InvalidInput):
         await session.add_items([user("kept?"), "text"])  # type: ignore[list-item]
     assert await lp.find(session.key) is None
@@ -82,6 +83,23 @@ async def test_an_item_is_the_callers_own(session: LimpetSession) -> None:
     (read,) = await session.get_items()
     read["content"][0]["text"] = "changed"
     assert await session.get_items() == [assistant("as it was")]
+
+
+async def test_an_item_is_what_it_was_when_it_was_added(session: LimpetSession) -> None:
+    """A caller who changes it before the call is over changes nothing."""
+    given = user("as it was")
+    adding = asyncio.ensure_future(session.add_items([given]))
+    await asyncio.sleep(0)
+    given["content"] = "changed"
+    await adding
+    assert await session.get_items() == [user("as it was")]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "é😀", "\u2028"])
+async def test_any_text_comes_back(session: LimpetSession, text: str) -> None:
+    """Half a surrogate, which a cut stream leaves, included."""
+    await session.add_items([user(text), output("a", text)])
+    assert await session.get_items() == [user(text), output("a", text)]
 
 
 @pytest.mark.parametrize("arguments", ["not JSON", '{"n": 1e999}', f'{{"n": {2**80}}}', "[" * 200])

@@ -25,17 +25,18 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from limpet import Draft, Event, Key, Limpet, Seal, Session
+from limpet import Event, Key, Limpet, Seal, Session
 from limpet.adapters.langgraph.home import Homed
 from limpet.adapters.langgraph.lists import Growth
 from limpet.adapters.langgraph.thread import (
     CHECKPOINT,
     REMOVED,
+    TYPES,
     WRITES,
     Broken,
     Node,
     Thread,
-    relocated,
+    Told,
 )
 from limpet.adapters.langgraph.values import Codec, Values
 from limpet.errors import (
@@ -255,29 +256,32 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         opened = self._opened(place.thread)
         kept = get_checkpoint_metadata(config, metadata)
         async with opened.lock:
+            named = True
             for _ in range(_TRIES_MAX):
                 if opened.session is None and (place.id is not None or place.uid is not None):
                     await self._need(opened, place)
                 self._check(opened, place, checkpoint["id"])
-                data, growths = opened.tree.describe(
-                    place.ns, place.id, checkpoint, kept, new_versions
+                told = opened.tree.describe(
+                    place.ns, place.id, checkpoint, kept, new_versions, named=named
                 )
-                if await self._record_on(opened, data, growths, first=place.id is None):
+                if await self._record_on(opened, told, first=place.id is None):
                     return _config(opened, place.ns, checkpoint["id"])
+                # Another event may have this id: the answer to this put was lost, or it is the
+                # id of something else.
+                named = not opened.tree.find(place.ns, checkpoint["id"])
         raise SessionConflict(opened.key, "session", opened.tree.version, "a later one")
 
-    async def _record_on(
-        self, opened: _Open, data: dict[str, Any], growths: Mapping[str, Growth], *, first: bool
-    ) -> bool:
+    async def _record_on(self, opened: _Open, told: Told, *, first: bool) -> bool:
         """Record a checkpoint on the tree it was described on. False: the tree has moved on."""
         try:
             if opened.session is None:
-                await self._begin(opened, CHECKPOINT, data, growths)
+                await self._begin(opened, CHECKPOINT, told)
                 return True
-            version = opened.tree.version
-            event = await opened.session.append(CHECKPOINT, data, expect=version)
-            opened.learn(event, growths)
-            return True
+            event = await _append(opened.session, CHECKPOINT, told, opened.tree.version)
+            if not event.repeated:
+                opened.learn(event, told.growths)
+                return True
+            await opened.load(self._lp)
         except (SessionConflict, SessionExists):
             await opened.load(self._lp)
         except SessionDeleted:
@@ -286,13 +290,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
                 raise SessionDeleted(opened.key, _GO_ON) from None
         return False
 
-    async def _begin(
-        self,
-        opened: _Open,
-        type: str,
-        data: dict[str, Any],
-        growths: Mapping[str, Growth] | None = None,
-    ) -> None:
+    async def _begin(self, opened: _Open, type: str, told: Told) -> None:
         """A new thread with its first event. Raises SessionExists."""
         opened.forget()
         async with self._lp.commit() as c:
@@ -300,10 +298,11 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             # Only a run that begins with no checkpoint takes the place of a deleted thread.
             reuse = type == CHECKPOINT
             session = c.create(key.app, key.user, key.id, actor=_ACTOR, reuse_deleted=reuse)
-            c.append(session, type, data)
+            ids = {"id": told.id, "cause": told.cause, "invocation_id": told.invocation_id}
+            c.append(session, type, told.data, **ids)
         opened.session = session
         opened.tree.fold(c.events[0])
-        opened.tree.fold(c.events[1], growths)
+        opened.tree.fold(c.events[1], told.growths or None)
 
     async def _need(self, opened: _Open, place: _Place) -> None:
         """The thread that a write builds upon, or why it is not there."""
@@ -349,14 +348,14 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             if opened.session is None and not await opened.load(self._lp) and place.uid:
                 raise SessionDeleted(opened.key, _GO_ON)
             self._check_writes(opened, place)
-            data = opened.tree.writes(place.ns, place.id, list(writes), task, path)
-            if data is None:
+            told = opened.tree.writes(place.ns, place.id, list(writes), task, path)
+            if told is None:
                 return
             try:
                 if opened.session is None:
-                    await self._begin(opened, WRITES, data)
+                    await self._begin(opened, WRITES, told)
                 else:
-                    opened.learn(await opened.session.append(WRITES, data))
+                    opened.learn(await _append(opened.session, WRITES, told))
             except SessionDeleted:
                 opened.forget()
                 raise SessionDeleted(opened.key, _GO_ON) from None
@@ -422,20 +421,20 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         if session is None:
             return
         opened = self._opened(target)
-        moved: dict[int, int] = {}
-        drafts: list[Draft] = []
+        drafts: list[Event] = []
         after = 0
         while events := await session.read(after=after, limit=_PAGE):
             after = events[-1].seq
-            for event in events:
-                if event.type in (CHECKPOINT, WRITES, REMOVED) and event.data is not None:
-                    moved[event.seq] = len(drafts) + 2  # the first is the creation
-                    drafts.append(Draft(type=event.type, data=relocated(event.data, moved)))
+            drafts += [event for event in events if event.type in TYPES]
         async with opened.lock, self._lp.commit() as c:
             key = opened.key
             made = c.create(key.app, key.user, key.id, actor=_ACTOR, reuse_deleted=True)
-            for draft in drafts:
-                c.append(made, draft.type, draft.data)
+            for event in drafts:
+                if event.data is None:
+                    raise SessionCorrupt(session.key, f"event {event.seq} cannot be read")
+                ids = {"cause": event.cause, "invocation_id": event.invocation_id}
+                named = event.type == CHECKPOINT and "id" not in event.data
+                c.append(made, event.type, event.data, id=event.id if named else None, **ids)
             opened.forget()
 
     # --- without await -------------------------------------------------------------------------
@@ -503,6 +502,13 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         else:
             self._threads.move_to_end(thread)
         return found
+
+
+async def _append(
+    session: Session[Any], type: str, told: Told, expect: int | None = None
+) -> Event:
+    ids = {"id": told.id, "cause": told.cause, "invocation_id": told.invocation_id}
+    return await session.append(type, told.data, expect=expect, **ids)
 
 
 def _place(config: RunnableConfig) -> _Place:

@@ -1,17 +1,22 @@
 """One thread: the tree of checkpoints that its log of events describes.
 
 Three types of events are recorded, and nothing else is stored. A `langgraph.checkpoint` says how a
-checkpoint differs from the one it was made from (`base`, the seq of that one's event): the versions
-that changed, the values that changed, and of lists what was added. A `langgraph.writes` holds the
-writes of one task. A `langgraph.removed` names checkpoints that are hidden from then on; what was
-made from them still stands.
+checkpoint differs from the one it was made from: what changed, and of lists what was added. Its id
+is the id of the event. A `langgraph.writes` holds the writes of one task (its invocation) under a
+checkpoint (its cause). A `langgraph.removed` names checkpoints that are hidden from then on; what
+was made from them still stands.
 
-Pure: events go in, checkpoints and new event data come out. Reading and recording are `saver`'s.
+Graphs go in circles, so most of what an event says was said before: `shape` holds that part, and
+an event of a known shape says only `as`, where it stands. Events refer to others by their number
+among those of this module, from 1, so a copy of a thread needs no changes.
+
+Pure: events go in, checkpoints and new events come out. Reading and recording are `saver`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -24,9 +29,18 @@ from limpet.model.events import Event
 CHECKPOINT: Final = "langgraph.checkpoint"
 WRITES: Final = "langgraph.writes"
 REMOVED: Final = "langgraph.removed"
-_WRITTEN: Final = "written"  # the form of an item that a write of the same thread has already
+TYPES: Final = (CHECKPOINT, WRITES, REMOVED)
+_WRITTEN: Final = "written"  # the form of an item that a write before this checkpoint has already
+_INPUT: Final = "input"  # the form of a write that the input of the graph has already
+_START: Final = "__start__"
 _REFER_BYTES_MIN: Final = 64  # a shorter item is not worth a reference
-_PARTS: Final = ("v", "id", "ts", "channel_values", "channel_versions", "versions_seen")
+_SHAPE_CHARS_MAX: Final = 16  # a longer text in metadata is rarely the same twice
+_ID_CHARS_MAX: Final = 256
+_PARTS: Final = ("id", "ts", "channel_values", "channel_versions", "versions_seen")
+_NONE: Final = object()
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_US: Final = timedelta(microseconds=1)
+_EMPTY: Final[Mapping[str, Any]] = {}
 _raw: Final = msgspec.json.Encoder().encode
 
 
@@ -42,15 +56,26 @@ class Write(NamedTuple):
 class Node:
     """A checkpoint, whole: what its event says, on top of the one it was made from."""
 
-    def __init__(self, ns: str, id: str, parent: str | None, seq: int) -> None:
-        self.ns, self.id, self.parent, self.seq = ns, id, parent, seq
-        self.rest: Mapping[str, Any] = {}  # v, ts and other members of the checkpoint, as data
-        self.meta: Any = {}
+    def __init__(self, ns: str, id: str, parent: str | None, number: int, seq: int) -> None:
+        self.ns, self.id, self.parent, self.number, self.seq = ns, id, parent, number, seq
+        self.ts = ""
+        self.rest: dict[str, Any] = {}  # v and other members of the checkpoint, as data
+        self.meta: dict[str, Any] = {}
         self.versions: dict[str, Any] = {}
         self.seen: dict[str, Any] = {}
         self.values: dict[str, Any] = {}  # data, or a List
         self.children: dict[str, int] = {}  # the ids of checkpoints made from this one, and seqs
         self.hidden = False
+
+
+class Told(NamedTuple):
+    """An event to be recorded, and how the lists of its checkpoint grow."""
+
+    data: dict[str, Any]
+    growths: Mapping[str, Growth] = {}
+    id: str | None = None
+    cause: str | None = None
+    invocation_id: str | None = None
 
 
 class Broken(Exception):
@@ -64,9 +89,12 @@ class Thread:
         self._codec = codec
         self.version = 0
         self._nodes: dict[str, dict[str, Node | None]] = {}  # by namespace and id; None: broken
-        self._by_seq: dict[int, Node | None] = {}
+        self._count = 0  # of the events of this module
+        self._by_number: dict[int, Node | None] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._written: dict[int, Sequence[Any]] = {}
+        self._shapes: dict[int, Mapping[str, Any]] = {}
+        self._shaped: dict[bytes, int] = {}
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -111,7 +139,7 @@ class Thread:
             for name, held in node.values.items()
         }
         seen = {name: dict(versions) for name, versions in node.seen.items()}
-        whole = {"id": node.id, "channel_values": values, "versions_seen": seen}
+        whole = {"id": node.id, "ts": node.ts, "channel_values": values, "versions_seen": seen}
         return {"updated_channels": None, **rest, **whole, "channel_versions": dict(node.versions)}
 
     def metadata(self, node: Node) -> Any:
@@ -160,30 +188,48 @@ class Thread:
         checkpoint: Mapping[str, Any],
         meta: Mapping[str, Any],
         new: Collection[str],
-    ) -> tuple[dict[str, Any], dict[str, Growth]]:
-        """The data of the event for a new checkpoint, and how its lists grow.
+        *,
+        named: bool = True,
+    ) -> Told:
+        """The event for a new checkpoint. It holds only as the very next event of the thread.
 
         `new` names the channels that were written to; others with the same version are the same.
+        The event has the checkpoint's id, unless that is taken already or not `named`.
         """
         base = None if parent is None else self._nodes.get(ns, {}).get(parent)
-        encode = self._codec.encode
-        data: dict[str, Any] = {"id": checkpoint["id"], "v": checkpoint["v"]}
-        data |= {"ts": checkpoint["ts"], "metadata": encode(meta)}
-        if ns:
-            data["ns"] = ns
+        on = base or Node(ns, "", None, self._count, 0)
+        id: str = checkpoint["id"]
+        data: dict[str, Any] = {"ts": _short(checkpoint["ts"])}
+        shape: dict[str, Any] = {"ns": ns} if ns else {}
         if base is not None:
-            data["base"] = base.seq
-        more = {name: part for name, part in checkpoint.items() if name not in _PARTS}
-        if any(part is not None for part in more.values()):
-            data["more"] = encode(more)
-        on = base or Node(ns, "", None, self.version)
-        _differ(data, "versions", on.versions, checkpoint["channel_versions"])
-        _differ(data, "seen", on.seen, checkpoint["versions_seen"])
-        return data, self._describe_values(data, on, checkpoint, new)
+            shape["back"] = self._count + 1 - base.number
+        if not named or id in self._nodes.get(ns, {}) or not _is_id(id):
+            data["id"], named = id, False
+        _tell_metadata(data, shape, on.meta, self._codec.encode(dict(meta)))
+        _tell_versions(data, shape, on, checkpoint)
+        growths = self._tell_values(data, shape, on, checkpoint, new)
+        rest = {name: part for name, part in checkpoint.items() if name not in _PARTS}
+        self._tell_rest(data, shape, on, rest)
+        return Told(self._shaped_data(data, shape), growths, id if named else None)
 
-    def _describe_values(
+    def _tell_rest(
+        self, data: dict[str, Any], shape: dict[str, Any], on: Node, rest: Mapping[str, Any]
+    ) -> None:
+        encoded = {name: self._codec.encode(part) for name, part in rest.items()}
+        touched = sorted({*data.get("values", ()), *data.get("lists", ()), *shape.get("nulls", ())})
+        touched = sorted({*touched, *shape.get("grown", ())})
+        if encoded.get("updated_channels", _NONE) == touched:
+            shape["updated"] = True
+            del encoded["updated_channels"]
+            kept = {n: part for n, part in on.rest.items() if n != "updated_channels"}
+        else:
+            kept = on.rest
+        _differ(shape, "rest", kept, encoded)
+
+    def _tell_values(
         self,
         data: dict[str, Any],
+        shape: dict[str, Any],
         on: Node,
         checkpoint: Mapping[str, Any],
         changed: Collection[str],
@@ -192,8 +238,8 @@ class Thread:
         whole: dict[str, Any] = {}
         growths: dict[str, Growth] = {}
         for name, value in values.items():
-            held = on.values.get(name, self)  # self: it has none
-            if held is not self and name not in changed:
+            held = on.values.get(name, _NONE)
+            if held is not _NONE and name not in changed:
                 if on.versions.get(name) == versions.get(name):
                     continue
             if type(value) is list:
@@ -201,119 +247,198 @@ class Thread:
                 growths[name] = before.compare(self._codec, value)
                 continue
             new = self._codec.encode(value)
-            if held is self or isinstance(held, List) or _raw(held) != _raw(new):
+            if held is _NONE or isinstance(held, List) or _raw(held) != _raw(new):
                 whole[name] = new
-        if whole:
-            data["values"] = whole
-        if growths:
-            written = self._written_under(on)
-            data["lists"] = {n: _listed(by, written.get(n, {})) for n, by in growths.items()}
-        if gone := [name for name in on.values if name not in values]:
-            data["values_gone"] = gone
+        _put(shape, "nulls", [name for name, held in whole.items() if held is None])
+        _put(data, "values", {name: held for name, held in whole.items() if held is not None})
+        _put(shape, "values_gone", [name for name in on.values if name not in values])
+        self._tell_lists(data, shape, on, growths)
         return growths
 
-    def _written_under(self, node: Node) -> dict[str, dict[bytes, list[int]]]:
-        """By channel, the items that tasks have written under a checkpoint, and where each is."""
+    def _tell_lists(
+        self, data: dict[str, Any], shape: dict[str, Any], on: Node, growths: Mapping[str, Growth]
+    ) -> None:
+        written = self._written_since() if growths else {}
+        lists, grown = {}, {}
+        for name, by in growths.items():
+            held = on.values.get(name)
+            keeps = by.keep == (held.count if isinstance(held, List) else -1) and not by.tail
+            refs = [written.get(name, {}).get(_raw(item)) for item in by.data]
+            if keeps and None not in refs:
+                grown[name] = refs
+            else:
+                pairs = zip(by.data, refs, strict=True)
+                items = [i if r is None else {FORM: _WRITTEN, "v": r} for i, r in pairs]
+                lists[name] = [by.keep, items, by.tail] if by.tail else [by.keep, items]
+        _put(data, "lists", lists)
+        _put(shape, "grown", grown)
+
+    def _written_since(self) -> dict[str, dict[bytes, list[int]]]:
+        """By channel, the items that were written since the last checkpoint, and where each is."""
         found: dict[str, dict[bytes, list[int]]] = {}
-        for seq, event in self._written_at(node):
-            for place, (channel, value, *_) in enumerate(event):
+        for number in range(self._count, 0, -1):
+            rows = self._written.get(number)
+            if rows is None:
+                return found
+            for place, (channel, value, *_) in enumerate(rows):
                 items = enumerate(value) if isinstance(value, list) else [(-1, value)]
                 for at, item in items:
                     if len(raw := _raw(item)) >= _REFER_BYTES_MIN:
-                        found.setdefault(channel, {})[raw] = [seq, place, at]
+                        found.setdefault(channel, {})[raw] = [self._count + 1 - number, place, at]
         return found
-
-    def _written_at(self, node: Node) -> Iterable[tuple[int, Sequence[Any]]]:
-        """The events of writes since this checkpoint, which are those under it or a sibling."""
-        for seq in range(self.version, node.seq, -1):
-            if (event := self._written.get(seq)) is not None:
-                yield seq, event
-            elif seq in self._by_seq:
-                return
 
     def writes(
         self, ns: str, id: str, writes: Sequence[tuple[str, Any]], task: str, path: str
-    ) -> dict[str, Any] | None:
-        """The data of the event for the writes of a task; None if all are recorded."""
+    ) -> Told | None:
+        """The event for the writes of a task; None if all are recorded."""
         known = self._writes.get((ns, id), {})
-        rows = []
+        given = self._input(ns, id)
+        rows: list[Any] = []
         for place, (channel, value) in enumerate(writes):
             at = WRITES_IDX_MAP.get(channel, place)
             if at < 0 or (task, at) not in known:
-                row = [channel, self._codec.encode(value)]
-                rows.append(row if at == len(rows) else [*row, at])
+                data = self._codec.encode(value)
+                if given.get(channel, _NONE) is not _NONE and _raw(given[channel]) == _raw(data):
+                    data = {FORM: _INPUT}
+                rows.append([channel, data] if at == len(rows) else [channel, data, at])
         if not rows:
             return None
-        data = {"checkpoint": id, "task": task, "writes": rows}
-        return data | ({"path": path} if path else {}) | ({"ns": ns} if ns else {})
+        repeats = all(row[1] is None or row[1] == {FORM: _INPUT} for row in rows)
+        told: dict[str, Any] = {} if repeats else {"writes": rows}
+        shape = {"writes": rows} if repeats else {}
+        _put(shape, "path", path)
+        _put(shape, "ns", ns)
+        for name, value in (("checkpoint", id), ("task", task)):
+            if not _is_id(value):
+                told[name] = value
+        ids = (None, id if _is_id(id) else None, task if _is_id(task) else None)
+        return Told(self._shaped_data(told, shape), {}, *ids)
+
+    def _input(self, ns: str, id: str) -> Mapping[str, Any]:
+        """What a graph was begun with at this checkpoint, by channel."""
+        node = self._nodes.get(ns, {}).get(id)
+        held = None if node is None else node.values.get(_START)
+        return held if isinstance(held, dict) and FORM not in held else {}
+
+    def _shaped_data(self, data: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+        known = self._shaped.get(_raw(shape))
+        if known is not None:
+            return {**data, "as": known}
+        return {**data, "shape": shape} if shape else data
 
     # --- folding -------------------------------------------------------------------------------
 
     def fold(self, event: Event, growths: Mapping[str, Growth] | None = None) -> None:
         """Take in the next event. `growths`: as describe gave them, with their objects."""
         self.version = event.seq
-        data = event.data
-        if event.type == CHECKPOINT:
-            self._by_seq[event.seq] = None
-            if data is not None:
-                self._fold_checkpoint(event.seq, data, growths)
-        elif data is None:
+        if event.type not in TYPES:
             return
-        elif event.type == WRITES:
-            self._fold_writes(event.seq, data)
+        self._count += 1
+        data = event.data
+        if data is None:
+            return
+        shape = data.get("shape", _EMPTY)
+        if "as" in data:
+            shape = self._shapes.get(data["as"])
+        elif "shape" in data:
+            self._shapes[self._count] = shape
+            self._shaped.setdefault(_raw(shape), self._count)
+        if event.type == CHECKPOINT:
+            self._fold_checkpoint(event, shape, growths)
         elif event.type == REMOVED:
-            for ns, id in data["checkpoints"]:
-                if (node := self._nodes.get(ns, {}).get(id)) is not None:
-                    node.hidden = True
+            self._fold_removed(data)
+        elif shape is not None:
+            self._fold_writes(event, shape)
+
+    def _fold_removed(self, data: Mapping[str, Any]) -> None:
+        for ns, id in data["checkpoints"]:
+            if (node := self._nodes.get(ns, {}).get(id)) is not None:
+                node.hidden = True
 
     def _fold_checkpoint(
-        self, seq: int, data: Mapping[str, Any], growths: Mapping[str, Growth] | None
+        self, event: Event, shape: Mapping[str, Any] | None, growths: Mapping[str, Growth] | None
     ) -> None:
-        ns, id, at = data.get("ns", ""), data["id"], data.get("base")
-        base = None if at is None else self._by_seq.get(at)
-        nodes = self._nodes.setdefault(ns, {})
-        if at is not None and base is None:
-            nodes[id] = None
+        data = event.data
+        id = data.get("id", event.id)
+        if shape is None:
             return
-        node = Node(ns, id, None if base is None else base.id, seq)
-        node.rest = {"v": data["v"], "ts": data["ts"], **data.get("more", {})}
-        node.meta = data["metadata"]
-        on = base or node
-        node.versions = _changed(on.versions, data, "versions")
-        node.seen = _changed(on.seen, data, "seen")
-        node.values = _changed(on.values, data, "values")
+        nodes = self._nodes.setdefault(shape.get("ns", ""), {})
+        back = shape.get("back")
+        base = None if back is None else self._by_number.get(self._count - back)
         try:
-            for name, row in data.get("lists", {}).items():
-                held = on.values.get(name)
-                before = held if isinstance(held, List) else List()
-                by = growths[name] if growths is not None else self._growth(row)
-                node.values[name] = before.grow(by)
-        except (IndexError, KeyError):  # the event with the items is damaged
+            if back is not None and base is None:
+                raise Broken(id)
+            node = self._node(event, id, shape, base, growths)
+        except (Broken, IndexError, KeyError):  # an event that it stands on is damaged
             nodes[id] = None
             return
-        nodes[id] = self._by_seq[seq] = node
+        nodes[id] = self._by_number[self._count] = node
         if base is not None:
-            base.children[id] = seq
+            base.children[id] = event.seq
 
-    def _growth(self, row: Sequence[Any]) -> Growth:
-        keep, items, *tail = row
-        data = [self._item(item) for item in items]
-        return Growth(keep, data, tail[0] if tail else 0)
+    def _node(
+        self,
+        event: Event,
+        id: str,
+        shape: Mapping[str, Any],
+        base: Node | None,
+        growths: Mapping[str, Growth] | None,
+    ) -> Node:
+        data = event.data
+        parent = None if base is None else base.id
+        node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
+        on = base or node
+        node.ts = _long(data["ts"])
+        node.meta = _metadata(on.meta, data, shape)
+        node.versions, node.seen = _versions(on, data, shape)
+        node.values = _changed(on.values, shape, "values") | data.get("values", {})
+        node.values |= dict.fromkeys(shape.get("nulls", ()))
+        for name, by in self._growths(data, shape, on, growths).items():
+            held = on.values.get(name)
+            node.values[name] = (held if isinstance(held, List) else List()).grow(by)
+        node.rest = _changed(on.rest, shape, "rest")
+        if shape.get("updated"):
+            lists = (*data.get("lists", ()), *shape.get("grown", ()))
+            touched = {*data.get("values", ()), *shape.get("nulls", ()), *lists}
+            node.rest["updated_channels"] = sorted(touched)
+        return node
+
+    def _growths(
+        self,
+        data: Mapping[str, Any],
+        shape: Mapping[str, Any],
+        on: Node,
+        growths: Mapping[str, Growth] | None,
+    ) -> Mapping[str, Growth]:
+        if growths is not None:
+            return growths
+        found = {}
+        for name, (keep, items, *tail) in data.get("lists", {}).items():
+            found[name] = Growth(keep, [self._item(i) for i in items], tail[0] if tail else 0)
+        for name, refs in shape.get("grown", {}).items():
+            found[name] = Growth(on.values[name].count, [self._write(ref) for ref in refs])
+        return found
 
     def _item(self, item: Any) -> Any:
-        if not isinstance(item, dict) or item.get(FORM) != _WRITTEN:
-            return item
-        seq, place, at = item["v"]
-        value = self._written[seq][place][1]
+        is_ref = isinstance(item, dict) and item.get(FORM) == _WRITTEN
+        return self._write(item["v"]) if is_ref else item
+
+    def _write(self, ref: Sequence[int]) -> Any:
+        back, place, at = ref
+        value = self._written[self._count - back][place][1]
         return value if at < 0 else value[at]
 
-    def _fold_writes(self, seq: int, data: Mapping[str, Any]) -> None:
-        under = self._writes.setdefault((data.get("ns", ""), data["checkpoint"]), {})
-        rows = self._written[seq] = data["writes"]
-        task, path = data["task"], data.get("path", "")
+    def _fold_writes(self, event: Event, shape: Mapping[str, Any]) -> None:
+        data, ns = event.data, shape.get("ns", "")
+        id, task = data.get("checkpoint", event.cause), data.get("task", event.invocation_id)
+        rows = data["writes"] if "writes" in data else shape["writes"]
+        given = self._input(ns, id)
+        rows = [[r[0], given.get(r[0]) if r[1] == {FORM: _INPUT} else r[1], *r[2:]] for r in rows]
+        self._written[self._count] = rows
+        under = self._writes.setdefault((ns, id), {})
         for place, (channel, value, *at) in enumerate(rows):
             index = at[0] if at else place
-            write = Write(task, channel, value, path)
+            write = Write(task, channel, value, shape.get("path", ""))
             if index < 0:  # an error, an interrupt: the last one counts
                 under[task, index] = write
             else:
@@ -328,48 +453,116 @@ class Thread:
         return max(later, default=None)
 
 
-def _differ(
-    data: dict[str, Any], name: str, old: Mapping[str, Any], new: Mapping[str, Any]
+# --- parts of a checkpoint, told as changes -------------------------------------------------------
+
+
+def _tell_metadata(
+    data: dict[str, Any], shape: dict[str, Any], old: Mapping[str, Any], new: dict[str, Any]
 ) -> None:
-    """Add to the data what is new or other, and the names that are gone."""
-    none = object()
-    if changed := {key: value for key, value in new.items() if old.get(key, none) != value}:
-        data[name] = changed
-    if gone := [key for key in old if key not in new]:
-        data[f"{name}_gone"] = gone
+    """Metadata by what changed. The step counts up; long texts are not part of a shape."""
+    step = new.get("step")
+    if type(step) is int and type(old.get("step")) is int:
+        shape["step"] = step - old["step"]
+        new = {**new, "step": old["step"]}
+    changed: dict[str, Any] = {}
+    _differ(changed, "metadata", old, new)
+    parts = changed.pop("metadata", {})
+    _put(shape, "metadata", {n: part for n, part in parts.items() if _is_short(part)})
+    _put(data, "metadata", {n: part for n, part in parts.items() if not _is_short(part)})
+    shape.update(changed)
 
 
-def _changed(old: Mapping[str, Any], data: Mapping[str, Any], name: str) -> dict[str, Any]:
-    gone = data.get(f"{name}_gone", ())
-    kept = {key: value for key, value in old.items() if key not in gone} if gone else old
-    return {**kept, **data.get(name, {})}
+def _is_short(part: Any) -> bool:
+    return len(_raw(part)) <= _SHAPE_CHARS_MAX
 
 
-def _listed(by: Growth, written: Mapping[bytes, list[int]]) -> list[Any]:
-    """A growth as data, with references to items that a write has already."""
-    items = by.data
-    if written:
-        refs = [written.get(_raw(item)) for item in items]
-        pairs = zip(items, refs, strict=True)
-        items = [item if ref is None else {FORM: _WRITTEN, "v": ref} for item, ref in pairs]
-    return [by.keep, items, by.tail] if by.tail else [by.keep, items]
-
-
-def relocated(data: Mapping[str, Any], moved: Mapping[int, int]) -> dict[str, Any]:
-    """The data of an event for another log, where the events it refers to have other seqs."""
-    new = dict(data)
-    if "base" in new:
-        new["base"] = moved[new["base"]]
-    if "lists" in new:
-        new["lists"] = {name: _relisted(row, moved) for name, row in new["lists"].items()}
+def _metadata(
+    old: Mapping[str, Any], data: Mapping[str, Any], shape: Mapping[str, Any]
+) -> dict[str, Any]:
+    new = _changed(old, shape, "metadata") | data.get("metadata", {})
+    if "step" in shape:
+        new["step"] = old["step"] + shape["step"]
     return new
 
 
-def _relisted(row: Sequence[Any], moved: Mapping[int, int]) -> list[Any]:
-    items = []
-    for item in row[1]:
-        if isinstance(item, dict) and item.get(FORM) == _WRITTEN:
-            seq, place, at = item["v"]
-            item = {FORM: _WRITTEN, "v": [moved[seq], place, at]}
-        items.append(item)
-    return [row[0], items, *row[2:]]
+def _tell_versions(
+    data: dict[str, Any], shape: dict[str, Any], on: Node, checkpoint: Mapping[str, Any]
+) -> None:
+    """Versions that count up by one, and nodes that saw the versions that were, are a shape."""
+    found: dict[str, Any] = {}
+    _differ(found, "versions", on.versions, checkpoint["channel_versions"])
+    _differ(found, "seen", on.seen, checkpoint["versions_seen"])
+    top = _top(on.versions)
+    raised = [name for name, version in found.get("versions", {}).items() if version == top + 1]
+    if raised and len(raised) == len(found["versions"]) and top >= 0:
+        shape["raised"] = raised
+        del found["versions"]
+    saw = {node: list(seen) for node, seen in found.get("seen", {}).items()}
+    if saw and all(
+        seen == {n: on.versions.get(n, _NONE) for n in seen} for seen in found["seen"].values()
+    ):
+        shape["saw"] = saw
+        del found["seen"]
+    for name, part in found.items():
+        (shape if name.endswith("_gone") else data)[name] = part
+
+
+def _versions(
+    on: Node, data: Mapping[str, Any], shape: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    versions = _changed(on.versions, shape, "versions") | data.get("versions", {})
+    versions |= dict.fromkeys(shape.get("raised", ()), _top(on.versions) + 1)
+    seen = _changed(on.seen, shape, "seen") | data.get("seen", {})
+    for node, names in shape.get("saw", {}).items():
+        seen[node] = {name: on.versions[name] for name in names}
+    return versions, seen
+
+
+def _top(versions: Mapping[str, Any]) -> int:
+    """The newest version, if they are numbers; else -1, and none follows from it."""
+    if not versions:
+        return 0
+    counts = versions.values()
+    return max(counts) if all([type(count) is int for count in counts]) else -1
+
+
+def _differ(
+    told: dict[str, Any], name: str, old: Mapping[str, Any], new: Mapping[str, Any]
+) -> None:
+    """What is new or other, and the names that are gone."""
+    changed = {
+        key: value
+        for key, value in new.items()
+        if key not in old or old[key] != value or type(old[key]) is not type(value)
+    }
+    _put(told, name, changed)
+    _put(told, f"{name}_gone", [key for key in old if key not in new])
+
+
+def _changed(old: Mapping[str, Any], told: Mapping[str, Any], name: str) -> dict[str, Any]:
+    gone = told.get(f"{name}_gone", ())
+    kept = {key: value for key, value in old.items() if key not in gone} if gone else old
+    return {**kept, **told.get(name, {})}
+
+
+def _put(told: dict[str, Any], name: str, part: Any) -> None:
+    if part:
+        told[name] = part
+
+
+def _short(ts: str) -> Any:
+    """A time as microseconds since 1970, if it can be told from them exactly."""
+    try:
+        at = datetime.fromisoformat(ts)
+        us = (at - _EPOCH) // _US
+        return us if _long(us) == ts else ts
+    except (ValueError, TypeError, OverflowError):  # without a zone, or not a time
+        return ts
+
+
+def _long(ts: Any) -> str:
+    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
+
+
+def _is_id(text: str) -> bool:
+    return 0 < len(text) <= _ID_CHARS_MAX and text.isprintable()

@@ -145,11 +145,7 @@ def _of_graphs() -> Iterable[Codec]:
         return ()
     kept: list[Codec] = [
         Codec(name, cls, _fields, lambda fields, cls=cls: cls(**fields))
-        for name, cls in (
-            ("command", Command),
-            ("overwrite", Overwrite),
-            ("timeout", TimeoutPolicy),
-        )
+        for name, cls in (("command", Command), ("overwrite", Overwrite), ("timeout", TimeoutPolicy))
     ]
     kept.append(Codec("interrupt", Interrupt, _interrupt, lambda parts: Interrupt(**parts)))
     kept.append(Codec("send", Send, _send, lambda parts: Send(**parts)))

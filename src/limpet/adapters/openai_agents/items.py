@@ -1,13 +1,13 @@
 """Items of openai-agents as events of ours, and back.
 
 An item is recorded under the type that says what it is, with the data of that type, so that every
-reader of the log understands it; the item itself stands unchanged under one member, and is what
-the framework gets back. An event that another door recorded is read as the nearest item.
+reader of the log understands it. The item itself stands beside it under one member, as the JSON
+text that the framework's own sessions keep, and comes back unchanged. An event that another door
+recorded is read as the nearest item.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
@@ -15,10 +15,11 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from limpet import Draft, Event
+from limpet.errors import InvalidValue
 
 Item: TypeAlias = dict[str, Any]
 
-MEMBER: Final = "openai_agents"  # of an event's data: the framework's item, unchanged
+MEMBER: Final = "openai_agents"  # of an event's data: the framework's item, as JSON text
 USE: Final = "agent.tool_use"
 RESULT: Final = "agent.tool_result"
 OTHER: Final = "agent.item"  # reasoning, hosted tools, and what later versions bring
@@ -33,25 +34,40 @@ ITEMS: Final = (*_ROLES, USE, RESULT, OTHER)
 _TEXTS: Final = ("input_text", "output_text", "text")
 
 
-def drafted(item: Mapping[str, Any], user: str, *, readable: bool = True) -> Draft:
-    """The event that records an item. Not `readable`: with the item alone, and what names it."""
+def drafted(item: Mapping[str, Any], user: str) -> Draft:
+    """The event that records an item, as it is now. Raises InvalidValue if it is not JSON."""
     type = _type_of(item)
-    data = _named(type, item)
-    if readable:
-        data |= _said(type, item)
+    try:
+        text = json.dumps(item, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidValue("the item", f"cannot be written as JSON: {error}") from error
+    data = {**_named(type, item), **_said(type, item), MEMBER: text}
     actor = f"user:{user}" if type == "user.message" else "agent:openai-agents"
-    return Draft(type=type, data={**data, MEMBER: item}, actor=actor)
+    return Draft(type=type, data=data, actor=actor)
+
+
+def bare(draft: Draft) -> Draft:
+    """The same with the item alone, in ASCII, and what names it: for what does not fit otherwise.
+
+    What a model wrote may be no value of ours, or too large to stand in an event twice.
+    """
+    data = {name: draft.data[name] for name in ("request_id", "name") if name in draft.data}
+    text = json.dumps(json.loads(draft.data[MEMBER]))
+    return Draft(type=draft.type, data={**data, MEMBER: text}, actor=draft.actor)
 
 
 def item_of(event: Event) -> Item | None:
     """The item that an event records; None if it cannot be read, or says nothing."""
     if event.data is None:
         return None
-    item = event.data.get(MEMBER)
-    if not isinstance(item, dict):
+    text = event.data.get(MEMBER)
+    if not isinstance(text, str):
         return _translated(event)
-    own: Item = copy.deepcopy(item)
-    return own
+    try:
+        item = json.loads(text)
+    except ValueError:
+        return None
+    return item if isinstance(item, dict) else None
 
 
 # --- an item as data of ours --------------------------------------------------------------------

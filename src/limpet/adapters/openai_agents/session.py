@@ -1,8 +1,8 @@
 """LimpetSession: a conversation of openai-agents as one session of ours.
 
 Each call is one commit or one reading, run where the store is, so a LimpetSession may be used from
-any thread and any event loop. Nothing is kept between calls but which user messages this object
-has added and not seen answered.
+any thread and any event loop. Beside a handle on the session, nothing is kept between calls but
+which user messages this object has added and not seen answered.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from limpet import Draft, Event, Key, Limpet, facts
-from limpet.adapters.openai_agents.items import Item, drafted, item_of
+from limpet import Draft, Event, Key, Limpet, Session, facts
+from limpet.adapters.openai_agents.items import Item, bare, drafted, item_of
 from limpet.adapters.openai_agents.stores import let_go, store_for
 from limpet.adapters.openai_agents.view import CLEARED, POPPED, newest_event, newest_items
 from limpet.errors import (
@@ -60,6 +60,7 @@ class LimpetSession:
         given = SessionSettings() if session_settings is None else session_settings
         self.session_settings: SessionSettings | None = coerce_session_settings(given)
         self._store = store_for(self, store)
+        self._handle: Session[Any] | None = None  # on the store, once it is open
         # Seqs of user messages without an answer. None: not read yet, others may have left some.
         self._waiting: list[int] | None = None
 
@@ -75,7 +76,7 @@ class LimpetSession:
         most = resolve_session_limit(limit, self.session_settings)
         if most is not None and most <= 0:
             return []
-        return await self._store.run(lambda lp: newest_items(lp.session(self.key), most))
+        return await self._store.run(lambda lp: newest_items(self._session(lp), most))
 
     async def add_items(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Add all of the items, in order, or none: one commit, durable when it returns.
@@ -83,12 +84,9 @@ class LimpetSession:
         The session is created by its first items. Raises InvalidValue if an item is not JSON, and
         SessionDeleted if somebody has deleted the session.
         """
-        given = list(items)
-        for item in given:
-            if not isinstance(item, Mapping):
-                raise InvalidInput(f"an item is a dict, not {type(item).__name__}. Pass dicts.")
-        if given:
-            await self._store.run(lambda lp: self._add(lp, given))
+        drafts = [self._draft(item) for item in items]
+        if drafts:
+            await self._store.run(lambda lp: self._add(lp, drafts))
 
     async def pop_item(self) -> Item | None:
         """Take the newest item out of view and return it; None if nothing is in view.
@@ -106,17 +104,28 @@ class LimpetSession:
         """Close the store that a URL has opened, unless other sessions of this process use it."""
         let_go(self, self._store)
 
-    # --- private: all of it runs where the store is ---------------------------------------------
+    # --- private --------------------------------------------------------------------------------
 
-    async def _add(self, lp: Limpet, items: list[Mapping[str, Any]]) -> None:
-        user = self.key.user
+    def _draft(self, item: Mapping[str, Any]) -> Draft:
+        if not isinstance(item, Mapping):
+            raise InvalidInput(f"an item is a dict, not {type(item).__name__}. Pass dicts.")
+        return drafted(item, self.key.user)
+
+    # All that follows runs where the store is.
+
+    def _session(self, lp: Limpet) -> Session[Any]:
+        if self._handle is None:
+            self._handle = lp.session(self.key, actor=_ACTOR)
+        return self._handle
+
+    async def _add(self, lp: Limpet, drafts: list[Draft]) -> None:
         try:
-            await self._record(lp, [drafted(item, user) for item in items])
-        except _UNFIT:  # it may be what we say beside the item: then the item goes without
-            await self._record(lp, [drafted(item, user, readable=False) for item in items])
+            await self._record(lp, drafts)
+        except _UNFIT:  # it may be what stands beside the items: then they go without
+            await self._record(lp, [bare(draft) for draft in drafts])
 
     async def _pop(self, lp: Limpet) -> Item | None:
-        session = lp.session(self.key, actor=_ACTOR)
+        session = self._session(lp)
         while await newest_event(session) is not None:  # or nothing is recorded
             pop = await session.append(POPPED)
             taken = await newest_event(session, before=pop.seq)
@@ -127,7 +136,7 @@ class LimpetSession:
         return None
 
     async def _clear(self, lp: Limpet) -> None:
-        if await newest_event(lp.session(self.key)) is not None:
+        if await newest_event(self._session(lp)) is not None:
             self._waiting = None  # nobody will answer what is out of view, whoever added it
             await self._record(lp, [Draft(type=CLEARED, actor=_ACTOR)])
 
@@ -153,7 +162,7 @@ class LimpetSession:
 
     async def _pending(self, lp: Limpet) -> list[int]:
         try:
-            events = await lp.session(self.key).pending(limit=_PENDING_MAX)
+            events = await self._session(lp).pending(limit=_PENDING_MAX)
         except SessionNotFound:
             return []
         return [event.seq for event in events]
@@ -161,7 +170,7 @@ class LimpetSession:
     async def _mark(self, lp: Limpet, seqs: list[int]) -> None:
         """User messages that were added together with their answers."""
         try:
-            await lp.session(self.key, actor=_ACTOR).mark_processed(seqs)
+            await self._session(lp).mark_processed(seqs)
         except NotPending:  # another session has seen to it
             self._waiting = None
 
@@ -183,9 +192,11 @@ class LimpetSession:
     async def _commit(
         self, lp: Limpet, drafts: list[Draft], answered: list[int], *, new: bool = False
     ) -> tuple[Event, ...]:
+        if not new and not answered:
+            return await self._session(lp).append_many(drafts)
         async with lp.commit() as c:
             app, user, id = self.key.app, self.key.user, self.key.id
-            session = c.create(app, user, id, actor=_ACTOR) if new else lp.session(self.key)
+            session = c.create(app, user, id, actor=_ACTOR) if new else self._session(lp)
             for draft in drafts:
                 c.append(session, draft.type, draft.data, actor=draft.actor)
             if answered:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from limpet.errors import CheckpointSaveFailed
 from limpet.errors.graph import said
@@ -33,6 +35,8 @@ from limpet.model.ops import Add, Cut, Delete, Path, PlainOp, Set
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
 Ending: TypeAlias = Literal["alone", "after session", "with session"]
+_REVISION: Final[Path] = ("revision",)
+_LAST_SAVED: Final[Path] = ("last_saved_at",)
 
 
 class RunIds:
@@ -328,8 +332,8 @@ class Tracker:
         return CheckpointSaveFailed(self._run.invocation_id, said(error))
 
     def _stamp(self) -> tuple[PlainOp, ...]:
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return Set(("revision",), self.revision), Set(("last_saved_at",), now)
+        now = msgspec.to_builtins(datetime.now(UTC))
+        return Set(_REVISION, self.revision), Set(_LAST_SAVED, now)
 
     def _drop(self, frame: LiveFrame) -> None:
         """Forget the frames inside this one: they ended, or another attempt begins."""

@@ -7,20 +7,35 @@ where the log is. It accepts nothing but what an archived session does.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts
+from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
-
-if TYPE_CHECKING:
-    from limpet.model.head import Head
 
 _CREATED: Final = "session.created"
 _KEPT: Final = ("labels", "timeouts", "durations", "archived_from", "schema_version")
 
 
-def stub(head: Head, place: str, size: int, sha256: str) -> Fact:
+class Stubbed(Protocol):
+    """What a stub keeps of a head."""
+
+    @property
+    def key(self) -> Key: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def link(self) -> bytes: ...
+    @property
+    def created_us(self) -> int: ...
+    @property
+    def facts(self) -> Facts: ...
+
+
+def stub(head: Stubbed, place: str, size: int, sha256: str) -> Fact:
     """The log of this archived session is at `place` in the archive from now on."""
     key, facts = head.key, head.facts
     data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from limpet.errors import SessionEnded, SessionSuspended
+from limpet.model.facts.budgets import RETURNED as BUDGET_RETURNED
+from limpet.model.facts.children import CHILD_RELEASED
 from limpet.model.facts.labels import LABELED
 from limpet.model.facts.phases import (
     HOOK_FAILED,
@@ -28,7 +30,17 @@ REHYDRATED: Final = "session.rehydrated"
 _ALWAYS: Final = frozenset((HOOK_FAILED, *TRANSITIONS))
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(
-    (LABELED, TIMER_SET, TIMER_CLEARED, PRIORITIZED, TIMEOUTS_SET, RENEWED, MIGRATED)
+    (
+        LABELED,
+        TIMER_SET,
+        TIMER_CLEARED,
+        PRIORITIZED,
+        TIMEOUTS_SET,
+        RENEWED,
+        MIGRATED,
+        BUDGET_RETURNED,  # by a child that has ended
+        CHILD_RELEASED,
+    )
 )
 _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {
     SUSPENDED: _ALWAYS | _WAITING,

@@ -14,6 +14,7 @@ from limpet.model.canonical import checksum
 from limpet.model.fold import Fold
 from limpet.model.values import described
 from limpet.session.history.at import head_now
+from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked, Checkpoint, CheckpointPage
 from limpet.session.history.refs import CheckpointRef, Rewound
 from limpet.session.history.rewind import rewind
@@ -30,8 +31,7 @@ async def checkpoint(writer: Writer, asked: Asked) -> CheckpointRef:
     if asked.full not in (None, True, False):
         raise InvalidInput("full is True, False, or None: as the policy of the app says.")
     known = writer.known
-    keeping = writer.journal.keeping
-    made = await keeping.checkpoint(known.key, asked, uid=known.uid)
+    made = await keeping_of(writer.journal).checkpoint(known.key, asked, uid=known.uid)
     return made.ref
 
 
@@ -48,7 +48,7 @@ async def unpin(writer: Writer, ref: CheckpointRef, actor: str | None) -> None:
     """Let go of a checkpoint. Raises NoCheckpoint."""
     kept = _find(writer, await _kept(writer), ref)
     uid = (await head_now(writer)).uid
-    await writer.journal.keeping.kept(writer.known.key).unpin([kept.number], uid, actor)
+    await keeping_of(writer.journal).kept(writer.known.key).unpin([kept.number], uid, actor)
 
 
 async def restore(
@@ -93,7 +93,7 @@ async def _verified(writer: Writer, kept: Checkpoint) -> Fold:
 
 async def _kept(writer: Writer) -> tuple[Checkpoint, ...]:
     head = await head_now(writer)
-    return await writer.journal.keeping.kept(head.key).read(head.uid)
+    return await keeping_of(writer.journal).kept(head.key).read(head.uid)
 
 
 def _find(writer: Writer, kept: tuple[Checkpoint, ...], ref: CheckpointRef) -> Checkpoint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
 from limpet.model.canonical import canonical
@@ -18,6 +18,7 @@ from limpet.model.head import Head
 from limpet.model.keys import Key, is_reserved
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.model.values import FrozenDict
+from limpet.session.documents import Documents
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
 from limpet.session.history.policy import (
     COLLECTION,
@@ -27,11 +28,9 @@ from limpet.session.history.policy import (
     trigger_after,
     trigger_before,
 )
+from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.store.protocol import Committed
-
-if TYPE_CHECKING:
-    from limpet.session.journal import Journal
 
 FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
 SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
@@ -105,8 +104,6 @@ class Keeping:
         self._policies.pop(app, None)
 
     async def _read(self, app: str) -> CheckpointPolicy | None:
-        from limpet.session.documents import Documents
-
         found = await Documents(self._journal, COLLECTION).find(app)
         return None if found is None else read(found.value)
 
@@ -191,6 +188,13 @@ class Keeping:
                 self._paces.clear()
             pace = self._paces[key] = _Pace(Kept(self._journal, key))
         return pace
+
+
+def keeping_of(journal: Journal) -> Keeping:
+    """The one that the journal was opened with."""
+    found = journal.keeping
+    assert isinstance(found, Keeping)
+    return found
 
 
 def _taken(head: Head, fields: FrozenDict) -> Taken:

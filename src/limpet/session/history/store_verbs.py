@@ -37,6 +37,7 @@ class Policies(Door):
         This process follows it at once, others within a few seconds. It is a document of the
         collection "checkpointing", with its history.
         """
+        from limpet.session.history.keeping import keeping_of
         from limpet.session.history.policy import COLLECTION, CheckpointPolicy, stored
 
         if check_sessions(app) is None:
@@ -48,7 +49,7 @@ class Policies(Door):
             await documents.delete(app)
         else:
             await documents.put(app, stored(policy))
-        self._journal.keeping.forget(app)
+        keeping_of(self._journal).forget(app)
 
     async def retention(
         self,

@@ -4,7 +4,7 @@ when it is first used: most sessions are never rewound, merged or blamed."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from limpet.errors import InvalidInput
 from limpet.model.keys import Key
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from limpet.session.history.bisect import Predicate
     from limpet.session.history.kept import CheckpointPage
     from limpet.session.history.merge import Merged
-    from limpet.session.session import Session
 
 S = TypeVar("S", covariant=True)
 
@@ -70,7 +69,7 @@ class History(Generic[S]):
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
         actor: str | None = None,
-    ) -> Session[S]:
+    ) -> Self:
         """A new session that goes on from any event of this one; without `at`, from the last.
 
         Its history reads through to this one's and its seqs go on densely. Labels are only those
@@ -89,7 +88,7 @@ class History(Generic[S]):
         again = None if typed is None else type(typed)(typed.of, typed.migrations)
         untyped = typed is None and not writer.classless
         how = {"actor": bound, "typed": again, "untyped": untyped}
-        fork: Session[S] = type(self)(journal, key, **how)  # type: ignore[assignment, call-arg]  # a Session inherits this
+        fork = type(self)(journal, key, **how)  # type: ignore[call-arg]  # a Session inherits this
         fork.writer.known.begin(made, drafts)
         return fork
 
@@ -108,7 +107,7 @@ class History(Generic[S]):
 
     async def merge(
         self,
-        other: Session[Any] | AnyKey,
+        other: History[Any] | AnyKey,
         *,
         policy: Policy | None = None,
         policies: Mapping[str | Path, Policy] | None = None,

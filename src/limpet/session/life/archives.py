@@ -99,15 +99,6 @@ def name_of(key: Key, uid: str) -> str:
     return f"{folder_of(key.app, key.user)}/{own}{_SUFFIX}"
 
 
-def digest_of(path: Path) -> tuple[int, str]:
-    """Size and SHA-256 of a file."""
-    with path.open("rb") as file:
-        found = sha256()
-        while piece := file.read(2**20):
-            found.update(piece)
-    return path.stat().st_size, found.hexdigest()
-
-
 def _put(target: Path, path: Path) -> None:
     """Copy, sync, then rename: a crash leaves the old file or the new one."""
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -29,8 +29,11 @@ from limpet.model.head import Head
 from limpet.model.keys import Key
 from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX
 from limpet.session.documents import Documents
+from limpet.session.handle import Handle
+from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, digest_of, name_of
+from limpet.session.life.archives import Archive, name_of
+from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
 from limpet.session.move.adopter import Adopter, piece
@@ -40,9 +43,6 @@ from limpet.session.move.files import export_session, proved
 from limpet.store.protocol import Query, Record
 from limpet.store.threads import in_thread
 
-if TYPE_CHECKING:
-    from limpet.session.session import Session
-
 UNDER_WAY: Final = "archiving"
 _NO_ARCHIVE: Final = (
     "the session is in an archive and none is open. Open the store with "
@@ -51,7 +51,7 @@ _NO_ARCHIVE: Final = (
 _PIECE: Final = (1_000, 4 * 2**20)
 
 
-async def archive_session(session: Session[Any], actor: str) -> Transition | None:
+async def archive_session(session: Handle, actor: str) -> Transition | None:
     """End the hot life of a completed or terminated session. None if it was archived before."""
     journal, key = session.writer.journal, session.key
     done = None
@@ -94,10 +94,9 @@ async def _replace(journal: Journal, head: Head, place: Any) -> None:
         await journal.commit((Commit(head.key, (stub,), 0, reuse=True),))
 
 
-async def unarchive_session(journal: Journal, key: Key, actor: str) -> None:
-    """Bring the log back, and the phase that it had before."""
-    from limpet.session.session import Session
-
+async def unarchive_session(session: Handle, actor: str) -> None:
+    """Bring the log back, and the phase that it had before. Nothing was loaded yet."""
+    journal, key = session.writer.journal, session.key
     await finish(journal, key)
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     place = facts.place(head.facts)
@@ -109,7 +108,6 @@ async def unarchive_session(journal: Journal, key: Key, actor: str) -> None:
             await _bury(journal, key, head.uid)
             await _adopt(journal, path)
         await _intents(journal, key).delete(key.id)
-    session: Session[Any] = Session(journal, key, untyped=True)
     await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
     await Mover(session, ("unarchive",), actor=actor, to=before).move()
@@ -215,7 +213,7 @@ def _apart(journal: Journal) -> Journal:
     from limpet.store.memory import MemoryStore
 
     store = MemoryStore()
-    return Journal(store, Hub(store), journal.new_id, journal.now_us)
+    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
 
 
 # --- private ------------------------------------------------------------------------------------

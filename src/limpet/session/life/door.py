@@ -153,8 +153,11 @@ class LongLife(Door):
         """
         from limpet.session.life.archiving import unarchive_session
         from limpet.session.life.mover import NOBODY
+        from limpet.session.session import Session
 
-        await unarchive_session(self._journal, key_of(key, user, id), check_actor(actor) or NOBODY)
+        acting = check_actor(actor) or NOBODY
+        session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
+        await unarchive_session(session, acting)
 
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.

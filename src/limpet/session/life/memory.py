@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -20,10 +20,8 @@ from limpet.model.keys import unfit
 from limpet.model.limits import PAGE_MAX
 from limpet.model.values import round_trip, settle
 from limpet.session.documents import Document, Documents, Put
+from limpet.session.handle import Handle
 from limpet.session.shapes import text_of
-
-if TYPE_CHECKING:
-    from limpet.session.session import Session
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -50,7 +48,7 @@ class Remembered(msgspec.Struct, frozen=True):
 class Memory:
     """The layers of one session."""
 
-    def __init__(self, session: Session[Any]) -> None:
+    def __init__(self, session: Handle) -> None:
         journal = session.writer.journal
         self._session, self._working = session, Working()
         self._own = Documents(journal, COLLECTION, owner=(session.app, session.user))
@@ -123,7 +121,7 @@ class Working:
 class Layer:
     """One durable layer: documents whose names begin with a prefix."""
 
-    def __init__(self, session: Session[Any], documents: Documents, prefix: str) -> None:
+    def __init__(self, session: Handle, documents: Documents, prefix: str) -> None:
         self._session, self._documents, self._prefix = session, documents, prefix
 
     async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
@@ -173,9 +171,9 @@ class Episodes(Layer):
         return (*own, *(each for each in promoted if each.name.startswith(prefix or PROMOTED)))
 
 
-async def promotions(session: Session[Any], actor: str) -> tuple[Put, ...]:
+async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
     """The puts that let other sessions of the user see what happened in this one."""
-    layer = session.memory.episodic
+    layer = Memory(session).episodic
     place = f"{PROMOTED}{_short(session.id)}/"
     return tuple(
         [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import structs
 
@@ -28,14 +28,14 @@ from limpet.model.facts.phases import (
 from limpet.model.lease import Lease
 from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.documents import Put
+from limpet.session.handle import Handle
+from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked
 from limpet.session.life.ending import Ending
 from limpet.session.life.memory import promotions
 from limpet.session.life.policy import NOTHING, Lifecycle, Transition, call, named, refusal
+from limpet.session.life.rousing import rouse
 from limpet.session.logs import SESSION
-
-if TYPE_CHECKING:
-    from limpet.session.session import Session
 
 NOBODY: Final = "system:lifecycle"
 _TAIL: Final = 20
@@ -48,7 +48,7 @@ class Mover:
 
     def __init__(
         self,
-        session: Session[Any],
+        session: Handle,
         events: tuple[PhaseEvent, ...],
         *,
         reason: str | None = None,
@@ -117,7 +117,8 @@ class Mover:
         known = writer.known
         asked = Asked(step.name, True, self._actor)
         state = (known.head, known.fields)
-        made = await writer.journal.keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
+        keeping = keeping_of(writer.journal)
+        made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
         return {"checkpoint": made.number, "state_version": made.seq}
 
     async def _promotions(self, step: Transition) -> tuple[Put, ...]:
@@ -194,7 +195,14 @@ class Mover:
         try:
             await self._session.record(fact, actor=self._actor)
         except LimpetError as failure:  # the transition stands all the same
-            SESSION.warning("hook failure not recorded: %s (%s)", self._session.key, failure.code)
+            text = "hook failure not recorded: session=%s code=%s"
+            SESSION.warning(text, self._session.key, failure.code)
+
+
+async def resume_on_input(session: Handle) -> None:
+    """Make it active again: it was suspended for the lack of input, and now there is some."""
+    move = Mover(session, ("resume", "reactivate"), reason="input", actor=NOBODY)
+    await rouse(session.key, move.move)
 
 
 def open_children(facts: Any, step: Transition) -> str | None:
@@ -206,7 +214,7 @@ def open_children(facts: Any, step: Transition) -> str | None:
     return f"{len(children)} of its children have not ended: {names}"
 
 
-def _unreadable(session: Session[Any], step: Transition) -> str | None:
+def _unreadable(session: Handle, step: Transition) -> str | None:
     """Why its state cannot be relied on: an event is damaged, or it does not fit its class."""
     known, typed = session.writer.known, session.writer.typed
     if step.name in (*_ENDS, "archive", "unarchive"):

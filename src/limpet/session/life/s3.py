@@ -20,7 +20,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from limpet.errors import ArchiveFailed
-from limpet.session.life.archives import digest_of
+from limpet.session.life.digests import digest_of
 from limpet.store.threads import in_thread
 
 TIMEOUT_SECONDS: Final = 60
@@ -97,6 +97,7 @@ class BucketArchive:
                 text: str = answer.read().decode()
                 return text
         except HTTPError as error:
+            error.close()
             if method == "DELETE" and error.code == 404:
                 return ""
             raise ArchiveFailed(self.url, doing, f"HTTP {error.code}") from error

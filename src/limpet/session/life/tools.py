@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -27,12 +27,10 @@ from limpet.model.lease import Lease
 from limpet.model.state.semver import SchemaVersion
 from limpet.model.values import EMPTY, described
 from limpet.session.documents import Documents
+from limpet.session.handle import Handle
 from limpet.session.journal import Journal
 from limpet.session.life.policy import call
 from limpet.store.leases import Leases
-
-if TYPE_CHECKING:
-    from limpet.session.session import Session
 
 Permission: TypeAlias = Literal["always_allow", "always_ask", "never_allow"]
 # (tool, session) → True, or the reason why this caller may not use it.
@@ -112,7 +110,7 @@ class ToolRegistry:
         """The first of these names that is registered."""
         return next((tool for name in names if (tool := self.resolve(name)) is not None), None)
 
-    async def refusal(self, tool: Tool, session: Session[Any]) -> str | None:
+    async def refusal(self, tool: Tool, session: Handle) -> str | None:
         """Why this session may not use the tool; None if it may."""
         if tool.permission == "never_allow":
             return "its permission is never_allow"
@@ -131,7 +129,7 @@ class Bound(msgspec.Struct):
 
 
 async def bind(
-    registry: ToolRegistry, wanted: Mapping[str, Mapping[str, Any]], session: Session[Any]
+    registry: ToolRegistry, wanted: Mapping[str, Mapping[str, Any]], session: Handle
 ) -> Bound:
     """Bind each of these (as a session keeps them) to what the registry has now.
 
@@ -161,7 +159,7 @@ async def bind(
 class ToolLocks:
     """Locks of one session on exclusive tools."""
 
-    def __init__(self, journal: Journal, session: Session[Any]) -> None:
+    def __init__(self, journal: Journal, session: Handle) -> None:
         self._journal, self._session = journal, session
         self._documents = Documents(journal, COLLECTION)
         self._worker = f"session:{session.head.uid}"

@@ -14,10 +14,12 @@ from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
 from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.session.arguments import check_actor, check_lease_seconds
 from limpet.session.life.durations import Durations, durations
-from limpet.session.life.mover import NOBODY, Mover
+from limpet.session.life.mover import NOBODY, Mover, resume_on_input
 from limpet.session.life.policy import NOTHING, Lifecycle, Transition, refusal
 
 if TYPE_CHECKING:
+    from limpet.model.head import Head
+    from limpet.model.keys import Key
     from limpet.model.lease import Lease
     from limpet.session.life.memory import Memory
     from limpet.session.life.tools import ToolRegistry
@@ -29,12 +31,19 @@ class Life:
 
     _remembers: Memory | None = None
 
-    if TYPE_CHECKING:
+    if TYPE_CHECKING:  # what is a Session's: with it this is a Handle
+        key: Key
         writer: Writer
         actor: str | None
 
         @property
         def app(self) -> str: ...
+        @property
+        def user(self) -> str: ...
+        @property
+        def id(self) -> str: ...
+        @property
+        def head(self) -> Head: ...
 
         async def record(self, *facts: Any, actor: str | None = None) -> tuple[Event, ...]: ...
 
@@ -97,7 +106,7 @@ class Life:
         from limpet.session.life.archiving import archive_session
 
         await self.writer.load(tail=1)
-        done = await archive_session(self, self._doer(actor))  # type: ignore[arg-type]  # a Session
+        done = await archive_session(self, self._doer(actor))
         return done or Transition(ARCHIVED, (), None, ARCHIVED, "archive")
 
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
@@ -143,7 +152,7 @@ class Life:
         await self.writer.load(tail=20)
         found = {name: registry.resolve(name) for name in names or registry.names}
         wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
-        bound = await bind(registry, wanted, self)  # type: ignore[arg-type]  # a Session
+        bound = await bind(registry, wanted, self)
         how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
         await self.record(tools_bound(bound.tools, **how), actor=self._doer(actor))
         return self.tools
@@ -157,7 +166,7 @@ class Life:
 
         if not self.tools.get(name, {}).get("exclusive"):
             raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")
-        locks = ToolLocks(self.writer.journal, self)  # type: ignore[arg-type]  # a Session
+        locks = ToolLocks(self.writer.journal, self)
         return await locks.lock(name, check_lease_seconds(seconds))
 
     @property
@@ -166,7 +175,7 @@ class Life:
         if self._remembers is None:
             from limpet.session.life.memory import Memory
 
-            self._remembers = Memory(self)  # type: ignore[arg-type]  # a Session
+            self._remembers = Memory(self)
         return self._remembers
 
     # --- private -------------------------------------------------------------------------------
@@ -180,6 +189,11 @@ class Life:
         """Who acts: the one named, the one bound, or nobody in particular."""
         return check_actor(actor) or self.actor or NOBODY
 
+    async def _rouse(self) -> None:
+        """Input came that ends its suspension: resume it, by an object of its own."""
+        other = type(self)(self.writer.journal, self.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        await resume_on_input(other)
+
     async def _let_go(self) -> None:
         """What a session that does not work any more gives back: tools, and working memory."""
         if self._remembers is not None:
@@ -187,7 +201,7 @@ class Life:
         if any(kept.get("exclusive") for kept in self.tools.values()):
             from limpet.session.life.tools import ToolLocks
 
-            await ToolLocks(self.writer.journal, self).release_all()  # type: ignore[arg-type]
+            await ToolLocks(self.writer.journal, self).release_all()
 
     async def _move(
         self,
@@ -197,4 +211,4 @@ class Life:
         more: dict[str, Any] | None = None,
     ) -> tuple[Transition, ...]:
         how: dict[str, Any] = {"reason": reason, "actor": self._doer(actor), "more": more}
-        return await Mover(self, events, **how).move()  # type: ignore[arg-type]  # a Session
+        return await Mover(self, events, **how).move()

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-INSIDE: Final = ("adopter", "journal", "writer")  # for the rest of the package
+INSIDE: Final = ("adopter", "journal", "ringing", "writer")  # for the rest of the package
 _NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
@@ -29,6 +29,7 @@ _NAMES: Final = {
     "Layer": "SyncLayer",
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
+    "History": "SyncSession",
 }
 _ANNOTATED: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")

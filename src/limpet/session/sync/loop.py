@@ -11,12 +11,13 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from limpet.errors import InvalidInput, StoreClosed, StoreForked
+from limpet.session.sync.crossing import Crossing
 
 R = TypeVar("R")
 _LOOK_SECONDS: Final = 0.5  # after which a waiting caller looks whether it was interrupted
@@ -32,6 +33,7 @@ class Loop:
             target=self._loop.run_forever, name="limpet-sync", daemon=True
         )
         self._thread.start()
+        self._crossing = Crossing(self._loop)
         self._pid = os.getpid()
         self._lock = threading.Lock()  # over "is it open" and handing over: nobody waits in vain
         self._ending = False
@@ -60,18 +62,13 @@ class Loop:
         """
         if self.is_here():
             return await work
-        tasks: list[asyncio.Task[Any] | None] = []
-        answer = asyncio.wrap_future(self._hand_over(_noted(work, tasks)))
-        try:
-            return await asyncio.shield(answer)
-        except asyncio.CancelledError:
-            while not answer.done():
-                self._loop.call_soon_threadsafe(_take_back, tasks)
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([answer])
-            if not answer.cancelled():
-                answer.exception()  # nobody else looks at it
-            raise
+        with self._lock:
+            if self._ending:
+                work.close()
+                raise StoreClosed
+            ticket = self._crossing.send(work)
+        result: R = await self._crossing.answer(ticket)
+        return result
 
     def end(self, stream: Stream) -> None:
         """End a stream whoever drops it: the collector may do so in any thread, at any time, in
@@ -128,18 +125,6 @@ class Loop:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
         await self._loop.shutdown_asyncgens()
-
-
-async def _noted(work: Coroutine[Any, Any, R], tasks: list[asyncio.Task[Any] | None]) -> R:
-    """The same, and its task put where somebody in another thread can cancel it."""
-    tasks.append(asyncio.current_task())
-    return await work
-
-
-def _take_back(tasks: Sequence[asyncio.Task[Any] | None]) -> None:
-    for task in tasks:
-        if task is not None:
-            task.cancel()
 
 
 def _awaited(answer: Future[R]) -> R:

@@ -1,8 +1,9 @@
-"""One Limpet for callers on any event loop and in any thread.
+"""One store for callers on any event loop and in any thread.
 
-A store belongs to the event loop that opened it. Frameworks call from wherever they run: a web
-server's loop, a loop for each call, a thread without any. So the store that a URL names is opened
-on a loop in a thread of its own when it is first needed, and work is handed to it.
+An open Limpet belongs to the event loop that opened it. Frameworks call from wherever they run: a
+web server's loop, a loop for each call, a thread without any. So a URL is opened on the first loop
+that asks, for that loop's own calls, which then cross no threads; and once more on a loop in a
+thread of its own, for everybody else.
 """
 
 from __future__ import annotations
@@ -39,22 +40,21 @@ class SharedLimpet:
             )
         self.url = store if isinstance(store, str) else store.url
         self._given = store if isinstance(store, Limpet) else None
-        self._home: asyncio.AbstractEventLoop | None = None  # of the one that was given
         self._open_with: dict[str, Any] = {"seal": seal, "connections": connections}
-        self._starting = threading.Lock()
+        self._lock = threading.Lock()  # over the next three
         self._closed = False
-        self._loop: Loop | None = None
-        self._opened: Limpet | None = None
-        self._opening: asyncio.Lock | None = None
+        self._home: asyncio.AbstractEventLoop | None = None  # the first that asked
+        self._loop: Loop | None = None  # for all others
+        self._at_home = _Opening(self.url, self._open_with)
+        self._elsewhere = _Opening(self.url, self._open_with)
 
     async def run(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
         """What `work(lp)` gives, run where the store is. Raises what it raises, StoreClosed.
 
         A caller who is cancelled hears of it when the work was undone or is over.
         """
-        if self._given is not None:
-            self._check_home()
-            return await work(self._given)
+        if self._is_home(asyncio.get_running_loop()):
+            return await work(self._given or self._at_home.lp or await self._at_home.opened())
         return await self._started().await_(self._run(work))
 
     def call(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
@@ -69,19 +69,16 @@ class SharedLimpet:
 
     async def close(self) -> None:
         """Close what a URL has opened. Closing twice is fine; an open Limpet stays open."""
-        await asyncio.to_thread(self.close_sync)
-
-    def close_sync(self) -> None:
-        """The same without await."""
-        with self._starting:
+        with self._lock:
             self._closed = True
-            loop, self._loop = self._loop, None
-        if loop is not None and loop.is_open():
-            try:
-                with suppress(StoreClosed):
-                    loop.call(self._close)
-            finally:
-                loop.stop()
+            home, self._home = self._home, None
+        if home is not None and self._at_home.lp is not None:
+            closing = self._at_home.lp.close()
+            if home is asyncio.get_running_loop() or not home.is_running():
+                await closing
+            else:
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(closing, home))
+        await asyncio.to_thread(self._stop)
 
     async def __aenter__(self) -> SharedLimpet:
         return self
@@ -96,23 +93,31 @@ class SharedLimpet:
 
     # --- private -------------------------------------------------------------------------------
 
-    def _check_home(self) -> None:
-        """An open Limpet is of one loop. Two would share what only one may touch."""
-        if self._closed:
-            raise StoreClosed
-        here = asyncio.get_running_loop()
-        if self._home is None:
-            self._home = here
-        if self._home is not here:
+    def _is_home(self, here: asyncio.AbstractEventLoop) -> bool:
+        """Whether the store that this loop may touch is its own. Raises InvalidInput if it has to
+        be and is not: two loops would share what only one may touch."""
+        if self._home is here:
+            return True
+        with self._lock:
+            if self._closed:
+                raise StoreClosed
+            if self._home is None and not self._is_shared_only():
+                self._home = here
+        if self._given is not None and self._home is not here:
             raise InvalidInput(
                 "this Limpet is used on another event loop already. Pass its URL instead of the "
                 "open Limpet, to use it from several."
             )
+        return self._home is here
+
+    def _is_shared_only(self) -> bool:
+        """A memory store that is opened twice is two stores: there is one for all."""
+        return self._given is None and self.url.startswith("memory:")
 
     def _started(self) -> Loop:
         loop = self._loop
         if loop is None:
-            with self._starting:
+            with self._lock:
                 if self._closed:
                     raise StoreClosed
                 if self._loop is None:
@@ -122,17 +127,36 @@ class SharedLimpet:
         return loop
 
     async def _run(self, work: Callable[[Limpet], Awaitable[R]]) -> R:
-        return await work(self._opened or await self._open())
+        return await work(self._elsewhere.lp or await self._elsewhere.opened())
 
-    async def _open(self) -> Limpet:
-        """Once for all who come at the same time; if it fails, the next one tries again."""
-        if self._opening is None:
-            self._opening = asyncio.Lock()
-        async with self._opening:
-            if self._opened is None:
-                self._opened = await Limpet(self.url, **self._open_with)
-            return self._opened
+    def _stop(self) -> None:
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if loop is not None and loop.is_open():
+            try:
+                with suppress(StoreClosed):
+                    loop.call(self._elsewhere.close)
+            finally:
+                loop.stop()
 
-    async def _close(self) -> None:
-        if self._opened is not None:
-            await self._opened.close()
+
+class _Opening:
+    """A Limpet that the first who asks opens, for all who come at the same time."""
+
+    def __init__(self, url: str, how: dict[str, Any]) -> None:
+        self._url, self._how = url, how
+        self.lp: Limpet | None = None
+        self._lock: asyncio.Lock | None = None
+
+    async def opened(self) -> Limpet:
+        """If it fails, the next one tries again."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            if self.lp is None:
+                self.lp = await Limpet(self._url, **self._how)
+            return self.lp
+
+    async def close(self) -> None:
+        if self.lp is not None:
+            await self.lp.close()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from limpet.model import ops as op
 from limpet.model.diff.diff import Diff
@@ -14,7 +14,10 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.requests import Request
+from limpet.model.facts.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -26,7 +29,6 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
-from limpet.session.conversation import Message
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
@@ -42,6 +44,7 @@ from limpet.session.life.report import Resumption
 from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
+from limpet.session.message import Message
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
@@ -283,6 +286,25 @@ class SyncSession(Generic[S_co]):
     def lock_tool(self, name: str, *, seconds: float = 30) -> Lease: ...
     @property
     def memory(self) -> SyncMemory: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def stop_reason(self) -> StopReason | None: ...
+    @property
+    def blocked_on(self) -> tuple[Request, ...]: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def budget(self) -> BudgetView | None: ...
+    def children(self) -> tuple[Key, ...]: ...
+    def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event: ...
+    def confirm(
+        self, request_id: str, *, allow: bool, note: str | None = None, actor: str | None = None
+    ) -> Event: ...
+    def answer(
+        self, request_id: str, output: Any, *, is_error: bool = False, actor: str | None = None
+    ) -> Event: ...
+    def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event: ...
     def state_at(self, when: When) -> S_co: ...
     def diff(self, before: When, after: When | None = None) -> Diff: ...
     def fork(
@@ -293,7 +315,7 @@ class SyncSession(Generic[S_co]):
         user: str | None = None,
         labels: Mapping[str, str] | None = None,
         actor: str | None = None,
-    ) -> SyncSession[S_co]: ...
+    ) -> Self: ...
     def rewind(self, when: When, *, actor: str | None = None) -> Rewound: ...
     def merge(
         self,
@@ -370,6 +392,7 @@ class SyncApp(Generic[A]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -380,6 +403,7 @@ class SyncApp(Generic[A]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
@@ -764,6 +788,11 @@ class SyncLimpet:
         to: SyncLimpet,
         progress: Progress | None = None,
     ) -> Copied: ...
+    def wake(self, key: AnyKey, harness: Any, *, lease_seconds: float = 30, **how: Any) -> Any: ...
+    def dead_letters(
+        self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> Page: ...
+    def requeue(self, key: AnyKey, *, actor: str | None = None) -> Event: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...
