@@ -35,8 +35,8 @@ from limpet.session.history.bisect import Predicate
 from limpet.session.history.kept import CheckpointPage
 from limpet.session.history.merge import Merged
 from limpet.session.history.policy import CheckpointPolicy
-from limpet.session.history.retention import CompactReport
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.retention import CompactReport
 from limpet.session.life.durations import Durations
 from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
