@@ -146,3 +146,12 @@ def test_a_session_that_is_not_there_is_named(here: Path) -> None:
     assert (done.returncode, "Check --app" in done.stderr) == (3, True)
     assert run(here, "log", "none.db", *KEY).returncode == 4
     assert not (here / "none.db").exists()
+
+
+def test_compact_moves_what_is_beyond_the_limits(here: Path) -> None:
+    """Limits are set with it, or were before; what was moved is still shown."""
+    done = run(here, "compact", "shop.db", "--app", "shop", "--events", "2", "--json")
+    assert json.loads(done.stdout)["events"] == 4
+    assert [e["seq"] for e in answer(here, "log")["events"]] == [6, 5, 4, 3, 2, 1]
+    assert "0 events of 0 sessions moved." in run(here, "compact", "shop.db").stdout
+    assert run(here, "compact", "shop.db", "--events", "2").returncode == 2

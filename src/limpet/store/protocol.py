@@ -301,8 +301,8 @@ class Store(Protocol):
         """What app: and user: names were before the session changed them after event `seq`.
 
         From one instant. Names that it did not change since are left out. Another session changed
-        a name since if it did so after that event's time; if its log is gone, it counts as having
-        done so, unless it ended before. Raises as load does.
+        a name since if it did so at that event's time or later; if its log is gone, it counts as
+        having done so, unless it ended before. Raises as load does.
         """
         ...
 

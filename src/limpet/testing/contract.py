@@ -42,6 +42,7 @@ from limpet.testing.laws.live import LiveLaws
 from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
 from limpet.testing.laws.names import NameLaws
 from limpet.testing.laws.pages import PageLaws
+from limpet.testing.laws.past import PastLaws
 from limpet.testing.laws.races import RaceLaws
 from limpet.testing.laws.reading import ReadLaws
 from limpet.testing.laws.reads import LookupLaws
@@ -99,6 +100,7 @@ class StoreContract(
     EndLaws,
     RaceLaws,
     ForkLaws,
+    PastLaws,
     AdoptLaws,
     ReuseLaws,
     LadderLaws,

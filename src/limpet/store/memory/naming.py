@@ -40,7 +40,7 @@ class Naming(Tables):
                 if by <= seq:
                     break
                 first = version
-            elif when_us <= at_us:
+            elif when_us < at_us:
                 break
             else:
                 others = True

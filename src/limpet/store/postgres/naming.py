@@ -81,7 +81,7 @@ async def _since(
         newest, below = newest or page[0]["version"], page[-1]["version"]
         for version, uid, seq, when_us in page:
             own = uid == mine
-            if seq <= at[0] if own else when_us is not None and when_us <= at[1]:
+            if seq <= at[0] if own else when_us is not None and when_us < at[1]:
                 below = 0
                 break
             first, others = (version, others) if own else (first, True)

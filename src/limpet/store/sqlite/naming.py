@@ -78,7 +78,7 @@ def _since(reader: Reader, head: Head, at: tuple[int, int], name: str) -> NameSi
                 if seq <= at[0]:
                     break
                 first = version
-            elif when_us is not None and when_us <= at[1]:
+            elif when_us is not None and when_us < at[1]:
                 break
             else:
                 others = True
