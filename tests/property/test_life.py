@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import limpet
@@ -158,6 +158,8 @@ async def drive(store: Any, clock: FakeClock, first: str, steps: list[Any]) -> N
 
 
 @examples(200)
+@example("active", [5, "suspend", "resume", "sweep"])  # what was not active was not idle
+@example("active", [5, "sweep", "user", "sweep", 5, "sweep", 11, "sweep", 12, 12, "sweep"])
 @given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
 def test_any_life_obeys_the_rules_in_memory(first: str, steps: list[Any]) -> None:
     """Phases, refusals, deadlines and durations are what the table and the clock say."""
