@@ -33,7 +33,9 @@ _WHO: Final = {"app_name": "bench", "user_id": "ada"}
 def _service(of: str, path: str) -> Any:
     if of == "ours":
         return LimpetSessionService(f"sqlite:///{path}/ours.db")
-    return DatabaseSessionService(f"sqlite+aiosqlite:///{path}/adk.db")
+    # With the usual five seconds it gives up: "database is locked".
+    patient = {"connect_args": {"timeout": 300}}
+    return DatabaseSessionService(f"sqlite+aiosqlite:///{path}/adk.db", **patient)
 
 
 def _events(count: int) -> list[Event]:

@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from limpet import Draft, Event
 
 WHOLE: Final = "adk"  # the ADK event, as JSON text
@@ -26,7 +28,6 @@ _CUT_CHARS: Final = 16_384  # of a text that describes what cannot be held itsel
 _INT_MAX: Final = 2**63 - 1
 _ID_CHARS: Final = 256
 
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 # Names in state: ADK takes any text, we keep ':' for scopes and refuse padding and control marks.
 _PLAIN: Final = re.compile(r"[\w.\-]+").fullmatch
@@ -94,13 +95,17 @@ def drafts_of(
 
 
 def text_of(event: Mapping[str, Any]) -> str:
-    """An ADK event as JSON text. A lone surrogate, which UTF-8 cannot encode, is escaped."""
-    text = _encode(event)
+    """An ADK event as JSON text.
+
+    The fast encoder writes null for numbers that are not finite and refuses others. So where it
+    does, the other one is asked, which writes every number; and escapes a lone surrogate, which
+    UTF-8 cannot encode.
+    """
     try:
-        text.encode()
-    except UnicodeEncodeError:
+        raw = msgspec.json.encode(event)
+    except (OverflowError, UnicodeEncodeError):
         return json.dumps(event)
-    return text
+    return json.dumps(event) if b"null" in raw else raw.decode()
 
 
 def is_whole(event: Event) -> bool:

@@ -13,7 +13,7 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from google.adk.events.event import Event
@@ -36,13 +36,22 @@ _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 _put: Final = object.__setattr__
 
 
-class _Decoded(NamedTuple):
+class _Decoded:
     """An ADK event and its place in the log; None if this version of ADK cannot read it."""
 
-    seq: int
-    at_us: int
-    event: Event | None
-    size: int
+    __slots__ = ("_mold", "at_us", "event", "seq", "size")
+
+    def __init__(self, seq: int, at_us: int, event: Event | None, size: int) -> None:
+        self.seq, self.at_us, self.event, self.size = seq, at_us, event, size
+        self._mold: Callable[[], Any] | None = None
+
+    def copied(self) -> Event:
+        """A copy for a caller of its own."""
+        if self._mold is None:
+            self._mold = mold_of(self.event)
+            assert self._mold is not None  # it is a model
+        made: Event = self._mold()
+        return made
 
 
 class _Known(NamedTuple):
@@ -82,7 +91,7 @@ class Reader:
             known = await _longer(session, known, count)
         shared_after = min(known_after, self._keep(key, known))
         return session, [
-            copied(each.event) if each.seq > shared_after else each.event
+            each.copied() if each.seq > shared_after else each.event
             for each in _wanted(known, count, after)
             if each.event is not None
         ]
@@ -200,21 +209,48 @@ def _event(text: str, of: limpet.Event, key: Key) -> Event | None:
             return None
 
 
-def copied(value: Any) -> Any:
-    """A copy that shares nothing that can be changed. As copy.deepcopy, without its bookkeeping:
-    what was decoded from JSON holds nothing twice."""
+def mold_of(value: Any) -> Callable[[], Any] | None:
+    """What makes copies that share nothing that can be changed; None if nothing in it can.
+
+    As copy.deepcopy, for what was decoded from JSON: it holds no object twice, and which parts have
+    to be copied is found out once.
+    """
     kind = type(value)
     if kind in _ATOMS:
-        return value
+        return None
     if kind is dict:
-        return {name: v if type(v) in _ATOMS else copied(v) for name, v in value.items()}
+        parts = _parts(value.items())
+        return lambda: _filled(value.copy(), parts)
     if kind is list:
-        return [v if type(v) in _ATOMS else copied(v) for v in value]
-    if not isinstance(value, BaseModel):
-        return copy.deepcopy(value)
-    new = object.__new__(kind)
-    _put(new, "__dict__", copied(value.__dict__))
-    _put(new, "__pydantic_fields_set__", set(value.__pydantic_fields_set__))
-    _put(new, "__pydantic_extra__", copied(value.__pydantic_extra__))
-    _put(new, "__pydantic_private__", copied(value.__pydantic_private__))
-    return new
+        items = _parts(enumerate(value))
+        return lambda: _filled(value.copy(), items)
+    if isinstance(value, BaseModel):
+        return _model_mold(value)
+    return lambda: copy.deepcopy(value)
+
+
+def _model_mold(model: BaseModel) -> Callable[[], Any]:
+    kind, fields, given = type(model), model.__dict__, model.__pydantic_fields_set__
+    parts = _parts(fields.items())
+    extra, private = mold_of(model.__pydantic_extra__), mold_of(model.__pydantic_private__)
+
+    def make() -> Any:
+        new = object.__new__(kind)
+        _put(new, "__dict__", _filled(fields.copy(), parts))
+        _put(new, "__pydantic_fields_set__", given.copy())
+        _put(new, "__pydantic_extra__", extra and extra())
+        _put(new, "__pydantic_private__", private and private())
+        return new
+
+    return make
+
+
+def _parts(items: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Callable[[], Any]]]:
+    found = [(name, mold_of(value)) for name, value in items]
+    return [(name, mold) for name, mold in found if mold is not None]
+
+
+def _filled(holder: Any, parts: list[tuple[Any, Callable[[], Any]]]) -> Any:
+    for name, mold in parts:
+        holder[name] = mold()
+    return holder
