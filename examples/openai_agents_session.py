@@ -58,7 +58,7 @@ async def main(url: str) -> None:
     session = LimpetSession("conversation-7", url, user="ada")
     result = await Runner.run(agent, "How is the weather?", session=session)
     print("agent:", result.final_output)
-    session.close()
+    await session.close()
 
     async with limpet.open(url) as lp:  # the same conversation, without the framework
         for message in await lp.session(session.key).messages():

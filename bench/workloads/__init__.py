@@ -19,6 +19,7 @@ from bench.workloads import (
     histories,
     imports,
     migrations,
+    openai_agents,
     pages,
     starts,
     tails,
@@ -56,5 +57,6 @@ WORKLOADS: Final = {
     "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),
     "A1": Workload("A1 · google-adk: many sessions at once", adk.crowd, peer=False),
     "A2": Workload("A2 · google-adk: the last 20 events of a session", adk.tail, peer=False),
+    "O1": Workload("O1 · openai-agents: many sessions at once", openai_agents.crowd, peer=False),
     "G4": Workload("G4 · a wide fan-out", graphs.wide, peer=False),
 }

@@ -84,7 +84,7 @@ async def test_a_corrupt_item_is_left_out_and_reported(tmp_path: Path) -> None:
     file = tmp_path / "x.db"
     session = LimpetSession("c1", f"sqlite:///{file}")
     await filled(session)
-    session.close()
+    await session.close()
     damage(file, "UPDATE events SET body = x'ff00' WHERE seq = 6")
     session = LimpetSession("c1", f"sqlite:///{file}")
     assert [i["content"] for i in await session.get_items()] == [f"message {n}" for n in range(4)]
@@ -94,7 +94,7 @@ async def test_a_corrupt_item_is_left_out_and_reported(tmp_path: Path) -> None:
         user("after"),
         user("message 3"),
     ]
-    session.close()
+    await session.close()
     async with limpet.open(f"sqlite:///{file}") as lp:
         (finding,) = (await lp.verify()).findings
         assert finding.key == session.key
@@ -121,7 +121,7 @@ async def test_a_changed_item_is_noticed(tmp_path: Path) -> None:
     session, other = LimpetSession("c1", f"sqlite:///{ours}"), SQLiteSession("c1", theirs)
     await filled(session)
     await filled(other)
-    session.close()
+    await session.close()
     other.close()
     damage(ours, "UPDATE events SET body = (SELECT body FROM events WHERE seq = 2) WHERE seq = 3")
     damage(

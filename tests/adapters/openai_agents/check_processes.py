@@ -56,7 +56,7 @@ async def test_two_processes_lose_nothing(tmp_path: Path, postgres_store_url: st
     for url in urls:
         session = LimpetSession("c1", url)
         check_whole(await session.get_items())
-        session.close()
+        await session.close()
 
 
 def test_threads_with_loops_of_their_own_share_one_session(shared_url: str) -> None:
@@ -81,7 +81,7 @@ def test_threads_with_loops_of_their_own_share_one_session(shared_url: str) -> N
     assert sorted(found) == sorted(f"{name}{n}" for name in "abcd" for n in range(10))
     for name in "abcd":
         assert [text for text in found if text[0] == name] == [f"{name}{n}" for n in range(10)]
-    session.close()
+    asyncio.run(session.close())
 
 
 def test_a_session_in_memory_outlives_an_event_loop() -> None:
@@ -91,8 +91,8 @@ def test_a_session_in_memory_outlives_an_event_loop() -> None:
     assert asyncio.run(session.get_items()) == [user("a")]
     other = LimpetSession("c1", "memory://")
     assert asyncio.run(other.get_items()) == []
-    session.close()
-    other.close()
+    asyncio.run(session.close())
+    asyncio.run(other.close())
 
 
 def test_an_open_limpet_is_refused_on_another_loop(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_an_open_limpet_is_refused_on_another_loop(tmp_path: Path) -> None:
         lp = await limpet.open(f"sqlite:///{tmp_path}/x.db")
         session = LimpetSession("c1", lp)
         await session.add_items([user("a")])
-        session.close()  # which leaves the Limpet to its owner
+        await session.close()  # which leaves the Limpet to its owner
         again = LimpetSession("c1", lp)
         assert len(await again.get_items()) == 1
         await lp.close()
@@ -118,15 +118,15 @@ async def test_the_last_of_its_sessions_closes_a_store(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/x.db"
     one, two = LimpetSession("c1", url), LimpetSession("c2", url)
     await one.add_items([user("a")])
-    one.close()
-    one.close()
+    await one.close()
+    await one.close()
     await two.add_items([user("b")])
-    two.close()
+    await two.close()
     with pytest.raises(errors.StoreClosed):
         await two.get_items()
     again = LimpetSession("c1", url)
     assert await again.get_items() == [user("a")]
-    again.close()
+    await again.close()
 
 
 async def test_a_cancelled_caller_leaves_a_whole_batch_or_none(tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ async def test_a_cancelled_caller_leaves_a_whole_batch_or_none(tmp_path: Path) -
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert len(await session.get_items()) % 3 == 1
-    session.close()
+    await session.close()

@@ -65,7 +65,7 @@ def test_a_run_without_await_does_the_same(tmp_path: Path) -> None:
         assert str(4 * number - 1) in str(result.final_output)
         asyncio.set_event_loop(None)
         loop.close()
-    session.close()
+    asyncio.run(session.close())
 
 
 async def test_settings_of_a_run_limit_what_the_model_is_given(lp: limpet.Limpet) -> None:

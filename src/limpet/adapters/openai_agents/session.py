@@ -7,6 +7,7 @@ which user messages this object has added and not seen answered.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -60,7 +61,8 @@ class LimpetSession:
         given = SessionSettings() if session_settings is None else session_settings
         self.session_settings: SessionSettings | None = coerce_session_settings(given)
         self._store = store_for(self, store)
-        self._handle: Session[Any] | None = None  # on the store, once it is open
+        self._handle: tuple[Limpet, Session[Any]] | None = None
+        self._lock = threading.Lock()  # over the next: calls come from several threads
         # Seqs of user messages without an answer. None: not read yet, others may have left some.
         self._waiting: list[int] | None = None
 
@@ -100,9 +102,15 @@ class LimpetSession:
         """Take every item out of view. The log keeps them: see Limpet.erase to remove them."""
         await self._store.run(self._clear)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the store that a URL has opened, unless other sessions of this process use it."""
-        let_go(self, self._store)
+        await let_go(self, self._store)
+
+    async def __aenter__(self) -> LimpetSession:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     # --- private --------------------------------------------------------------------------------
 
@@ -111,12 +119,14 @@ class LimpetSession:
             raise InvalidInput(f"an item is a dict, not {type(item).__name__}. Pass dicts.")
         return drafted(item, self.key.user)
 
-    # All that follows runs where the store is.
+    # All that follows runs on an event loop of the store.
 
     def _session(self, lp: Limpet) -> Session[Any]:
-        if self._handle is None:
-            self._handle = lp.session(self.key, actor=_ACTOR)
-        return self._handle
+        """The handle, as long as it is of this Limpet: other event loops have another."""
+        known = self._handle
+        if known is None or known[0] is not lp:
+            known = self._handle = (lp, lp.session(self.key, actor=_ACTOR))
+        return known[1]
 
     async def _add(self, lp: Limpet, drafts: list[Draft]) -> None:
         try:
@@ -137,7 +147,7 @@ class LimpetSession:
 
     async def _clear(self, lp: Limpet) -> None:
         if await newest_event(self._session(lp)) is not None:
-            self._waiting = None  # nobody will answer what is out of view, whoever added it
+            self._forget()  # nobody will answer what is out of view, whoever added it
             await self._record(lp, [Draft(type=CLEARED, actor=_ACTOR)])
 
     async def _record(self, lp: Limpet, drafts: list[Draft]) -> None:
@@ -148,16 +158,18 @@ class LimpetSession:
             events = await self._write(lp, drafts, answered)
         except BaseException:
             if answered:  # or they would wait until another object looks for them
-                self._waiting = None
+                self._forget()
             raise
         inputs = [n for n, event in enumerate(events[: len(drafts)]) if event.processed is not None]
-        if self._waiting is not None:
-            self._waiting += [events[n].seq for n in inputs if n > last]
+        with self._lock:
+            if self._waiting is not None:
+                self._waiting += [events[n].seq for n in inputs if n > last]
         if within := [events[n].seq for n in inputs if n < last]:
             await self._mark(lp, within)
 
     async def _take_waiting(self, lp: Limpet) -> list[int]:
-        found, self._waiting = self._waiting, []
+        with self._lock:
+            found, self._waiting = self._waiting, []
         return await self._pending(lp) if found is None else found
 
     async def _pending(self, lp: Limpet) -> list[int]:
@@ -172,6 +184,11 @@ class LimpetSession:
         try:
             await self._session(lp).mark_processed(seqs)
         except NotPending:  # another session has seen to it
+            self._forget()
+
+    def _forget(self) -> None:
+        """Read what is waiting again, the next time."""
+        with self._lock:
             self._waiting = None
 
     async def _write(

@@ -26,14 +26,13 @@ def store_for(user: object, store: str | Limpet) -> SharedLimpet:
     return shared
 
 
-def let_go(user: object, shared: SharedLimpet) -> None:
+async def let_go(user: object, shared: SharedLimpet) -> None:
     """Close the store unless others use it. An open Limpet stays open for its owner."""
     with _opening:
-        mine = [url for url, (each, _) in _opened.items() if each is shared]
-        for url in mine:
+        for url in [url for url, (each, _) in _opened.items() if each is shared]:
             users = _opened[url][1]
             users.discard(user)
             if users:
                 return
             del _opened[url]
-    shared.close_sync()
+    await shared.close()

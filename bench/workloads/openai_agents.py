@@ -1,0 +1,62 @@
+"""O1: openai-agents on Limpet, beside its own SQLiteSession, through the same calls.
+
+Both run in one process with openai-agents' environment. A LimpetSession of a URL works from any
+thread and event loop, and hands its work to a loop of its own; one of an open Limpet does not.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.peer import Peer
+from bench.place import ROOT
+from bench.rounds import Numbers, Run
+from bench.table import Row, at_least, row
+from tests.support import venvs
+
+_TIMES_PEER = 5.0
+
+
+def crowd(run: Run) -> list[Row]:
+    """64 sessions adding items at once."""
+    sessions, each = 64, run.size(50, 15)
+    with _agents() as peer:
+
+        def rate(of: str, path: Path) -> float:
+            args = {"path": str(path / of), "sessions": sessions, "each": each}
+            return peer.run("crowd", of=of, **args)["rate"]
+
+        def ours(path: Path) -> Numbers:
+            return {"open": rate("open", path), "url": rate("url", path)}
+
+        def theirs(path: Path) -> Numbers:
+            return dict.fromkeys(("open", "url"), rate("peer", path))
+
+        readings = run.alternate({"ours": ours, "peer": theirs})
+    found = []
+    for name, store in (("open", "an open Limpet"), ("url", "a URL")):
+        what = f"add_items in {sessions} sessions at once, on {store}"
+        plain = row("O1", what, "per second", readings, name)
+        target = at_least(_TIMES_PEER, "× peer", plain.against(plain.peer))
+        found.append(row("O1", what, "per second", readings, name, target))
+    return found
+
+
+@contextmanager
+def _agents() -> Iterator[Peer]:
+    """A process in openai-agents' environment, which is made on first use."""
+    process = subprocess.Popen(
+        [str(venvs.python_of("openai-agents")), "-m", "bench.peer_sessions"],
+        cwd=ROOT,
+        env=venvs.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield Peer(process)
+        assert process.stdin is not None
+        process.stdin.close()
