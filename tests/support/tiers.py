@@ -16,7 +16,7 @@ import pytest
 from tests.support import seeds
 
 TIERS: Final = ("quick", "stores", "world", "torture")
-_WORLD_FOLDERS: Final = ("fault", "compat")
+_WORLD_FOLDERS: Final = ("adapters", "compat", "fault")
 _WORLD_FILES: Final = (
     "test_background",
     "test_cli",
