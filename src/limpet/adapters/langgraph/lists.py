@@ -5,13 +5,15 @@ anything else begins a new Run. So a thread of n messages holds n messages, what
 its checkpoints.
 
 Messages are also held as objects, because making them again for every turn would cost their number.
-They are handed out, so whoever has one may change it: a copy of the fields is kept, and compared
-before an object is given out again or counts as unchanged.
+They are handed out, so whoever has one may change it in place, which LangGraph asks nobody to do. A
+copy of the fields is kept and compared before an object is given out again, or counts as unchanged:
+the content of all messages, and every field of the newest ones and of those with parts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,6 +21,8 @@ import msgspec
 from limpet.adapters.langgraph.values import Values, fields_shot, is_message
 
 _raw: Final = msgspec.json.Encoder().encode
+_NEWEST: Final = 64  # messages whose every field is compared
+_content: Final = attrgetter("content")
 _NO_SHOT: Final[Mapping[str, Any]] = {"": None}  # equal to the fields of no message
 
 
@@ -45,21 +49,51 @@ def grown(keep: int, data: Sequence[Any], tail: int, values: Sequence[Any]) -> G
 class _Run:
     """Items in the order they were added, with the objects that are handed out for them."""
 
-    __slots__ = ("data", "live", "raws", "shots")
+    __slots__ = ("contents", "data", "live", "parted", "raws", "shots")
 
     def __init__(self) -> None:
         self.data: list[Any] = []
         self.live: list[Any] = []  # messages; None where there is no object, or not a message
         self.shots: list[Mapping[str, Any]] = []
+        self.contents: list[Any] = []  # of the messages, which are texts mostly
+        self.parted: list[int] = []  # where they are not
         self.raws: list[bytes] = []  # made when first compared
 
     def add(
         self, data: Sequence[Any], live: Sequence[Any], shots: Sequence[Mapping[str, Any]]
     ) -> None:
-        missing = len(data) - len(live)
+        missing, begin = len(data) - len(live), len(self.data)
         self.data += data
         self.live += [*live, *([None] * missing)]
         self.shots += [*shots, *([_NO_SHOT] * missing)]
+        self.contents += [None] * len(data)
+        for place in range(begin, begin + len(live)):
+            self._note(place)
+
+    def show(self, place: int, value: Any) -> None:
+        """Hold the object that is handed out for an item."""
+        if is_message(value):
+            self.live[place], self.shots[place] = value, fields_shot(value)
+            self._note(place)
+
+    def _note(self, place: int) -> None:
+        content = self.contents[place] = self.shots[place].get("content")
+        if type(content) is not str and place not in self.parted:
+            self.parted.append(place)
+
+    def is_unchanged(self, messages: Sequence[Any]) -> bool:
+        """Whether these are the first items of the run, and still what they were."""
+        count = len(messages)
+        if messages != self.live[:count]:
+            return False
+        try:
+            if list(map(_content, messages)) != self.contents[:count]:
+                return False
+        except AttributeError:  # an item that is not a message
+            return False
+        newest = range(max(0, count - _NEWEST), count)
+        looked = [*newest, *[place for place in self.parted if place < newest.start]]
+        return all([messages[place].__dict__ == self.shots[place] for place in looked])
 
     def part(self, begin: int, end: int) -> tuple[list[Any], list[Any], list[Any]]:
         return self.data[begin:end], self.live[begin:end], self.shots[begin:end]
@@ -98,7 +132,7 @@ class List:
         """The items as objects. A message that somebody changed in place is made again."""
         run, count = self._run, self.count
         live = run.live[:count]
-        if None not in live and _fields_of(live) == run.shots[:count]:
+        if run.is_unchanged(live):
             return live
         return [self._value(codec, place) for place in range(count)]
 
@@ -108,14 +142,13 @@ class List:
         if found is not None and found.__dict__ == run.shots[place]:
             return found
         value = codec.decode(run.data[place])
-        if is_message(value):
-            run.live[place], run.shots[place] = value, fields_shot(value)
+        run.show(place, value)
         return value
 
     def compare(self, codec: Values, new: list[Any]) -> Growth:
         """How `new` follows from this list. Raises InvalidInput if it cannot be stored."""
         count = self.count
-        if len(new) >= count and self._begins(new):
+        if len(new) >= count and self._run.is_unchanged(new[:count]):
             added = new[count:]
             return grown(count, [codec.encode(item) for item in added], 0, added)
         data = [codec.encode(item) for item in new]
@@ -124,17 +157,6 @@ class List:
         tail = _common(mine[keep:][::-1], theirs[keep:][::-1])
         end = len(data) - tail
         return grown(keep, data[keep:end], tail, new[keep:end])
-
-    def _begins(self, new: list[Any]) -> bool:
-        """Whether `new` begins with the messages of this list, none of them changed."""
-        try:
-            return _fields_of(new[: self.count]) == self._run.shots[: self.count]
-        except AttributeError:  # not messages
-            return False
-
-
-def _fields_of(messages: Sequence[Any]) -> list[Any]:
-    return [message.__dict__ for message in messages]
 
 
 def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:

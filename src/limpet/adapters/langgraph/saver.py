@@ -54,6 +54,7 @@ _ACTOR: Final = "langgraph"
 _THREADS_MAX: Final = 256  # whose trees are kept in memory
 _TRIES_MAX: Final = 64
 _PAGE: Final = 1_000
+_TAIL: Final = 20  # events that a read brings, where another process may have written
 _GO_ON: Final = "Read the thread again and go on from its latest checkpoint"
 OnConflict = Literal["raise", "fork"]
 
@@ -86,7 +87,7 @@ class _Open:
             if self.session is None:
                 self.session = await lp.get(self.key, tail=_PAGE, actor=_ACTOR)
             else:
-                await self.session.refresh(tail=100)
+                await self.session.refresh(tail=_TAIL)
         except (SessionNotFound, SessionDeleted):
             was_open = self.session is not None
             self.forget()
@@ -206,9 +207,9 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         filter: Mapping[str, Any] | None,
         before: RunnableConfig | None,
         limit: int | None,
-    ) -> list[CheckpointTuple]:
+    ) -> Any:
         opened = self._opened(thread)
-        found: list[CheckpointTuple] = []
+        found: Any = []
         async with opened.lock:
             if not await opened.load(self._lp):
                 return found
@@ -277,7 +278,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             if opened.session is None:
                 await self._begin(opened, CHECKPOINT, told)
                 return True
-            event = await _append(opened.session, CHECKPOINT, told, opened.tree.version)
+            event = await _append(opened.session, CHECKPOINT, told)
             if not event.repeated:
                 opened.learn(event, told.growths)
                 return True
@@ -298,8 +299,8 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             # Only a run that begins with no checkpoint takes the place of a deleted thread.
             reuse = type == CHECKPOINT
             session = c.create(key.app, key.user, key.id, actor=_ACTOR, reuse_deleted=reuse)
-            ids = {"id": told.id, "cause": told.cause, "invocation_id": told.invocation_id}
-            c.append(session, type, told.data, **ids)
+            ids: dict[str, Any] = {"cause": told.cause, "invocation_id": told.invocation_id}
+            c.append(session, type, told.data, id=told.id, **ids)
         opened.session = session
         opened.tree.fold(c.events[0])
         opened.tree.fold(c.events[1], told.growths or None)
@@ -347,18 +348,27 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             # LangGraph may send writes before the checkpoint that they are under.
             if opened.session is None and not await opened.load(self._lp) and place.uid:
                 raise SessionDeleted(opened.key, _GO_ON)
-            self._check_writes(opened, place)
-            told = opened.tree.writes(place.ns, place.id, list(writes), task, path)
-            if told is None:
-                return
-            try:
-                if opened.session is None:
-                    await self._begin(opened, WRITES, told)
-                else:
-                    opened.learn(await _append(opened.session, WRITES, told))
-            except SessionDeleted:
-                opened.forget()
-                raise SessionDeleted(opened.key, _GO_ON) from None
+            for _ in range(_TRIES_MAX):
+                self._check_writes(opened, place)
+                told = opened.tree.writes(place.ns, place.id, tuple(writes), task, path)
+                if told is None or await self._record_writes(opened, told):
+                    return
+        raise SessionConflict(opened.key, "session", opened.tree.version, "a later one")
+
+    async def _record_writes(self, opened: _Open, told: Told) -> bool:
+        """Record the writes of a task. False: the tree that they refer to has moved on."""
+        try:
+            if opened.session is None:
+                await self._begin(opened, WRITES, told)
+            else:
+                opened.learn(await _append(opened.session, WRITES, told))
+            return True
+        except (SessionConflict, SessionExists):
+            await opened.load(self._lp)
+            return False
+        except SessionDeleted:
+            opened.forget()
+            raise SessionDeleted(opened.key, _GO_ON) from None
 
     def _check_writes(self, opened: _Open, place: _Place) -> None:
         assert place.id is not None
@@ -421,7 +431,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         if session is None:
             return
         opened = self._opened(target)
-        drafts: list[Event] = []
+        drafts: Any = []
         after = 0
         while events := await session.read(after=after, limit=_PAGE):
             after = events[-1].seq
@@ -432,7 +442,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             for event in drafts:
                 if event.data is None:
                     raise SessionCorrupt(session.key, f"event {event.seq} cannot be read")
-                ids = {"cause": event.cause, "invocation_id": event.invocation_id}
+                ids: dict[str, Any] = {"cause": event.cause, "invocation_id": event.invocation_id}
                 named = event.type == CHECKPOINT and "id" not in event.data
                 c.append(made, event.type, event.data, id=event.id if named else None, **ids)
             opened.forget()
@@ -504,11 +514,15 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         return found
 
 
-async def _append(
-    session: Session[Any], type: str, told: Told, expect: int | None = None
-) -> Event:
-    ids = {"id": told.id, "cause": told.cause, "invocation_id": told.invocation_id}
-    return await session.append(type, told.data, expect=expect, **ids)
+async def _append(session: Session[Any], type: str, told: Told) -> Event:
+    return await session.append(
+        type,
+        told.data,
+        id=told.id,
+        cause=told.cause,
+        invocation_id=told.invocation_id,
+        expect=told.expect,
+    )
 
 
 def _place(config: RunnableConfig) -> _Place:

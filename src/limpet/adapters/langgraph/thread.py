@@ -16,15 +16,27 @@ Pure: events go in, checkpoints and new events come out. Reading and recording a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
+from limpet import Event
+from limpet.adapters.langgraph.changes import (
+    NONE,
+    changed,
+    is_id,
+    long_time,
+    metadata_after,
+    raw,
+    short_time,
+    tell,
+    tell_changes,
+    tell_metadata,
+    tell_versions,
+    versions_after,
+)
 from limpet.adapters.langgraph.lists import Growth, List
 from limpet.adapters.langgraph.values import FORM, Values
-from limpet.model.events import Event
 
 CHECKPOINT: Final = "langgraph.checkpoint"
 WRITES: Final = "langgraph.writes"
@@ -34,14 +46,8 @@ _WRITTEN: Final = "written"  # the form of an item that a write before this chec
 _INPUT: Final = "input"  # the form of a write that the input of the graph has already
 _START: Final = "__start__"
 _REFER_BYTES_MIN: Final = 64  # a shorter item is not worth a reference
-_SHAPE_CHARS_MAX: Final = 16  # a longer text in metadata is rarely the same twice
-_ID_CHARS_MAX: Final = 256
 _PARTS: Final = ("id", "ts", "channel_values", "channel_versions", "versions_seen")
-_NONE: Final = object()
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_US: Final = timedelta(microseconds=1)
 _EMPTY: Final[Mapping[str, Any]] = {}
-_raw: Final = msgspec.json.Encoder().encode
 
 
 class Write(NamedTuple):
@@ -76,6 +82,7 @@ class Told(NamedTuple):
     id: str | None = None
     cause: str | None = None
     invocation_id: str | None = None
+    expect: int | None = None  # it refers to others, so it holds on this version only
 
 
 class Broken(Exception):
@@ -199,18 +206,19 @@ class Thread:
         base = None if parent is None else self._nodes.get(ns, {}).get(parent)
         on = base or Node(ns, "", None, self._count, 0)
         id: str = checkpoint["id"]
-        data: dict[str, Any] = {"ts": _short(checkpoint["ts"])}
+        data: dict[str, Any] = {"ts": short_time(checkpoint["ts"])}
         shape: dict[str, Any] = {"ns": ns} if ns else {}
         if base is not None:
             shape["back"] = self._count + 1 - base.number
-        if not named or id in self._nodes.get(ns, {}) or not _is_id(id):
+        if not named or id in self._nodes.get(ns, {}) or not is_id(id):
             data["id"], named = id, False
-        _tell_metadata(data, shape, on.meta, self._codec.encode(dict(meta)))
-        _tell_versions(data, shape, on, checkpoint)
+        tell_metadata(data, shape, on.meta, self._codec.encode(dict(meta)))
+        tell_versions(data, shape, on, checkpoint)
         growths = self._tell_values(data, shape, on, checkpoint, new)
         rest = {name: part for name, part in checkpoint.items() if name not in _PARTS}
         self._tell_rest(data, shape, on, rest)
-        return Told(self._shaped_data(data, shape), growths, id if named else None)
+        told = self._shaped_data(data, shape)
+        return Told(told, growths, id if named else None, expect=self.version)
 
     def _tell_rest(
         self, data: dict[str, Any], shape: dict[str, Any], on: Node, rest: Mapping[str, Any]
@@ -218,13 +226,13 @@ class Thread:
         encoded = {name: self._codec.encode(part) for name, part in rest.items()}
         touched = sorted({*data.get("values", ()), *data.get("lists", ()), *shape.get("nulls", ())})
         touched = sorted({*touched, *shape.get("grown", ())})
-        if encoded.get("updated_channels", _NONE) == touched:
+        if encoded.get("updated_channels", NONE) == touched:
             shape["updated"] = True
             del encoded["updated_channels"]
             kept = {n: part for n, part in on.rest.items() if n != "updated_channels"}
         else:
             kept = on.rest
-        _differ(shape, "rest", kept, encoded)
+        tell_changes(shape, "rest", kept, encoded)
 
     def _tell_values(
         self,
@@ -232,26 +240,26 @@ class Thread:
         shape: dict[str, Any],
         on: Node,
         checkpoint: Mapping[str, Any],
-        changed: Collection[str],
+        written: Collection[str],
     ) -> dict[str, Growth]:
         values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
         whole: dict[str, Any] = {}
         growths: dict[str, Growth] = {}
         for name, value in values.items():
-            held = on.values.get(name, _NONE)
-            if held is not _NONE and name not in changed:
-                if on.versions.get(name) == versions.get(name):
-                    continue
+            held = on.values.get(name, NONE)
+            is_old = name not in written and on.versions.get(name) == versions.get(name)
+            if held is not NONE and is_old:
+                continue
             if type(value) is list:
                 before = held if isinstance(held, List) else List()
                 growths[name] = before.compare(self._codec, value)
                 continue
             new = self._codec.encode(value)
-            if held is _NONE or isinstance(held, List) or _raw(held) != _raw(new):
+            if held is NONE or isinstance(held, List) or raw(held) != raw(new):
                 whole[name] = new
-        _put(shape, "nulls", [name for name, held in whole.items() if held is None])
-        _put(data, "values", {name: held for name, held in whole.items() if held is not None})
-        _put(shape, "values_gone", [name for name in on.values if name not in values])
+        tell(shape, "nulls", [name for name, held in whole.items() if held is None])
+        tell(data, "values", {name: held for name, held in whole.items() if held is not None})
+        tell(shape, "values_gone", [name for name in on.values if name not in values])
         self._tell_lists(data, shape, on, growths)
         return growths
 
@@ -263,15 +271,15 @@ class Thread:
         for name, by in growths.items():
             held = on.values.get(name)
             keeps = by.keep == (held.count if isinstance(held, List) else -1) and not by.tail
-            refs = [written.get(name, {}).get(_raw(item)) for item in by.data]
+            refs = [written.get(name, {}).get(raw(item)) for item in by.data]
             if keeps and None not in refs:
                 grown[name] = refs
             else:
                 pairs = zip(by.data, refs, strict=True)
                 items = [i if r is None else {FORM: _WRITTEN, "v": r} for i, r in pairs]
                 lists[name] = [by.keep, items, by.tail] if by.tail else [by.keep, items]
-        _put(data, "lists", lists)
-        _put(shape, "grown", grown)
+        tell(data, "lists", lists)
+        tell(shape, "grown", grown)
 
     def _written_since(self) -> dict[str, dict[bytes, list[int]]]:
         """By channel, the items that were written since the last checkpoint, and where each is."""
@@ -283,8 +291,8 @@ class Thread:
             for place, (channel, value, *_) in enumerate(rows):
                 items = enumerate(value) if isinstance(value, list) else [(-1, value)]
                 for at, item in items:
-                    if len(raw := _raw(item)) >= _REFER_BYTES_MIN:
-                        found.setdefault(channel, {})[raw] = [self._count + 1 - number, place, at]
+                    if len(text := raw(item)) >= _REFER_BYTES_MIN:
+                        found.setdefault(channel, {})[text] = [self._count + 1 - number, place, at]
         return found
 
     def writes(
@@ -298,7 +306,7 @@ class Thread:
             at = WRITES_IDX_MAP.get(channel, place)
             if at < 0 or (task, at) not in known:
                 data = self._codec.encode(value)
-                if given.get(channel, _NONE) is not _NONE and _raw(given[channel]) == _raw(data):
+                if given.get(channel, NONE) is not NONE and raw(given[channel]) == raw(data):
                     data = {FORM: _INPUT}
                 rows.append([channel, data] if at == len(rows) else [channel, data, at])
         if not rows:
@@ -306,13 +314,16 @@ class Thread:
         repeats = all(row[1] is None or row[1] == {FORM: _INPUT} for row in rows)
         told: dict[str, Any] = {} if repeats else {"writes": rows}
         shape = {"writes": rows} if repeats else {}
-        _put(shape, "path", path)
-        _put(shape, "ns", ns)
+        tell(shape, "path", path)
+        tell(shape, "ns", ns)
         for name, value in (("checkpoint", id), ("task", task)):
-            if not _is_id(value):
+            if not is_id(value):
                 told[name] = value
-        ids = (None, id if _is_id(id) else None, task if _is_id(task) else None)
-        return Told(self._shaped_data(told, shape), {}, *ids)
+        ids = (None, id if is_id(id) else None, task if is_id(task) else None)
+        refers = any(row[1] == {FORM: _INPUT} for row in rows)
+        return Told(
+            self._shaped_data(told, shape), {}, *ids, expect=self.version if refers else None
+        )
 
     def _input(self, ns: str, id: str) -> Mapping[str, Any]:
         """What a graph was begun with at this checkpoint, by channel."""
@@ -321,7 +332,7 @@ class Thread:
         return held if isinstance(held, dict) and FORM not in held else {}
 
     def _shaped_data(self, data: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
-        known = self._shaped.get(_raw(shape))
+        known = self._shaped.get(raw(shape))
         if known is not None:
             return {**data, "as": known}
         return {**data, "shape": shape} if shape else data
@@ -342,7 +353,7 @@ class Thread:
             shape = self._shapes.get(data["as"])
         elif "shape" in data:
             self._shapes[self._count] = shape
-            self._shaped.setdefault(_raw(shape), self._count)
+            self._shaped.setdefault(raw(shape), self._count)
         if event.type == CHECKPOINT:
             self._fold_checkpoint(event, shape, growths)
         elif event.type == REMOVED:
@@ -388,15 +399,15 @@ class Thread:
         parent = None if base is None else base.id
         node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
         on = base or node
-        node.ts = _long(data["ts"])
-        node.meta = _metadata(on.meta, data, shape)
-        node.versions, node.seen = _versions(on, data, shape)
-        node.values = _changed(on.values, shape, "values") | data.get("values", {})
+        node.ts = long_time(data["ts"])
+        node.meta = metadata_after(on.meta, data, shape)
+        node.versions, node.seen = versions_after(on, data, shape)
+        node.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
         node.values |= dict.fromkeys(shape.get("nulls", ()))
         for name, by in self._growths(data, shape, on, growths).items():
             held = on.values.get(name)
             node.values[name] = (held if isinstance(held, List) else List()).grow(by)
-        node.rest = _changed(on.rest, shape, "rest")
+        node.rest = changed(on.rest, shape, "rest")
         if shape.get("updated"):
             lists = (*data.get("lists", ()), *shape.get("grown", ()))
             touched = {*data.get("values", ()), *shape.get("nulls", ()), *lists}
@@ -430,7 +441,8 @@ class Thread:
 
     def _fold_writes(self, event: Event, shape: Mapping[str, Any]) -> None:
         data, ns = event.data, shape.get("ns", "")
-        id, task = data.get("checkpoint", event.cause), data.get("task", event.invocation_id)
+        id, task = str(data.get("checkpoint", event.cause)), event.invocation_id
+        task = str(data.get("task", task))
         rows = data["writes"] if "writes" in data else shape["writes"]
         given = self._input(ns, id)
         rows = [[r[0], given.get(r[0]) if r[1] == {FORM: _INPUT} else r[1], *r[2:]] for r in rows]
@@ -451,118 +463,3 @@ class Thread:
             return None
         later = [seq for child, seq in node.children.items() if child != id and seq > seen]
         return max(later, default=None)
-
-
-# --- parts of a checkpoint, told as changes -------------------------------------------------------
-
-
-def _tell_metadata(
-    data: dict[str, Any], shape: dict[str, Any], old: Mapping[str, Any], new: dict[str, Any]
-) -> None:
-    """Metadata by what changed. The step counts up; long texts are not part of a shape."""
-    step = new.get("step")
-    if type(step) is int and type(old.get("step")) is int:
-        shape["step"] = step - old["step"]
-        new = {**new, "step": old["step"]}
-    changed: dict[str, Any] = {}
-    _differ(changed, "metadata", old, new)
-    parts = changed.pop("metadata", {})
-    _put(shape, "metadata", {n: part for n, part in parts.items() if _is_short(part)})
-    _put(data, "metadata", {n: part for n, part in parts.items() if not _is_short(part)})
-    shape.update(changed)
-
-
-def _is_short(part: Any) -> bool:
-    return len(_raw(part)) <= _SHAPE_CHARS_MAX
-
-
-def _metadata(
-    old: Mapping[str, Any], data: Mapping[str, Any], shape: Mapping[str, Any]
-) -> dict[str, Any]:
-    new = _changed(old, shape, "metadata") | data.get("metadata", {})
-    if "step" in shape:
-        new["step"] = old["step"] + shape["step"]
-    return new
-
-
-def _tell_versions(
-    data: dict[str, Any], shape: dict[str, Any], on: Node, checkpoint: Mapping[str, Any]
-) -> None:
-    """Versions that count up by one, and nodes that saw the versions that were, are a shape."""
-    found: dict[str, Any] = {}
-    _differ(found, "versions", on.versions, checkpoint["channel_versions"])
-    _differ(found, "seen", on.seen, checkpoint["versions_seen"])
-    top = _top(on.versions)
-    raised = [name for name, version in found.get("versions", {}).items() if version == top + 1]
-    if raised and len(raised) == len(found["versions"]) and top >= 0:
-        shape["raised"] = raised
-        del found["versions"]
-    saw = {node: list(seen) for node, seen in found.get("seen", {}).items()}
-    if saw and all(
-        seen == {n: on.versions.get(n, _NONE) for n in seen} for seen in found["seen"].values()
-    ):
-        shape["saw"] = saw
-        del found["seen"]
-    for name, part in found.items():
-        (shape if name.endswith("_gone") else data)[name] = part
-
-
-def _versions(
-    on: Node, data: Mapping[str, Any], shape: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    versions = _changed(on.versions, shape, "versions") | data.get("versions", {})
-    versions |= dict.fromkeys(shape.get("raised", ()), _top(on.versions) + 1)
-    seen = _changed(on.seen, shape, "seen") | data.get("seen", {})
-    for node, names in shape.get("saw", {}).items():
-        seen[node] = {name: on.versions[name] for name in names}
-    return versions, seen
-
-
-def _top(versions: Mapping[str, Any]) -> int:
-    """The newest version, if they are numbers; else -1, and none follows from it."""
-    if not versions:
-        return 0
-    counts = versions.values()
-    return max(counts) if all([type(count) is int for count in counts]) else -1
-
-
-def _differ(
-    told: dict[str, Any], name: str, old: Mapping[str, Any], new: Mapping[str, Any]
-) -> None:
-    """What is new or other, and the names that are gone."""
-    changed = {
-        key: value
-        for key, value in new.items()
-        if key not in old or old[key] != value or type(old[key]) is not type(value)
-    }
-    _put(told, name, changed)
-    _put(told, f"{name}_gone", [key for key in old if key not in new])
-
-
-def _changed(old: Mapping[str, Any], told: Mapping[str, Any], name: str) -> dict[str, Any]:
-    gone = told.get(f"{name}_gone", ())
-    kept = {key: value for key, value in old.items() if key not in gone} if gone else old
-    return {**kept, **told.get(name, {})}
-
-
-def _put(told: dict[str, Any], name: str, part: Any) -> None:
-    if part:
-        told[name] = part
-
-
-def _short(ts: str) -> Any:
-    """A time as microseconds since 1970, if it can be told from them exactly."""
-    try:
-        at = datetime.fromisoformat(ts)
-        us = (at - _EPOCH) // _US
-        return us if _long(us) == ts else ts
-    except (ValueError, TypeError, OverflowError):  # without a zone, or not a time
-        return ts
-
-
-def _long(ts: Any) -> str:
-    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
-
-
-def _is_id(text: str) -> bool:
-    return 0 < len(text) <= _ID_CHARS_MAX and text.isprintable()

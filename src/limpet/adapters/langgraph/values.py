@@ -104,8 +104,8 @@ def codec_of(given: Codec | type[Any]) -> Codec:
         if issubclass(given, tuple) and hasattr(given, "_fields"):
             return Codec(name, given, list, lambda parts: given(*parts))
     raise InvalidInput(
-        f"{given!r} cannot be stored as it is. Pass codecs=[Codec(name, cls, encode, decode)], or a "
-        "pydantic model, dataclass, named tuple or enum class."
+        f"{given!r} cannot be stored as it is. Pass codecs=[Codec(name, cls, encode, decode)], or "
+        "a pydantic model, dataclass, named tuple or enum class."
     )
 
 
@@ -115,11 +115,11 @@ def _fields(of: Any) -> dict[str, Any]:
 
 def _builtin() -> tuple[Codec, ...]:
     """The forms that every saver knows besides JSON and messages."""
-    listed = (tuple, set, frozenset, deque)
-    texts = (UUID, Decimal, IPv4Address, IPv4Interface, IPv4Network)
-    texts += (IPv6Address, IPv6Interface, IPv6Network)  # type: ignore[assignment]
-    timed = (datetime, date, time)
-    paths = {PosixPath, WindowsPath, type(Path())}
+    listed: tuple[Any, ...] = (tuple, set, frozenset, deque)
+    texts: tuple[Any, ...] = (UUID, Decimal, IPv4Address, IPv4Interface, IPv4Network)
+    texts += (IPv6Address, IPv6Interface, IPv6Network)
+    timed: tuple[Any, ...] = (datetime, date, time)
+    paths: set[Any] = {PosixPath, WindowsPath, type(Path())}
     return (
         *[Codec(cls.__name__, cls, list, cls) for cls in listed],
         *[Codec(cls.__name__, cls, str, cls) for cls in texts],
@@ -143,13 +143,13 @@ def _of_graphs() -> Iterable[Codec]:
         from langgraph.types import Command, Interrupt, Overwrite, Send, TimeoutPolicy
     except ModuleNotFoundError:
         return ()
-    kept: list[Codec] = [
-        Codec(name, cls, _fields, lambda fields, cls=cls: cls(**fields))
-        for name, cls in (("command", Command), ("overwrite", Overwrite), ("timeout", TimeoutPolicy))
-    ]
-    kept.append(Codec("interrupt", Interrupt, _interrupt, lambda parts: Interrupt(**parts)))
-    kept.append(Codec("send", Send, _send, lambda parts: Send(**parts)))
-    return kept
+    return (
+        Codec("command", Command, _fields, lambda parts: Command(**parts)),
+        Codec("overwrite", Overwrite, _fields, lambda parts: Overwrite(**parts)),
+        Codec("timeout", TimeoutPolicy, _fields, lambda parts: TimeoutPolicy(**parts)),
+        Codec("interrupt", Interrupt, _interrupt, lambda parts: Interrupt(**parts)),
+        Codec("send", Send, _send, lambda parts: Send(**parts)),
+    )
 
 
 def _interrupt(of: Any) -> dict[str, Any]:
