@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
+    from limpet.session.tracing import Span, Trace
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -152,6 +153,7 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "Span",
     "State",
     "Swept",
     "SyncApp",
@@ -162,6 +164,7 @@ __all__ = [
     "Timer",
     "Tool",
     "ToolRegistry",
+    "Trace",
     "Transition",
     "Turn",
     "UnknownVariant",
@@ -240,6 +243,8 @@ _LATER = {
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
     "Approval": "runtime.requests",
+    "Span": "session.tracing",
+    "Trace": "session.tracing",
     "Budget": "model.facts.budgets",
     "BudgetView": "model.facts.budgets",
     "Child": "runtime.children",
