@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -78,7 +78,7 @@ def trace(
     id_: Id,
     wake: Annotated[
         str | None,
-        typer.Option("--wake", metavar="ID", help="Which wake; the newest if not given."),
+        typer.Option("--wake", metavar="ID", help="Which wake, if not the newest."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -107,7 +107,8 @@ def loaded(name: str) -> Any:
     module, _, attribute = name.partition(":")
     if not module or not attribute:
         raise InvalidInput(f"{name!r} does not name a harness. Write --harness module:name.")
-    sys.path.insert(0, os.getcwd())
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
     try:
         found: Any = import_module(module)
         for part in attribute.split("."):
@@ -115,7 +116,7 @@ def loaded(name: str) -> Any:
     except (ImportError, AttributeError) as error:
         raise InvalidInput(f"the harness {name!r} cannot be loaded: {error}.") from error
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(here)
     return found
 
 
