@@ -69,6 +69,7 @@ from limpet.session.message import Message
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.tracing import Trace
 from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,

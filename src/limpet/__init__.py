@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
+    from limpet.session.tracing import Span, Trace
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -156,6 +157,7 @@ __all__ = [
     "Seal",
     "Session",
     "SharedLimpet",
+    "Span",
     "State",
     "Swept",
     "SyncApp",
@@ -166,6 +168,7 @@ __all__ = [
     "Timer",
     "Tool",
     "ToolRegistry",
+    "Trace",
     "Transition",
     "Turn",
     "UnknownVariant",
@@ -246,6 +249,8 @@ _LATER = {
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
     "Approval": "runtime.requests",
+    "Span": "session.tracing",
+    "Trace": "session.tracing",
     "Budget": "model.facts.budgets",
     "BudgetView": "model.facts.budgets",
     "Child": "runtime.children",

@@ -51,6 +51,7 @@ class GatedStore(MemoryStore):
             await asyncio.get_running_loop().create_future()
         return answers
 
+
 class Receiver:
     """The world: what was done to it, by idempotency key."""
 

@@ -14,9 +14,9 @@ from limpet.model.events import Draft, Event
 from limpet.model.facts import requests, runs
 from limpet.model.facts.budgets import reservations, settled
 from limpet.model.facts.inputs import processed
-from limpet.model.facts.requests import ANSWERS, TOOL_RESULT
+from limpet.model.facts.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_RESULT, TOOL_USE
 from limpet.model.facts.revisits import Revisit, revisits_of, timers_taken
-from limpet.model.facts.steps import effect_unknown
+from limpet.model.facts.steps import FAILED, STEP, SUCCEEDED, effect_unknown
 from limpet.model.facts.view import Facts
 from limpet.model.lease import Lease
 from limpet.model.limits import PAGE_MAX, TURN_INPUTS_MAX
@@ -28,6 +28,8 @@ from limpet.session.session import Session
 
 _TAIL: Final = 50  # it mostly has the pending inputs, which then need not be read
 CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
+# A run that died after one of these was not in vain: it does not count as failed.
+_PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
 _DIED: Final = "the worker stopped before the end of the run"
 
 
@@ -43,7 +45,7 @@ class Opening(msgspec.Struct):
     records: Records = msgspec.field(default_factory=Records)
     drafts: list[Draft] = msgspec.field(default_factory=list)  # to be recorded first
     fails: int = 0  # runs of this turn that failed or died
-    died: bool = False  # the run before this one did
+    died: bool = False  # the run before this one did, and had not got on
     is_eager: bool = False  # record the beginning before the harness runs
     has_turn: bool = True  # False: an interrupt is all there was
 
@@ -74,7 +76,7 @@ async def _opened(
     turn, new_id = runs.turn_in(facts), session.writer.journal.new_id
     control = tuple([event.seq for event in pending if event.type in CONTROL])
     settling, records = await _settle(session, turn, lease)
-    died = bool(settling)
+    died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
     if runs.is_interrupted(facts):
         gone = _interrupted_inputs(facts, turn, pending)
         settling += _interrupted(facts, turn, records, {*gone, *control})
@@ -129,12 +131,14 @@ async def _settle(
     """What has to be recorded of a run that died, and the records of its turn."""
     if turn is None:
         return [], Records()
-    records = Records(await _since(session, turn["from"]))
+    events = await _since(session, turn["from"])
+    records = Records(events)
     if turn["span"] is None:
         return [], records
     drafts: list[Draft] = list(unknown_effects(turn["id"], records, _DIED))
     drafts += [settled(id, of) for id, of in reservations(session.head.facts).items()]
-    drafts.append(runs.failed("turn.died", _DIED, turn["attempt"]))
+    got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
+    drafts.append(runs.failed("turn.died", _DIED, turn["attempt"], counts=not got_on))
     end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=_DIED)
     return [*drafts, end], records
 

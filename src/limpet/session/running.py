@@ -25,7 +25,8 @@ from limpet.model.facts.runs import INTERRUPT, Status, StopReason
 from limpet.model.keys import Key
 from limpet.model.lease import is_leased
 from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.session.arguments import check_actor
+from limpet.session.arguments import check_actor, check_limit
+from limpet.session.tracing import Trace, trace_of, wakes_of
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer
@@ -86,6 +87,14 @@ class Running:
         await self.writer.load(tail=_TAIL)
         found = children_in(self.writer.known.head.facts)
         return tuple([Key(child["app"], child["user"], id) for id, child in found.items()])
+
+    async def trace(self, wake_id: str) -> Trace:
+        """One wake, as a tree of spans with times and all of its events."""
+        return await trace_of(self.writer, wake_id)
+
+    async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
+        """The events that began the newest wakes, the newest first; `event.wake_id` names each."""
+        return await wakes_of(self.writer, check_limit(limit))
 
     async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:
         """Let it use so much more. A number is a cost. The first grant sets the limit."""

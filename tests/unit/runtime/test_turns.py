@@ -314,6 +314,41 @@ async def test_a_turn_that_kills_its_worker_every_time_becomes_a_dead_letter(wor
     assert (await world.types()).count("session.error") >= 3
 
 
+async def test_a_run_that_died_and_had_got_on_does_not_count_as_failed(world: World) -> None:
+    """A long turn outlives as many workers as it has steps."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        for number in range(10):
+            await turn.step("one", lambda n: n, number)
+
+    session = await world.begin("hi")
+    for _ in range(9):
+        assert await world.die(harness, 3, recorded=False)
+        world.later()
+    await world.work(harness, retries=0)
+    assert session.stop_reason == "end_turn"
+
+
+async def test_an_effect_that_kills_its_worker_every_time_becomes_a_dead_letter(
+    world: World,
+) -> None:
+    """That it was begun once more is no progress."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("refund", bank.refund, order=1, on_unknown="retry")
+
+    session = await world.begin("hi")
+    await world.die(harness, 2, recorded=False)
+    for _ in range(3):
+        world.later()
+        assert await world.die(harness, 3, recorded=False)
+    world.later()
+    await world.work(harness, retries=2)
+    assert session.stop_reason == "retries_exhausted"
+    assert len(bank.done) == 4
+
+
 async def _dies(turn: limpet.Turn) -> None:
     await turn.step("a", lambda: 1)
     await turn.step("b", lambda: 2)

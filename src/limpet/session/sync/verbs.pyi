@@ -49,6 +49,7 @@ from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.shapes import Shape
+from limpet.session.tracing import Trace
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -297,6 +298,8 @@ class SyncSession(Generic[S_co]):
     @property
     def budget(self) -> BudgetView | None: ...
     def children(self) -> tuple[Key, ...]: ...
+    def trace(self, wake_id: str) -> Trace: ...
+    def wakes(self, *, limit: int = 20) -> tuple[Event, ...]: ...
     def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event: ...
     def confirm(
         self, request_id: str, *, allow: bool, note: str | None = None, actor: str | None = None
