@@ -180,6 +180,26 @@ async def test_rewinds_of_many_writers_leave_the_state_of_then(lp: limpet.Limpet
         assert await s.state_at(seq) == target
 
 
+async def test_what_is_written_between_reading_and_rewinding_is_not_left_over(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rewind is recorded on the very version that it was decided on, or decided again."""
+    s = await orders(lp)
+    await s.append("agent.did", set={"app:x": 1})
+    store, other = lp._journal.store, await lp.get(s.key, actor="agent:other")
+    names_since, raced = store.names_since, []
+
+    async def racing(*args: Any) -> Any:
+        if not raced:
+            raced.append(await other.append("agent.did", set={"late": True}))
+        return await names_since(*args)
+
+    monkeypatch.setattr(store, "names_since", racing)
+    await s.rewind(3)
+    assert raced
+    assert await s.state_at(s.version) == await s.state_at(3)
+
+
 # --- merges --------------------------------------------------------------------------------------
 
 
@@ -225,9 +245,10 @@ async def test_a_fork_that_took_in_its_parent_still_gives_back_its_own(lp: limpe
     await fork.append("agent.did", set={"only": "fork"})
     await s.append("agent.did", set={"own": 1})
     await fork.merge(s)
+    await fork.append("agent.did", set={"own": 2})
     await s.merge(fork)
     assert s.state == fork.state
-    assert s.state["only"] == "fork"
+    assert (s.state["only"], s.state["own"]) == ("fork", 2)
 
 
 async def test_conflicts_are_decided_by_policy_or_reported_all(lp: limpet.Limpet) -> None:
