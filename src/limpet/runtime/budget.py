@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from limpet.model.facts import budgets
 from limpet.model.facts.budgets import Amount
 from limpet.runtime.records import identity
-
-if TYPE_CHECKING:
-    from limpet.runtime.turn import Turn
+from limpet.runtime.under_way import UnderWay
 
 
 class Reservation:
     """A block within which so much may be used. It ends settled: at what was used, or at all."""
 
-    def __init__(self, turn: Turn, of: Amount | None) -> None:
+    def __init__(self, turn: UnderWay, of: Amount | None) -> None:
         self._turn, self._of = turn, of
         self._used: Amount | None = None
         self._id = ""

@@ -23,12 +23,12 @@ from limpet.model.facts.view import Facts
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
 from limpet.runtime.records import args_hash, identity
+from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
     from limpet.runtime.log import TurnLog
-    from limpet.runtime.turn import Turn
 
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 
@@ -36,7 +36,7 @@ _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased, SessionEnded)
 class Child:
     """A session at work for this turn."""
 
-    def __init__(self, turn: Turn, key: Key) -> None:
+    def __init__(self, turn: UnderWay, key: Key) -> None:
         self._turn, self.key = turn, key
 
     @property
@@ -56,7 +56,7 @@ class Child:
 
 
 async def delegate(
-    turn: Turn,
+    turn: UnderWay,
     app: str,
     message: str | Mapping[str, Any],
     *,
@@ -86,7 +86,7 @@ async def delegate(
 
 
 def _first(
-    turn: Turn, message: str | Mapping[str, Any], budget: Budget | float | None, tools: Any
+    turn: UnderWay, message: str | Mapping[str, Any], budget: Budget | float | None, tools: Any
 ) -> list[Draft]:
     """What a child begins with: whom it works for, what it may use, and its task."""
     facts = turn.session.head.facts

@@ -10,14 +10,11 @@ import asyncio
 import inspect
 import types
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, TurnMisused
 from limpet.model.values import described
 from limpet.session.logs import SESSION
-
-if TYPE_CHECKING:
-    from limpet.runtime.turn import Turn
 
 Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
@@ -26,13 +23,14 @@ GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
 class HarnessObject(Protocol):
     """An object that runs turns."""
 
-    async def run(self, turn: Turn) -> None: ...
+    async def run(self, turn: Any) -> None: ...
 
 
-Harness: TypeAlias = "Callable[[Turn], Awaitable[Any]] | HarnessObject"
+# A turn is a `limpet.Turn`, which is made of what is here.
+Harness: TypeAlias = "Callable[[Any], Awaitable[Any]] | HarnessObject"
 
 
-def harness_of(given: Any) -> Callable[[Turn], Awaitable[Any]]:
+def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
     """The function that runs a turn. Raises InvalidInput."""
     run = getattr(given, "run", given)
     if not callable(run) or inspect.isclass(given):
@@ -40,7 +38,7 @@ def harness_of(given: Any) -> Callable[[Turn], Awaitable[Any]]:
             f"{described(given)} is not a harness. Pass an async function of a turn, or an object "
             "with an async run(turn)."
         )
-    found: Callable[[Turn], Awaitable[Any]] = run
+    found: Callable[[Any], Awaitable[Any]] = run
     return found
 
 
@@ -68,7 +66,7 @@ class Driver:
         if self.stopped is not None:
             raise asyncio.CancelledError(self.stopped)
 
-    async def run(self, harness: Callable[[Turn], Awaitable[Any]], turn: Turn) -> Exception | None:
+    async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
         """Run it to its end, or until it is stopped; the error it raised, if any."""
         running = harness(turn)
         if not inspect.isawaitable(running):

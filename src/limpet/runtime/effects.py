@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -24,9 +24,7 @@ from limpet.model.facts.budgets import Amount
 from limpet.model.facts.runs import span_completed, span_started
 from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
 from limpet.runtime.requests import answered, request
-
-if TYPE_CHECKING:
-    from limpet.runtime.turn import Turn
+from limpet.runtime.under_way import UnderWay
 
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
@@ -72,7 +70,7 @@ class Effect(msgspec.Struct):
 class Performing:
     """An effect on its way, within a turn."""
 
-    def __init__(self, turn: Turn, effect: Effect) -> None:
+    def __init__(self, turn: UnderWay, effect: Effect) -> None:
         self._turn, self._effect = turn, effect
         self._key = ""
         self._tries = 0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -15,9 +15,7 @@ from limpet.errors import InvalidInput, ToolFailed
 from limpet.model.events import Draft
 from limpet.model.facts.requests import TOOL_RESULT, RequestKind, asked
 from limpet.runtime.records import args_hash, identity
-
-if TYPE_CHECKING:
-    from limpet.runtime.turn import Turn
+from limpet.runtime.under_way import UnderWay
 
 Otherwise: TypeAlias = Literal["allow", "deny"]
 
@@ -34,7 +32,7 @@ class Approval(msgspec.Struct, frozen=True):
 
 
 async def approve(
-    turn: Turn, name: str, input: Any, deadline: timedelta | None, otherwise: Otherwise | None
+    turn: UnderWay, name: str, input: Any, deadline: timedelta | None, otherwise: Otherwise | None
 ) -> Approval:
     """Ask whether this may be done; pause until somebody says, or the deadline does."""
     if otherwise not in (None, "allow", "deny"):
@@ -50,7 +48,7 @@ async def approve(
     return Approval(allowed, data.get("note"), turn.records.asked[id].data["input"])
 
 
-async def ask(turn: Turn, name: str, input: Any) -> Any:
+async def ask(turn: UnderWay, name: str, input: Any) -> Any:
     """Ask for something that only the outside knows. Raises ToolFailed if that is an error."""
     occurrence = turn.records.occurrence("ask", name)
     id = identity(turn.id, "ask", name, occurrence)
@@ -63,7 +61,7 @@ async def ask(turn: Turn, name: str, input: Any) -> Any:
 
 
 async def request(
-    turn: Turn,
+    turn: UnderWay,
     id: str,
     kind: RequestKind,
     name: str,
@@ -93,7 +91,7 @@ async def request(
 
 
 def answered(
-    turn: Turn, id: str, data: Mapping[str, Any], *, output: Any = None, is_error: bool = False
+    turn: UnderWay, id: str, data: Mapping[str, Any], *, output: Any = None, is_error: bool = False
 ) -> None:
     """Give the tool call its outcome, with whatever is recorded next."""
     if f"{id}/result" in turn.records.events:

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from limpet.errors import InvalidInput
 from limpet.model.events import Draft
 from limpet.model.facts.steps import step_recorded
 from limpet.model.values import described
 from limpet.runtime.records import args_hash, identity
-
-if TYPE_CHECKING:
-    from limpet.runtime.turn import Turn
+from limpet.runtime.under_way import UnderWay
 
 
 class Stream:
     """One call of turn.stream."""
 
-    def __init__(self, turn: Turn, name: str, occurrence: int, *, say: bool) -> None:
+    def __init__(self, turn: UnderWay, name: str, occurrence: int, *, say: bool) -> None:
         self._turn, self._name, self._occurrence, self._say = turn, name, occurrence, say
         self._id = identity(turn.id, "stream", name, occurrence)
         self._more: dict[str, Any] = {}
