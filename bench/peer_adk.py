@@ -39,11 +39,14 @@ def _service(of: str, path: str) -> Any:
 
 
 def _events(count: int) -> list[Event]:
-    """A tool's answer and a change to state, as an agent writes them."""
+    """By turns what an agent says and what a tool answers, each with a change to state."""
     found = []
     for number, data in enumerate(texts.tool_results(count)):
         answer = types.FunctionResponse(id=f"c{number}", name="search", response=data)
-        content = types.Content(role="user", parts=[types.Part(function_response=answer)])
+        part = (
+            types.Part(function_response=answer) if number % 2 else types.Part(text=data["output"])
+        )
+        content = types.Content(role="model", parts=[part])
         actions = EventActions(state_delta=texts.changes(number))
         found.append(Event(author="bot", invocation_id="i", content=content, actions=actions))
     return found

@@ -172,9 +172,8 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         temporary = {name for name in delta if name.startswith(ours.TEMP)}
         left_out: Any = {"actions": {"state_delta": temporary}} if temporary else None
         whole = event.model_dump(mode="json", exclude_none=True, exclude=left_out)
-        final = event.author != "user" and event.is_final_response()
         with _adk_errors(session.id):
-            done = await self._limpet.run(lambda lp: self._append(lp, session, whole, final=final))
+            done = await self._limpet.run(lambda lp: self._append(lp, session, event, whole))
         if done.repeat is not None and any(e.id == event.id for e in session.events):
             return done.repeat
         if done.repeat is not None:
@@ -206,7 +205,7 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
     # --- on the store's loop -------------------------------------------------------------------
 
     async def _append(
-        self, lp: Limpet, session: Session, whole: dict[str, Any], *, final: bool
+        self, lp: Limpet, session: Session, event: Event, whole: dict[str, Any]
     ) -> _Recorded:
         key = Key(session.app_name, session.user_id, session.id)
         desk = self._desk(lp)
@@ -214,8 +213,10 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
             mark = _Mark.on(session)
             handle = await desk.handle(key, mark)
             version = mark.version if mark else await log.version_with(lp, key, _last(session))
-            restored = await log.restored(handle, whole)
-            more = await log.processed(handle, whole, version) if final else []
+            rewound = event.actions.rewind_before_invocation_id
+            restored = await log.restored(handle, whole, rewound) if rewound else {}
+            is_last = handle.head.pending and event.author != "user" and event.is_final_response()
+            more = await log.processed(handle, whole, version) if is_last else []
             events = await log.recorded(handle, whole, more, version)
             repeated = [event for event in events if event.repeated]
             if not repeated or events[0].seq == version + 1:

@@ -84,7 +84,7 @@ async def processed(
     handle: limpet.Session[Any], whole: Mapping[str, Any], version: int
 ) -> list[Draft]:
     """The fact that a final answer has dealt with the user's messages before it."""
-    if not handle.head.pending or not whole.get("content"):
+    if not whole.get("content"):
         return []
     seqs = [event.seq for event in await handle.pending(limit=_PAGE) if event.seq <= version]
     return (
@@ -92,14 +92,15 @@ async def processed(
     )
 
 
-async def restored(handle: limpet.Session[Any], whole: dict[str, Any]) -> dict[str, Any]:
-    """What a rewind has to leave as it was at creation.
+async def restored(
+    handle: limpet.Session[Any], whole: dict[str, Any], target: str
+) -> dict[str, Any]:
+    """What a rewind to before the invocation `target` has to leave as it was at creation.
 
     ADK computes a rewind from the events it knows. The state that a session was created with is
     not among them, so it would delete that state. Here it is put back into the event's changes.
     """
-    target = whole["actions"].get("rewind_before_invocation_id")
-    delta = whole["actions"]["state_delta"] if target else {}
+    delta = whole["actions"]["state_delta"]
     if not any(value is None for value in delta.values()):
         return {}
     begin: dict[str, Any] = {}

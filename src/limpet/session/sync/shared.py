@@ -1,9 +1,9 @@
 """One store for callers on any event loop and in any thread.
 
 An open Limpet belongs to the event loop that opened it. Frameworks call from wherever they run: a
-web server's loop, a loop for each call, a thread without any. So a URL is opened on the first loop
-that asks, for that loop's own calls, which then cross no threads; and once more on a loop in a
-thread of its own, for everybody else.
+web server's loop, a loop for each call, a thread without any. So a URL is opened on a loop in a
+thread of its own. A SQLite file is opened once more on the first loop that asks, for that loop's
+own calls, which then cross no threads.
 """
 
 from __future__ import annotations
@@ -111,8 +111,9 @@ class SharedLimpet:
         return self._home is here
 
     def _is_shared_only(self) -> bool:
-        """A memory store that is opened twice is two stores: there is one for all."""
-        return self._given is None and self.url.startswith("memory:")
+        """Whether there is one store for all loops. A memory store that is opened twice is two
+        stores, and connections to a server cannot outlive the loop that they are on."""
+        return self._given is None and not self.url.startswith("sqlite:")
 
     def _started(self) -> Loop:
         loop = self._loop
