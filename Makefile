@@ -7,6 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LOCK   := requirements/dev.txt
 SMALL  := requirements/demo.txt
+GRAPH  := requirements/langgraph.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -96,7 +97,8 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	.venv-lock/bin/python -m pip --disable-pip-version-check install --quiet uv==$(UV_VERSION)
 	$(COMPILE) --extra cli --extra otel --extra postgres --extra protobuf --extra state --group dev -o $(LOCK)
 	$(COMPILE) --group demo --constraint $(LOCK) --no-annotate -o $(SMALL)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL); then \
+	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(GRAPH); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output

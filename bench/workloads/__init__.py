@@ -16,6 +16,7 @@ from bench.workloads import (
     graphs,
     growth,
     imports,
+    langgraphs,
     migrations,
     pages,
     starts,
@@ -51,5 +52,7 @@ WORKLOADS: Final = {
     "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
     "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
     "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),
+    "L1": Workload("L1 · LangGraph, many threads at once", langgraphs.crowd, peer=False),
+    "L2": Workload("L2 · LangGraph, one long chat", langgraphs.chat, peer=False),
     "G4": Workload("G4 · a wide fan-out", graphs.wide, peer=False),
 }
