@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 LOCK   := requirements/dev.txt
 SMALL  := requirements/demo.txt
 ADK    := requirements/adk.txt
+GRAPH  := requirements/langgraph.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -98,7 +99,8 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --extra cli --extra otel --extra postgres --extra protobuf --extra state --group dev -o $(LOCK)
 	$(COMPILE) --group demo --constraint $(LOCK) --no-annotate -o $(SMALL)
 	$(COMPILE) --extra cli --extra postgres --extra state --group adk --no-annotate -o $(ADK)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK); then \
+	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(GRAPH); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output

@@ -18,6 +18,7 @@ from bench.workloads import (
     growth,
     histories,
     imports,
+    langgraphs,
     migrations,
     openai_agents,
     pages,
@@ -58,5 +59,7 @@ WORKLOADS: Final = {
     "A1": Workload("A1 · google-adk: many sessions at once", adk.crowd, peer=False),
     "A2": Workload("A2 · google-adk: the last 20 events of a session", adk.tail, peer=False),
     "O1": Workload("O1 · openai-agents: many sessions at once", openai_agents.crowd, peer=False),
+    "L1": Workload("L1 · LangGraph, many threads at once", langgraphs.crowd, peer=False),
+    "L2": Workload("L2 · LangGraph, one long chat", langgraphs.chat, peer=False),
     "G4": Workload("G4 · a wide fan-out", graphs.wide, peer=False),
 }
