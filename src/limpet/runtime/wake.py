@@ -42,7 +42,7 @@ OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
-LISTEN_AFTER_SECONDS: Final = 0.05  # a shorter run need not hear of interrupts
+LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
 class Woken(msgspec.Struct, frozen=True):
@@ -158,6 +158,7 @@ class Wake:
         accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
         how: dict[str, Any] = {"accepts": accepts, "permissions": self._manner.permissions}
         turn = Turn(log, opening, self._driver, **how)
+        log.heard = self._hear
         error = await self._driven(turn)
         return await self._closed(log, opening, await self._how(turn, opening, error), error)
 
@@ -188,6 +189,11 @@ class Wake:
         if error is None and self._driver.stopped is None and not turn.accepts:
             error = _passed_by(turn)
         return error
+
+    def _hear(self) -> None:
+        """Something was recorded, and the head that came back may know of an interrupt."""
+        if runs.is_interrupted(self.session.head.facts):
+            self._driver.stop("interrupted")
 
     async def _listen(self, after: int) -> None:
         with suppress(LimpetError):
