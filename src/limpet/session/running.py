@@ -22,9 +22,9 @@ from limpet.model.facts.children import children_in
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.facts.requests import CONFIRMATION, CUSTOM_RESULT, Request
 from limpet.model.facts.runs import INTERRUPT, Status, StopReason
-from limpet.model.keys import Key
+from limpet.model.keys import Key, unfit
 from limpet.model.lease import is_leased
-from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.model.limits import ID_CHARS_MAX, UPDATE_TRIES_MAX
 from limpet.session.arguments import check_actor, check_limit
 from limpet.session.tracing import Trace, trace_of, wakes_of
 
@@ -90,6 +90,8 @@ class Running:
 
     async def trace(self, wake_id: str) -> Trace:
         """One wake, as a tree of spans with times and all of its events."""
+        if reason := unfit(wake_id, ID_CHARS_MAX):
+            raise InvalidInput(f"the id of a wake {reason}. Pass `event.wake_id`.")
         return await trace_of(self.writer, wake_id)
 
     async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
@@ -114,8 +116,9 @@ class Running:
 
         Raises RequestNotFound, RequestAnswered, RequestMismatch.
         """
+        _check_request(request_id)
         if not isinstance(allow, bool):
-            raise InvalidInput("confirm takes allow=True or allow=False")
+            raise InvalidInput("confirm takes allow=True or allow=False.")
         data: dict[str, Any] = {"request_id": request_id, "allow": allow}
         if note is not None:
             data["note"] = note
@@ -131,6 +134,7 @@ class Running:
     ) -> Event:
         """Bring the output of a tool that a turn asked for; or the result of an effect of which
         nobody knew. Raises RequestNotFound, RequestAnswered, RequestMismatch."""
+        _check_request(request_id)
         data: dict[str, Any] = {"request_id": request_id, "output": output}
         if is_error:
             data["is_error"] = True
@@ -141,6 +145,8 @@ class Running:
 
         A running harness sees Interrupted at its next await. Works with no worker alive.
         """
+        if note is not None and (not isinstance(note, str) or not note):
+            raise InvalidInput("the note of an interrupt is a text that is not empty.")
         data = {} if note is None else {"note": note}
         draft = Draft(type=INTERRUPT, data={**data, "at": "now"})
         prepared = self.writer.journal.prepare(draft, self._by(actor))
@@ -173,3 +179,8 @@ class Running:
         """Who answers: the one named, the one bound, or the user."""
         acting = check_actor(self.actor if actor is None else actor)
         return f"user:{self.user}" if acting is None else acting
+
+
+def _check_request(id: str) -> None:
+    if reason := unfit(id, ID_CHARS_MAX):
+        raise InvalidInput(f"the id of a request {reason}. Pass `request.id` of s.blocked_on.")

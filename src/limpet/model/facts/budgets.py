@@ -81,6 +81,8 @@ def budget_of(given: Budget | float) -> Budget:
 def granted(budget: Budget) -> Fact:
     """The session may use this much more. Raises InvalidEvent."""
     amount(budget.cost, budget.tokens)
+    if budget.cost is budget.tokens is None:
+        raise InvalidEvent("a budget has a cost, tokens, or both.")
     data: dict[str, Any] = {}
     if budget.cost is not None:
         data["cost"] = round(budget.cost * MILLION)
@@ -268,7 +270,7 @@ def _pair(cost: int, tokens: int) -> FrozenList:
 
 def _check_amount(name: str, value: Any, kinds: tuple[type, ...]) -> None:
     if value is not None and not (type(value) in kinds and _is_amount(value)):
-        raise InvalidEvent(f"the {name} of a budget is a number from 0, not {described(value)}")
+        raise InvalidEvent(f"the {name} of a budget is a number from 0, not {described(value)}.")
 
 
 def _is_amount(value: Any) -> bool:
