@@ -15,21 +15,18 @@ from typing import TYPE_CHECKING
 from limpet import errors, facts, ops
 from limpet.errors import *  # noqa: F403  # each error is listed once, there
 from limpet.errors import ExtraMissing
+from limpet.model import Draft, Event, Head, Key, Lease
 from limpet.model.due import deadline_at, runnable_at
-from limpet.model.events import Draft, Event
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
+from limpet.session.conversing.message import Message
 from limpet.session.documents import Document, DocumentPage, Documents
 from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
-from limpet.session.message import Message
 from limpet.session.session import Session
 from limpet.store.protocol import (
     Check,
@@ -53,9 +50,9 @@ if TYPE_CHECKING:
     from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
-    from limpet.model.facts.budgets import Budget, BudgetView, Usage
-    from limpet.model.facts.requests import Request
-    from limpet.model.facts.revisits import Revisit
+    from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+    from limpet.model.facts.running.requests import Request
+    from limpet.model.facts.running.revisits import Revisit
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -69,7 +66,7 @@ if TYPE_CHECKING:
     from limpet.runtime.turn import Turn
     from limpet.runtime.wake import Woken
     from limpet.runtime.worker import Worker
-    from limpet.session.context import Context
+    from limpet.session.conversing.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
     from limpet.session.history.retention import CompactReport
@@ -78,11 +75,11 @@ if TYPE_CHECKING:
     from limpet.session.life.sweep import Swept, Unswept
     from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
-    from limpet.session.migrate import MigrationOutcome, MigrationPlan
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.runs.tracing import Span, Trace
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
-    from limpet.session.tracing import Span, Trace
+    from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.

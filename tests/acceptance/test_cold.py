@@ -12,7 +12,7 @@ import pytest
 import limpet
 from limpet import Draft, InvalidInput
 from limpet.store import cold
-from limpet.store.postgres import snapshots as server_snapshots
+from limpet.store.postgres.writing import snapshots as server_snapshots
 from limpet.store.sqlite import snapshots
 from tests.support.seal import FixedKeySeal
 

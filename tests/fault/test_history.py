@@ -11,7 +11,7 @@ import pytest
 
 import limpet
 from limpet import CheckpointIntegrity, Draft
-from limpet.store import codec
+from limpet.store.coding import codec
 from tests.support.examples import tries
 from tests.support.processes import Child, spin
 from tests.support.seeds import seed

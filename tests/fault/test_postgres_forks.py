@@ -19,7 +19,7 @@ from limpet.model.commit import Base, Commit
 from limpet.model.facts.forks import forked
 from limpet.model.keys import Key
 from limpet.store.postgres import erasure
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.store import PostgresStore
 from limpet.testing.commits import add, create, creation, draft, key, load, ready
 from tests.support.postgres import waiting_backend

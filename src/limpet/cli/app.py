@@ -23,14 +23,14 @@ from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionNotFound
-from limpet.model.limits import PAGE_MAX
-from limpet.session.migrate import MigrationPlan
-from limpet.store.cursor import check_app
+from limpet.model import PAGE_MAX
+from limpet.session.typing.migrate import MigrationPlan
 from limpet.store.doctor import damage
 from limpet.store.open import (
     backup_store,
     restore_store,
 )
+from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import Diagnosis, Report
 
 T = TypeVar("T")

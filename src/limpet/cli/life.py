@@ -18,8 +18,8 @@ from limpet.cli.asked import Json, Url, named_by_options
 from limpet.cli.past import Actor, App, Id, User
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput
+from limpet.model import PAGE_MAX
 from limpet.model.facts.phases import PHASES
-from limpet.model.limits import PAGE_MAX
 from limpet.session.wire import key_form
 from limpet.store.open import look_at, refuse_missing
 

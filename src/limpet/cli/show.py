@@ -31,10 +31,8 @@ from limpet.cli.ages import timed
 from limpet.cli.status import State, Status, state_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
-from limpet.model.due import runnable_us
-from limpet.model.events import to_time
-from limpet.model.head import Head
-from limpet.session.migrate import MigrationOutcome, MigrationPlan
+from limpet.model import Head, runnable_us, to_time
+from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
 from limpet.session.wire import error_form, key_form, report_form
 from limpet.store.doctor import damage, finding_line, plural, size
 from limpet.store.protocol import Check, Diagnosis, Report, Restored

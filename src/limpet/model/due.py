@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending_us
 from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, roused_us
-from limpet.model.facts.runs import next_us
+from limpet.model.facts.running.runs import next_us
 from limpet.model.facts.timers import first_us
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head

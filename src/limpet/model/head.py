@@ -16,23 +16,19 @@ import msgspec
 from limpet.model.chain import genesis
 from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
-    budgets,
-    children,
     creation,
     forks,
     inputs,
     labels,
     phases,
     priority,
-    requests,
-    revisits,
-    runs,
     schema,
     timeouts,
     timers,
     tools,
     writes,
 )
+from limpet.model.facts.running import budgets, children, requests, revisits, runs
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict

@@ -13,7 +13,7 @@ import msgspec
 
 from limpet.model.due import due_us
 from limpet.model.facts.inputs import pending, pending_us
-from limpet.model.facts.runs import is_retried
+from limpet.model.facts.running.runs import is_retried
 from limpet.model.facts.timers import timers_in
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from limpet.model.facts import budgets
-from limpet.model.facts.budgets import Amount
+from limpet.model.facts.running import budgets
+from limpet.model.facts.running.budgets import Amount
 from limpet.runtime.records import identity
 from limpet.runtime.under_way import UnderWay
 

@@ -10,13 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import NotPending, SessionConflict
-from limpet.model.events import Draft, Prepared
-from limpet.model.facts import runs
-from limpet.model.facts.budgets import reservations, settled
+from limpet.model import PAGE_MAX, Draft, Lease, Prepared
 from limpet.model.facts.inputs import processed
-from limpet.model.facts.revisits import timers_taken
-from limpet.model.lease import Lease
-from limpet.model.limits import PAGE_MAX
+from limpet.model.facts.running import runs
+from limpet.model.facts.running.budgets import reservations, settled
+from limpet.model.facts.running.revisits import timers_taken
 from limpet.runtime.children import Ending
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import Opening, unanswered, unknown_effects

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from limpet.errors import Interrupted, InvalidInput, TurnMisused
-from limpet.model.values import described
+from limpet.model import described
 from limpet.session.logs import SESSION
 
 Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch"]

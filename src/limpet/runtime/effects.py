@@ -18,10 +18,10 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
-from limpet.model.events import Draft
-from limpet.model.facts import budgets, steps
-from limpet.model.facts.budgets import Amount
-from limpet.model.facts.runs import span_completed, span_started
+from limpet.model import Draft
+from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running.budgets import Amount
+from limpet.model.facts.running.runs import span_completed, span_started
 from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay

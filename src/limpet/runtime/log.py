@@ -7,13 +7,13 @@ commit. Nothing of a turn is ever in the log before its beginning is.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import structs
 
 from limpet.errors import StoreError
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Event, Fact, Prepared
+from limpet.model import Commit, Draft, Event, Fact, Prepared
 from limpet.session.session import Session
 
 _TRIES: Final = 4
@@ -31,6 +31,7 @@ class TurnLog:
         self._first: list[Draft] = []  # the beginning of the wake, until it is recorded
         self._queued: dict[str, Draft] = {}
         self._beginning = asyncio.Lock()
+        self.heard: Callable[[], None] = _nothing  # called when something was recorded
 
     def begin(self, *drafts: Draft) -> None:
         """Record these before everything else."""
@@ -73,10 +74,9 @@ class TurnLog:
     def prepare(self, draft: Draft) -> Prepared:
         """A draft as this wake records it."""
         who = self._worker if isinstance(draft, Fact) else self._agent
-        more: dict[str, Any] = {"actor": draft.actor or who}
-        more["wake_id"] = draft.wake_id or self.wake_id
-        more["invocation_id"] = draft.invocation_id or self.turn_id
-        return self.session.writer.journal.prepare(structs.replace(draft, **more), None)
+        wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
+        dressed = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
+        return self.session.writer.journal.prepare(dressed, who)
 
     async def _commit(self, drafts: list[Draft], beside: tuple[Commit, ...]) -> tuple[Event, ...]:
         queued, new_id = dict(self._queued), self.session.writer.journal.new_id
@@ -86,6 +86,7 @@ class TurnLog:
         events = await self._send(tuple([self.prepare(draft) for draft in named]), beside)
         for id in queued:
             self._queued.pop(id, None)
+        self.heard()
         return events
 
     async def _send(
@@ -112,3 +113,7 @@ class TurnLog:
         committed, *_ = await writer.journal.commit((mine, *beside))
         known.absorb(committed, prepared)
         return committed.events
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

@@ -14,12 +14,12 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, TurnMismatch
-from limpet.model.canonical import canonical
-from limpet.model.events import CHILD_ENDED, Event
-from limpet.model.facts.children import CHILD_CREATED
-from limpet.model.facts.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE
-from limpet.model.facts.runs import ERROR
-from limpet.model.facts.steps import INTENDED, OUTCOMES, STEP
+from limpet.model import Event, canonical
+from limpet.model.events import CHILD_ENDED
+from limpet.model.facts.running.children import CHILD_CREATED
+from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE
+from limpet.model.facts.running.runs import ERROR
+from limpet.model.facts.running.steps import INTENDED, OUTCOMES, STEP
 from limpet.model.values import settle
 
 EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]

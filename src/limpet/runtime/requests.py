@@ -12,8 +12,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, ToolFailed
-from limpet.model.events import Draft
-from limpet.model.facts.requests import TOOL_RESULT, RequestKind, asked
+from limpet.model import Draft
+from limpet.model.facts.running.requests import TOOL_RESULT, RequestKind, asked
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 

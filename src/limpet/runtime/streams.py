@@ -6,9 +6,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
 from typing import Any
 
 from limpet.errors import InvalidInput
-from limpet.model.events import Draft
-from limpet.model.facts.steps import step_recorded
-from limpet.model.values import described
+from limpet.model import Draft, described
+from limpet.model.facts.running.steps import step_recorded
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 

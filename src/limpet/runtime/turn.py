@@ -12,13 +12,12 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
-from limpet.model.events import Draft, Event, to_us
-from limpet.model.facts import budgets, steps
-from limpet.model.facts.budgets import Amount, Budget
-from limpet.model.facts.requests import ANSWERS
-from limpet.model.facts.revisits import Revisit, RevisitPriority, revisit_set
-from limpet.model.facts.runs import INTERRUPT
-from limpet.model.limits import REVISITS_PER_TURN_MAX
+from limpet.model import REVISITS_PER_TURN_MAX, Draft, Event, to_us
+from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running.budgets import Amount, Budget
+from limpet.model.facts.running.requests import ANSWERS
+from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
+from limpet.model.facts.running.runs import INTERRUPT
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation
 from limpet.runtime.children import Child

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from limpet.model.facts.budgets import Amount
+from limpet.model.facts.running.budgets import Amount
 from limpet.runtime.driving import Driver
 from limpet.runtime.log import TurnLog
 from limpet.runtime.pauses import Pauses

@@ -20,13 +20,10 @@ from limpet.errors import (
     SessionLocked,
     TurnMismatch,
 )
-from limpet.model.events import Draft
-from limpet.model.facts import runs
+from limpet.model import PAGE_MAX, Draft, Key, Lease
 from limpet.model.facts.inputs import processed
-from limpet.model.facts.requests import asked
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.limits import PAGE_MAX
+from limpet.model.facts.running import runs
+from limpet.model.facts.running.requests import asked
 from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
@@ -42,7 +39,7 @@ OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
-LISTEN_AFTER_SECONDS: Final = 0.05  # a shorter run need not hear of interrupts
+LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
 class Woken(msgspec.Struct, frozen=True):
@@ -158,6 +155,7 @@ class Wake:
         accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
         how: dict[str, Any] = {"accepts": accepts, "permissions": self._manner.permissions}
         turn = Turn(log, opening, self._driver, **how)
+        log.heard = self._hear
         error = await self._driven(turn)
         return await self._closed(log, opening, await self._how(turn, opening, error), error)
 
@@ -188,6 +186,11 @@ class Wake:
         if error is None and self._driver.stopped is None and not turn.accepts:
             error = _passed_by(turn)
         return error
+
+    def _hear(self) -> None:
+        """Something was recorded, and the head that came back may know of an interrupt."""
+        if runs.is_interrupted(self.session.head.facts):
+            self._driver.stop("interrupted")
 
     async def _listen(self, after: int) -> None:
         with suppress(LimpetError):

@@ -14,9 +14,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
-from limpet.model.values import described
+from limpet.model import PAGE_MAX, Key, described
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -47,7 +45,7 @@ from limpet.store.protocol import (
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
-    from limpet.session.migrate import Failure, MigrationPlan
+    from limpet.session.typing.migrate import Failure, MigrationPlan
 
 
 class Care(Door):
@@ -171,7 +169,7 @@ class Care(Door):
         failure; `failure(key, fate, reason)` is called for every one.
         """
         self._journal.check_open()
-        from limpet.session.migrate import Migrating, forward_of
+        from limpet.session.typing.migrate import Migrating, forward_of
 
         with pydantic_needed():
             forward = forward_of(migrations, state_type)

@@ -17,17 +17,25 @@ from limpet.errors import (
     SessionNotLoaded,
     StoreError,
 )
-from limpet.model import ops
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Event, Fact, Prepared
+from limpet.model import (
+    EMPTY,
+    Commit,
+    Draft,
+    Event,
+    Fact,
+    FrozenDict,
+    Head,
+    Key,
+    Lease,
+    Prepared,
+    blank,
+    described,
+    ops,
+    scope_of,
+)
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.schema import drafted
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.head import Head, blank
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.ops import scope_of
-from limpet.model.values import EMPTY, FrozenDict, described
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts

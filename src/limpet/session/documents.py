@@ -29,13 +29,20 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model.commit import Commit
-from limpet.model.events import Event, to_time
+from limpet.model import (
+    KEY_PART_CHARS_MAX,
+    UPDATE_TRIES_MAX,
+    Commit,
+    Event,
+    Head,
+    Key,
+    described,
+    is_reserved,
+    owner_of,
+    to_time,
+    unfit,
+)
 from limpet.model.facts.documents import ACTOR, PUTS, VALUE, document_created, document_put
-from limpet.model.head import Head
-from limpet.model.keys import Key, is_reserved, owner_of, unfit
-from limpet.model.limits import KEY_PART_CHARS_MAX, UPDATE_TRIES_MAX
-from limpet.model.values import described
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
 from limpet.store.protocol import Committed, Query

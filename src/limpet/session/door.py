@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from limpet.errors import StoreClosed
 from limpet.model.ids import Entropy, Ids
-from limpet.session.follow import Hub
+from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
 from limpet.session.life.archives import Archive, open_archive

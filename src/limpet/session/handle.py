@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from limpet.model.events import Event, Fact
+from limpet.model import Event, Fact, Head, Key
 from limpet.model.facts.phases import Phase
-from limpet.model.head import Head
-from limpet.model.keys import Key
 from limpet.session.writer import Writer
 
 

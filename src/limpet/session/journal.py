@@ -19,15 +19,17 @@ from limpet.errors import (
     StoreError,
     StoreForked,
 )
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Prepared, prepare
-from limpet.model.ids import Ids
-from limpet.model.limits import (
+from limpet.model import (
     COMMIT_BYTES_MAX,
     DRAFTS_PER_COMMIT_MAX,
     SESSIONS_PER_COMMIT_MAX,
+    Commit,
+    Draft,
+    Prepared,
+    prepare,
 )
-from limpet.session.follow import Hub
+from limpet.model.ids import Ids
+from limpet.session.following.follow import Hub
 from limpet.session.metrics import Metrics
 from limpet.store.protocol import Committed, Store
 

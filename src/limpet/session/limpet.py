@@ -14,10 +14,9 @@ from limpet.errors import (
     SessionNotFound,
     StoreFailed,
 )
+from limpet.model import Key, Lease
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
@@ -34,14 +33,14 @@ from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
+from limpet.session.following.watch import Watching
 from limpet.session.history.store_verbs import Policies
 from limpet.session.leasing import Leasing
 from limpet.session.life.door import LongLife, opened_archived, refuse_moving
 from limpet.session.listing import Listing
-from limpet.session.moving import Moving
+from limpet.session.move.moving import Moving
+from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
-from limpet.session.waking import Waking
-from limpet.session.watch import Watching
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope

@@ -23,21 +23,18 @@ from limpet.errors import (
     SessionCorrupt,
     SessionFenced,
 )
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Event, Fact, Prepared
-from limpet.model.lease import Lease
-from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Lease, Prepared
 from limpet.model.values import Reads
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
 from limpet.session.life.rousing import is_roused
-from limpet.session.loading import Loading
 from limpet.session.logs import SESSION, lease_lost
+from limpet.session.typing.loading import Loading
 from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
-    from limpet.session.typed import Typed
+    from limpet.session.typing.typed import Typed
 
 Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}

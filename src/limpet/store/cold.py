@@ -14,9 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from limpet.model import chain
-from limpet.model.events import Event, decode_body, is_input
-from limpet.store.codec import Damaged
+from limpet.model import Event, chain, decode_body, is_input
+from limpet.store.coding import Damaged
 from limpet.store.protocol import Place, Record
 
 EVENTS_MAX: Final = 2_048  # in one segment

@@ -25,26 +25,29 @@ from limpet.errors import (
     SessionNotFound,
     SessionTyped,
 )
-from limpet.model.canonical import checksum
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event, Prepared
-from limpet.model.facts.creation import CREATED
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import (
+from limpet.model import (
+    CREATED,
+    PROCESSED,
+    Base,
+    Commit,
+    Event,
     Fold,
+    Key,
+    Prepared,
     Recorded,
     ScopeKey,
     ScopeValue,
     ScopeWrite,
+    based,
+    blank,
+    checksum,
+    encode,
     record,
     scope_next,
+    scope_of,
     scope_ops,
 )
-from limpet.model.head import based, blank
-from limpet.model.keys import Key
 from limpet.model.lease import admits, is_of, left_until, released
-from limpet.model.ops import scope_of
-from limpet.model.values import encode
 from limpet.store.protocol import Committed
 from limpet.store.room import Room, Sizes
 from limpet.store.scopes import Scopes

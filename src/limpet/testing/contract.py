@@ -24,38 +24,38 @@ import pytest
 
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
-from limpet.testing.laws.adopt import AdoptLaws
 from limpet.testing.laws.bases import ForkLaws
-from limpet.testing.laws.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
-from limpet.testing.laws.commits import CommitLaws
+from limpet.testing.laws.beside.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
+from limpet.testing.laws.beside.documents import DocumentLaws
+from limpet.testing.laws.beside.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
+from limpet.testing.laws.beside.names import NameLaws
+from limpet.testing.laws.beside.scopes import ScopeLaws
+from limpet.testing.laws.beside.shared import SharedLaws
+from limpet.testing.laws.beside.users import UserLaws
 from limpet.testing.laws.deadlines import DeadlineLaws
-from limpet.testing.laws.documents import DocumentLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
-from limpet.testing.laws.facts import FactLaws
-from limpet.testing.laws.feed import FeedLaws
-from limpet.testing.laws.heads import HeadLaws
-from limpet.testing.laws.inputs import InputLaws
-from limpet.testing.laws.ladder import LadderLaws
-from limpet.testing.laws.listing import ListLaws
-from limpet.testing.laws.live import LiveLaws
-from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
-from limpet.testing.laws.names import NameLaws
-from limpet.testing.laws.pages import PageLaws
+from limpet.testing.laws.log.adopt import AdoptLaws
+from limpet.testing.laws.log.commits import CommitLaws
+from limpet.testing.laws.log.facts import FactLaws
+from limpet.testing.laws.log.inputs import InputLaws
+from limpet.testing.laws.log.races import RaceLaws
+from limpet.testing.laws.log.repeats import RepeatLaws
+from limpet.testing.laws.log.reuse import ReuseLaws
+from limpet.testing.laws.log.room import RoomLaws
+from limpet.testing.laws.log.times import TimeLaws
 from limpet.testing.laws.past import PastLaws
-from limpet.testing.laws.races import RaceLaws
-from limpet.testing.laws.reading import ReadLaws
-from limpet.testing.laws.reads import LookupLaws
-from limpet.testing.laws.repeats import RepeatLaws
-from limpet.testing.laws.reuse import ReuseLaws
-from limpet.testing.laws.room import RoomLaws
-from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.reads.feed import FeedLaws
+from limpet.testing.laws.reads.heads import HeadLaws
+from limpet.testing.laws.reads.ladder import LadderLaws
+from limpet.testing.laws.reads.listing import ListLaws
+from limpet.testing.laws.reads.live import LiveLaws
+from limpet.testing.laws.reads.pages import PageLaws
+from limpet.testing.laws.reads.reading import ReadLaws
+from limpet.testing.laws.reads.reads import LookupLaws
 from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
-from limpet.testing.laws.setback import Leap, SetBackLaws
-from limpet.testing.laws.shared import SharedLaws
-from limpet.testing.laws.times import TimeLaws
-from limpet.testing.laws.users import UserLaws
-from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
+from limpet.testing.laws.work.leases import SharedWorkLaws, WorkLaws
+from limpet.testing.laws.work.setback import Leap, SetBackLaws
 from limpet.testing.leases import Age
 
 __all__ = [

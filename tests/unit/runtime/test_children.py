@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.model.facts import budgets
+from limpet.model.facts.running import budgets
 from limpet.model.limits import DELEGATION_DEPTH_MAX
 from limpet.runtime.wake import Wake, manner_of
 from tests.support.agents import World, a_world

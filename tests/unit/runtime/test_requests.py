@@ -293,7 +293,7 @@ async def test_an_effect_that_an_interrupt_cuts_off_is_recorded_as_unknown(world
 
 def test_requests_are_bounded() -> None:
     """A head stays small: too large an input is refused before anything is recorded."""
-    from limpet.model.facts.requests import asked
+    from limpet.model.facts.running.requests import asked
 
     with pytest.raises(limpet.InvalidEvent, match="blob"):
         asked("r", "approval", "wire", {"text": "x" * 20_000}, input_hash="h")

@@ -14,7 +14,7 @@ from limpet.graph.engine.invoke import Call, Ran, invoke
 from limpet.graph.observe import Drained, Observer, drain
 from limpet.graph.plan import GraphPlan
 from limpet.graph.state import State
-from limpet.model.values import described
+from limpet.model import described
 
 S = TypeVar("S", bound=State)
 

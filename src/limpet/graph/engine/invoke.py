@@ -22,7 +22,7 @@ from limpet.graph.engine.track import LiveFrame, Tracker
 from limpet.graph.observe import Observer
 from limpet.graph.plan import GraphPlan
 from limpet.graph.suspend import SuspendSignal
-from limpet.model.values import described
+from limpet.model import described
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

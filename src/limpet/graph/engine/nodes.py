@@ -11,7 +11,7 @@ from limpet.graph.context import Scope
 from limpet.graph.engine.run import Middleware, run_graph
 from limpet.graph.plan import GraphPlan
 from limpet.graph.project import Crossing
-from limpet.model.values import described
+from limpet.model import described
 
 
 class End:

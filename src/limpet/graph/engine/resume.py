@@ -23,7 +23,7 @@ from limpet.errors import (
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, Frame, Progress, Slot
 from limpet.graph.plan import GraphPlan
-from limpet.model.values import described
+from limpet.model import described
 
 
 class Start(NamedTuple):

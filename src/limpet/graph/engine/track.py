@@ -30,7 +30,8 @@ from limpet.graph.checkpoint import (
     document_of,
 )
 from limpet.graph.state import StatePlan
-from limpet.model.ops import Add, Cut, Delete, Path, PlainOp, Set
+from limpet.model import Path, PlainOp
+from limpet.model.ops import Add, Cut, Delete, Set
 
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.

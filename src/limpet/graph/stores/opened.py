@@ -15,7 +15,7 @@ from urllib.parse import quote
 from weakref import WeakSet, WeakValueDictionary
 
 from limpet.errors import InvalidInput, InvalidURL
-from limpet.model.values import described
+from limpet.model import described
 from limpet.session.limpet import Limpet
 
 

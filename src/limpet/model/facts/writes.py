@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from limpet.errors import SessionEnded, SessionSuspended
-from limpet.model.facts.budgets import RETURNED as BUDGET_RETURNED
-from limpet.model.facts.children import CHILD_RELEASED
 from limpet.model.facts.labels import LABELED
 from limpet.model.facts.phases import (
     HOOK_FAILED,
@@ -19,6 +17,8 @@ from limpet.model.facts.phases import (
     Phase,
 )
 from limpet.model.facts.priority import PRIORITIZED
+from limpet.model.facts.running.budgets import RETURNED as BUDGET_RETURNED
+from limpet.model.facts.running.children import CHILD_RELEASED
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET

@@ -10,21 +10,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limpet.errors import CheckpointIntegrity, InvalidInput, SessionDeleted
-from limpet.model.canonical import checksum
-from limpet.model.events import Event
-from limpet.model.fold import Fold
-from limpet.model.head import Head
-from limpet.model.keys import Key
+from limpet.model import Event, Fold, FrozenDict, Head, Key, checksum, described
 from limpet.model.ops import apply
-from limpet.model.values import FrozenDict, described
 from limpet.session.arguments import moment_us
 from limpet.session.history.refs import CheckpointRef
 from limpet.session.writer import Writer
 from limpet.store.protocol import Store
 
 if TYPE_CHECKING:
-    from limpet.session.forward import Forward
-    from limpet.session.typed import Typed
+    from limpet.session.typing.typed import Typed
+    from limpet.session.typing.upgrade import Forward
 
 When: TypeAlias = int | datetime | CheckpointRef
 

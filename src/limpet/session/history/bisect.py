@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from limpet.model.events import Event
+from limpet.model import Event
 from limpet.session.history.at import event_at, first_readable, head_now, state_of
 from limpet.session.writer import Writer
 

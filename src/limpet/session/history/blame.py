@@ -12,12 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.model import EMPTY, PAGE_MAX, Event, Fold, Path, PlainOp, described
 from limpet.model import ops as op
-from limpet.model.events import Event
-from limpet.model.fold import Fold
-from limpet.model.limits import PAGE_MAX
-from limpet.model.ops import Path, PlainOp
-from limpet.model.values import EMPTY, described
 from limpet.session.history.at import event_at, first_readable, head_now
 from limpet.session.history.refs import Blame
 from limpet.session.writer import Writer

@@ -10,9 +10,7 @@ from limpet.errors import (
     NoFullCheckpoint,
     SessionCorrupt,
 )
-from limpet.model.canonical import checksum
-from limpet.model.fold import Fold
-from limpet.model.values import described
+from limpet.model import Fold, checksum, described
 from limpet.session.history.at import head_now
 from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked, Checkpoint, CheckpointPage

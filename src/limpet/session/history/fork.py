@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from limpet.model.canonical import checksum
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Prepared
+from limpet.model import EMPTY, Base, Commit, Fold, Key, Prepared, checksum
 from limpet.model.facts.forks import forked
-from limpet.model.fold import Fold
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY
 from limpet.session.journal import Journal
 from limpet.store.protocol import Committed
 

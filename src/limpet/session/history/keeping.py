@@ -12,12 +12,7 @@ from hashlib import sha256
 from typing import Final
 
 from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
-from limpet.model.canonical import canonical
-from limpet.model.commit import Commit
-from limpet.model.head import Head
-from limpet.model.keys import Key, is_reserved
-from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.model.values import FrozenDict
+from limpet.model import UPDATE_TRIES_MAX, Commit, FrozenDict, Head, Key, canonical, is_reserved
 from limpet.session.documents import Documents
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
 from limpet.session.history.policy import (

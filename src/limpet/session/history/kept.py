@@ -14,12 +14,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from limpet.errors import SessionConflict, SessionDeleted, SessionExists, SessionNotFound
-from limpet.model.commit import Commit
-from limpet.model.events import Fact, to_time, to_us
+from limpet.model import EMPTY, UPDATE_TRIES_MAX, Commit, Fact, FrozenDict, Key, to_time, to_us
 from limpet.model.facts import checkpoints as facts
-from limpet.model.keys import Key, checkpoints_of
-from limpet.model.limits import UPDATE_TRIES_MAX
-from limpet.model.values import EMPTY, FrozenDict
+from limpet.model.keys import checkpoints_of
 from limpet.session.history.policy import CheckpointPolicy
 from limpet.session.history.refs import CheckpointRef
 from limpet.session.journal import Journal

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.model import PAGE_MAX, Head, Key
 from limpet.model.facts.history import MERGED
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
 from limpet.session.history.refs import Lineage, MergedFrom
 from limpet.store.protocol import Store
 

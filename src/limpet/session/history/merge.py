@@ -11,18 +11,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from limpet.errors import InvalidInput, SessionCorrupt, SessionTyped
-from limpet.model.canonical import checksum, same
+from limpet.model import PAGE_MAX, Event, Fold, Key, Path, checksum
+from limpet.model.canonical import same
 from limpet.model.diff.merge import Merged as MergedValue
 from limpet.model.diff.merge import merge as merge_values
 from limpet.model.diff.policy import Policy
-from limpet.model.events import Event
 from limpet.model.facts.history import MERGED, merged
-from limpet.model.fold import Fold
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
-from limpet.model.ops import Path
-from limpet.session.forward import ops_between
 from limpet.session.history.at import event_at, fields_of
+from limpet.session.typing.upgrade import ops_between
 from limpet.session.writer import Writer
 from limpet.store.protocol import Store
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model.events import Prepared
-from limpet.model.values import described
+from limpet.model import Prepared, described
 
 COLLECTION: Final = "checkpointing"
 LIFECYCLE: Final = "session."  # events of this family force a full checkpoint

@@ -6,9 +6,7 @@ from datetime import datetime
 
 import msgspec
 
-from limpet.model.events import Event
-from limpet.model.keys import Key
-from limpet.model.ops import PlainOp
+from limpet.model import Event, Key, PlainOp
 
 
 class CheckpointRef(msgspec.Struct, frozen=True):

@@ -13,10 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput, InvalidQuery, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
-from limpet.model.values import described
+from limpet.model import PAGE_MAX, Head, Key, described
 from limpet.session.documents import Documents
 from limpet.session.history.at import event_at
 from limpet.session.journal import Journal

@@ -10,16 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
-from limpet.model.canonical import checksum, same
-from limpet.model.events import Event
+from limpet.model import PAGE_MAX, Event, Fold, FrozenDict, PlainOp, checksum, scope_of
+from limpet.model.canonical import same
 from limpet.model.facts.history import rewound
-from limpet.model.fold import Fold
-from limpet.model.limits import PAGE_MAX
-from limpet.model.ops import Delete, PlainOp, Set, scope_of
-from limpet.model.values import FrozenDict
-from limpet.session.forward import ops_between
+from limpet.model.ops import Delete, Set
 from limpet.session.history.at import fields_of
 from limpet.session.history.refs import Rewound
+from limpet.session.typing.upgrade import ops_between
 from limpet.session.writer import Writer
 from limpet.store.protocol import NameSince
 

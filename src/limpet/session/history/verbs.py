@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from limpet.errors import InvalidInput
-from limpet.model.keys import Key
+from limpet.model import Key
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -21,10 +21,9 @@ from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
+    from limpet.model import Event, Path
     from limpet.model.diff.diff import Diff
     from limpet.model.diff.policy import Policy
-    from limpet.model.events import Event
-    from limpet.model.ops import Path
     from limpet.session.history.bisect import Predicate
     from limpet.session.history.kept import CheckpointPage
     from limpet.session.history.merge import Merged

@@ -11,8 +11,7 @@ from typing import Final, Protocol, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from limpet.errors import ArchiveFailed, InvalidURL
-from limpet.model.canonical import canonical
-from limpet.model.keys import Key
+from limpet.model import Key, canonical
 from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
 

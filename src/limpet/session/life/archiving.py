@@ -22,12 +22,9 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model.commit import Commit
+from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Head, Key
 from limpet.model.facts import archive as facts
 from limpet.model.facts.phases import ARCHIVED
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX
 from limpet.session.documents import Documents
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping
@@ -209,7 +206,7 @@ async def _head_in(journal: Journal, path: Path) -> Head:
 
 def _apart(journal: Journal) -> Journal:
     """A journal on a store of its own in memory."""
-    from limpet.session.follow import Hub
+    from limpet.session.following.follow import Hub
     from limpet.store.memory import MemoryStore
 
     store = MemoryStore()

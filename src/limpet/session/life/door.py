@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import InvalidInput, SessionArchived
+from limpet.model import described
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
-from limpet.model.values import described
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -27,7 +27,7 @@ from limpet.session.life.policy import (
 )
 
 if TYPE_CHECKING:
-    from limpet.model.keys import Key
+    from limpet.model import Key
     from limpet.session.journal import Journal
     from limpet.session.life.report import Resumption
     from limpet.session.life.retrieval import Retrieve

@@ -15,13 +15,12 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput, SessionEnded
+from limpet.model import PAGE_MAX, unfit
 from limpet.model.facts.phases import TERMINAL
-from limpet.model.keys import unfit
-from limpet.model.limits import PAGE_MAX
 from limpet.model.values import round_trip, settle
+from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Put
 from limpet.session.handle import Handle
-from limpet.session.shapes import text_of
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import structs
 
 from limpet.errors import GuardFailed, LimpetError, SchemaViolation, SessionConflict
-from limpet.model.events import Fact
+from limpet.model import UPDATE_TRIES_MAX, Fact, Lease
 from limpet.model.facts.phases import (
     ACTIVE,
     INIT,
@@ -25,8 +25,6 @@ from limpet.model.facts.phases import (
     rule,
     transition,
 )
-from limpet.model.lease import Lease
-from limpet.model.limits import UPDATE_TRIES_MAX
 from limpet.session.documents import Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import keeping_of

@@ -7,8 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY
+from limpet.model import EMPTY, Key
 from limpet.session.life.retrieval import Evidence
 
 StepName: TypeAlias = Literal["restore", "rehydrate", "rebind", "reconstruct", "verify"]

@@ -22,11 +22,9 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model.canonical import checksum
-from limpet.model.events import Event
+from limpet.model import PAGE_MAX, Event, checksum
 from limpet.model.facts.phases import RESUMED, PhaseEvent, rule
 from limpet.model.facts.tools import tools_bound, tools_in
-from limpet.model.limits import PAGE_MAX
 from limpet.session.history.kept import Checkpoint
 from limpet.session.life.memory import LAYERS, summary
 from limpet.session.life.mover import Mover

@@ -10,8 +10,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model.canonical import canonical
-from limpet.model.keys import Key
+from limpet.model import Key, canonical
 from limpet.session.documents import Document, Documents
 from limpet.session.journal import Journal
 from limpet.session.life.policy import call

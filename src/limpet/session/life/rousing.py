@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from limpet.errors import InvalidTransition, LimpetError, SessionConflict
+from limpet.model import Head, Key
 from limpet.model.facts.phases import roused_us
-from limpet.model.head import Head
-from limpet.model.keys import Key
 from limpet.session.logs import SESSION
 
 

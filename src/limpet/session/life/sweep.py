@@ -20,12 +20,9 @@ from limpet.errors import (
     SessionLocked,
     SessionNotFound,
 )
+from limpet.model import PAGE_MAX, Head, Key, Lease
 from limpet.model.due import Deadline, deadlines
 from limpet.model.facts.phases import ACTIVE, PhaseEvent
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal
 from limpet.session.life.archiving import finish_all, remove_archived
 from limpet.session.life.mover import Mover

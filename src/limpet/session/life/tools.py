@@ -22,10 +22,9 @@ from limpet.errors import (
     ToolAuthorizationFailed,
     ToolLocked,
 )
+from limpet.model import EMPTY, Lease, described
 from limpet.model.facts.tools import tools_in
-from limpet.model.lease import Lease
 from limpet.model.state.semver import SchemaVersion
-from limpet.model.values import EMPTY, described
 from limpet.session.documents import Documents
 from limpet.session.handle import Handle
 from limpet.session.journal import Journal

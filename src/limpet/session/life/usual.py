@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from limpet.model import PAGE_MAX
 from limpet.model.facts.timeouts import USUAL, unusual
-from limpet.model.limits import PAGE_MAX
 from limpet.store.protocol import Check, Query, Store
 
 

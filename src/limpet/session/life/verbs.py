@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import GuardFailed, InvalidInput
+from limpet.model import Event
 from limpet.model.due import deadlines
-from limpet.model.events import Event
 from limpet.model.facts.phases import ARCHIVED, RESUMED, Phase, PhaseEvent
 from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
 from limpet.model.facts.tools import tools_bound, tools_in
@@ -18,9 +18,7 @@ from limpet.session.life.mover import NOBODY, Mover, resume_on_input
 from limpet.session.life.policy import NOTHING, Lifecycle, Transition, refusal
 
 if TYPE_CHECKING:
-    from limpet.model.head import Head
-    from limpet.model.keys import Key
-    from limpet.model.lease import Lease
+    from limpet.model import Head, Key, Lease
     from limpet.session.life.memory import Memory
     from limpet.session.life.tools import ToolRegistry
     from limpet.session.writer import Writer

@@ -14,12 +14,10 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from limpet.errors import InvalidInput, SessionConflict, SessionNotFound
+from limpet.model import Base, Commit, Key, ScopeValue
 from limpet.model.adopt import adopted
-from limpet.model.commit import Base, Commit
 from limpet.model.facts.creation import created
 from limpet.model.facts.names import copied, names_key
-from limpet.model.fold import ScopeValue
-from limpet.model.keys import Key
 from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import Committed, Names, Owner, Record, Records

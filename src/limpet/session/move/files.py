@@ -17,7 +17,7 @@ from limpet.errors import (
     ReservedApp,
     SessionCorrupt,
 )
-from limpet.model.keys import Key, is_reserved
+from limpet.model import Key, is_reserved
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,

@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.errors import LimpetError
-from limpet.model.due import deadline_us, runnable_us
-from limpet.model.head import Head
-from limpet.model.keys import Key, is_reserved
+from limpet.model import Head, Key, Lease, deadline_us, is_reserved, runnable_us
 from limpet.model.lease import (
-    Lease,
     acquired,
     given_back,
     is_ahead,

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from limpet.model.commit import Base
-from limpet.model.events import Event, removed_event
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import Fold, Recorded, replay
-from limpet.model.head import based, blank
+from limpet.model import PROCESSED, Base, Event, Fold, Recorded, based, blank, removed_event, replay
 from limpet.store.blobs import Blob
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
-from limpet.model.events import Event
-from limpet.model.fold import ScopeKey
-from limpet.model.keys import Key
-from limpet.model.ops import scope_of
+from limpet.model import Event, Key, ScopeKey, scope_of
 from limpet.store.memory.log import Log
 from limpet.store.memory.tables import Tables
-from limpet.store.pages import page
+from limpet.store.paging import page
 from limpet.store.protocol import NameSince
 
 

@@ -17,15 +17,21 @@ from limpet.errors import (
     SessionCorrupt,
     SessionHasForks,
 )
-from limpet.model.canonical import canonical
-from limpet.model.chain import SALT_BYTES
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.head import buried
-from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
-from limpet.model.values import FrozenDict
-from limpet.store import cursor as cursors
+from limpet.model import (
+    SALT_BYTES,
+    Base,
+    Commit,
+    Event,
+    Fold,
+    FrozenDict,
+    Key,
+    ScopeValue,
+    buried,
+    canonical,
+    is_reserved,
+    owner_of,
+)
+from limpet.model.keys import checkpoints_of
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
@@ -37,7 +43,8 @@ from limpet.store.memory.log import Log
 from limpet.store.memory.marks import MemoryMarks
 from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
-from limpet.store.pages import Room, bare, newest, page
+from limpet.store.paging import Room, bare, newest, newest_since, page, wanted
+from limpet.store.paging import cursor as cursors
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
     Check,
@@ -60,7 +67,6 @@ from limpet.store.protocol import (
     scope_fields,
 )
 from limpet.store.scopes import Scopes
-from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 
 

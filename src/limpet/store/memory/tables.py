@@ -9,13 +9,7 @@ from weakref import WeakSet
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound, StoreClosed
-from limpet.model.canonical import canonical
-from limpet.model.commit import Base
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.values import encode
+from limpet.model import Base, Event, Fold, Head, Key, ScopeKey, ScopeValue, canonical, encode
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
 from limpet.store.memory.log import Log

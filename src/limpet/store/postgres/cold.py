@@ -12,14 +12,13 @@ from typing import Any
 
 import msgspec
 
-from limpet.model.events import Event
+from limpet.model import Event
 from limpet.store import cold
-from limpet.store.codec import Codec, Damaged
+from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold
-from limpet.store.pages import Room, within
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.paging import Room, wanted, within
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.select import wanted
 
 
 async def top(conn: Connection, sid: int) -> int:

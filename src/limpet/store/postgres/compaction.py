@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from limpet.model import Key
 from limpet.model.chain import genesis
-from limpet.model.keys import Key
 from limpet.store import cold
-from limpet.store.bodies import packed_snapshot
-from limpet.store.codec import Damaged
+from limpet.store.coding import Damaged
+from limpet.store.coding.bodies import packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.postgres import cold as segments
-from limpet.store.postgres import lineage, rows
-from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres import rows
+from limpet.store.postgres.reading import lineage
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Compacted
 

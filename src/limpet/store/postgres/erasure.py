@@ -13,15 +13,15 @@ from hashlib import sha256
 from typing import Any
 
 from limpet.errors import SessionHasForks
-from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
-from limpet.store import bodies
+from limpet.model import Key, is_reserved, owner_of
+from limpet.model.keys import checkpoints_of
+from limpet.store.coding import bodies, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
-from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
-from limpet.store.seal import scope_owner
 
 
 async def delete(conn: Connection, key: Key, ending: Ending) -> bool:

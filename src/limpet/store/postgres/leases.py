@@ -15,17 +15,14 @@ from limpet.errors import (
     SessionNotFound,
     StoreBusy,
 )
-from limpet.model.head import Head, blank
-from limpet.model.keys import Key
-from limpet.model.lease import LEFT_US, Lease, lasting, left_until, locked
-from limpet.model.limits import INT_MAX
+from limpet.model import INT_MAX, Head, Key, Lease, blank
+from limpet.model.lease import LEFT_US, lasting, left_until, locked
 from limpet.model.reasons import due_for
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.rows import facts_from
-from limpet.store.postgres.server.pool import Pools
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server import Connection, Pools
 from limpet.store.postgres.sql import SQL
 
 TRIES_MAX: Final = 10

@@ -7,16 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.model.events import Event
-from limpet.model.fold import ScopeKey, ScopeValue
-from limpet.model.keys import Key
-from limpet.model.limits import READ_PAGE_BYTES_MAX
-from limpet.model.ops import scope_of
+from limpet.model import READ_PAGE_BYTES_MAX, Event, Key, ScopeKey, ScopeValue, scope_of
 from limpet.store.postgres import rows
-from limpet.store.postgres.lineage import events as history
-from limpet.store.postgres.lineage import inherited_event, time_at
-from limpet.store.postgres.reader import LAST, Reader
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.reading.lineage import events as history
+from limpet.store.postgres.reading.lineage import inherited_event, time_at
+from limpet.store.postgres.reading.reader import LAST, Reader
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import NameSince
 

@@ -13,49 +13,48 @@ from functools import partial
 from typing import Any, Final
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
-from limpet.model.values import described
+from limpet.model import (
+    INT_MAX,
+    READ_PAGE_BYTES_MAX,
+    Base,
+    Commit,
+    Event,
+    Fold,
+    Head,
+    Key,
+    Lease,
+    ScopeValue,
+    described,
+)
 from limpet.store.blobs import Blobs, ReadyBlobs
-from limpet.store.codec import Codec
+from limpet.store.coding import Codec
 from limpet.store.leases import Place
 from limpet.store.live import NoChannel
 from limpet.store.marks import Marks
-from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import (
-    cold,
-    compaction,
-    doctor,
-    erasure,
-    feed,
-    heads,
-    lineage,
-    naming,
-    rows,
-    verify,
-)
-from limpet.store.postgres import states as states_of
+from limpet.store.paging import bare, newest, newest_since, page
+from limpet.store.postgres import cold, compaction, doctor, erasure, naming, rows, verify
 from limpet.store.postgres.blobs import PostgresBlobs
-from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
 from limpet.store.postgres.live import ServerChannel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
-from limpet.store.postgres.reader import Asked, Found, Reader
-from limpet.store.postgres.server import pooler
-from limpet.store.postgres.server.address import is_pooled, where
-from limpet.store.postgres.server.pool import Pools, open_pool
+from limpet.store.postgres.reading import feed, heads, lineage
+from limpet.store.postgres.reading import states as states_of
+from limpet.store.postgres.reading.reader import Asked, Found, Reader
+from limpet.store.postgres.server import (
+    Connection,
+    Pools,
+    WriteConnection,
+    is_pooled,
+    open_pool,
+    pooler,
+    where,
+)
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import Connection
-from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
+from limpet.store.postgres.writing.committer import LANES, Committer
 from limpet.store.protocol import (
     Channel,
     Check,
@@ -77,7 +76,6 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
 POOLED_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change

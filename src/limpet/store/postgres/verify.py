@@ -11,26 +11,31 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model.commit import Base
-from limpet.model.due import deadline_us, due_us
-from limpet.model.events import Event
-from limpet.model.fold import Fold
-from limpet.model.head import Head, blank
-from limpet.model.keys import Key
-from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX, UPDATE_SLOT_BITS
-from limpet.model.ops import scope_of
-from limpet.store import bodies
-from limpet.store.codec import SEALED, Damaged
+from limpet.model import (
+    INT_MAX,
+    READ_PAGE_BYTES_MAX,
+    UPDATE_SLOT_BITS,
+    Base,
+    Event,
+    Fold,
+    Head,
+    Key,
+    blank,
+    deadline_us,
+    due_us,
+    scope_of,
+)
+from limpet.store.coding import SEALED, Damaged, bodies, scope_owner
 from limpet.store.cold import mark
 from limpet.store.ledger import compare
-from limpet.store.postgres import blobs, cold, ledger, lineage, rows
+from limpet.store.postgres import blobs, cold, ledger, rows
 from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.reader import LAST, Reader
+from limpet.store.postgres.reading import lineage
+from limpet.store.postgres.reading.reader import LAST, Reader
+from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import secret_crc
-from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure, Finding, Progress, Record, Report
-from limpet.store.seal import scope_owner
 from limpet.store.verify import Log, Names, ScopeRow, Stored, event_problems
 
 _PAGE: Final = 500

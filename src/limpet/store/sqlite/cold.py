@@ -13,11 +13,11 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from limpet.model.events import Event
+from limpet.model import Event
 from limpet.store import cold
-from limpet.store.codec import Codec, Damaged
+from limpet.store.coding import Codec, Damaged
 from limpet.store.cold import Cold
-from limpet.store.select import wanted
+from limpet.store.paging import wanted
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
 

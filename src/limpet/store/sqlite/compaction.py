@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from limpet.model import Head, Key
 from limpet.model.chain import genesis
-from limpet.model.head import Head
-from limpet.model.keys import Key
 from limpet.store import cold
-from limpet.store.bodies import packed_snapshot
-from limpet.store.codec import Damaged
+from limpet.store.coding import Damaged
+from limpet.store.coding.bodies import packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.protocol import Compacted
-from limpet.store.sqlite import feed, records, rows
+from limpet.store.sqlite import rows
 from limpet.store.sqlite.cold import segment_row
+from limpet.store.sqlite.reading import feed, records
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 

@@ -12,14 +12,14 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
-from limpet.model.head import Head
-from limpet.model.head import buried as tombstone
-from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of
-from limpet.store import bodies
+from limpet.model import Head, Key, is_reserved, owner_of
+from limpet.model import buried as tombstone
+from limpet.model.keys import checkpoints_of
+from limpet.store.coding import bodies, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
-from limpet.store.seal import scope_owner
-from limpet.store.sqlite import blobs, feed, ledger, rows
+from limpet.store.sqlite import blobs, ledger, rows
+from limpet.store.sqlite.reading import feed
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 

@@ -14,11 +14,9 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model.head import Head
-from limpet.model.keys import Key
+from limpet.model import INT_MAX, PRIORITY_MAX, Head, Key, Lease
 from limpet.model.lease import (
     AHEAD_US,
-    Lease,
     acquired,
     given_back,
     lasting,
@@ -26,7 +24,6 @@ from limpet.model.lease import (
     measured_again,
     renewed,
 )
-from limpet.model.limits import INT_MAX, PRIORITY_MAX
 from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL

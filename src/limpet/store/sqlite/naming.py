@@ -9,15 +9,12 @@ from typing import Any
 
 import msgspec
 
-from limpet.model.events import Event
-from limpet.model.fold import ScopeKey
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.ops import scope_of
-from limpet.store.pages import Room, bare, within
+from limpet.model import Event, Head, Key, ScopeKey, scope_of
+from limpet.store.paging import Room, bare, within
 from limpet.store.protocol import NameSince
-from limpet.store.sqlite import lineage, rows
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite import rows
+from limpet.store.sqlite.reading import lineage
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
 

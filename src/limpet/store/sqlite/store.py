@@ -28,15 +28,11 @@ from limpet.errors import (
     StoreForked,
     StoreReadOnly,
 )
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
+from limpet.model import Base, Commit, Event, Fold, Key, Lease, ScopeValue
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
-from limpet.store.codec import Codec
+from limpet.store.coding import Codec, Unavailable, Unready, owners_of
 from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
@@ -60,8 +56,7 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import compaction, doctor, erasure, feed, live, naming
+from limpet.store.sqlite import compaction, doctor, erasure, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -70,8 +65,9 @@ from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.jobs import Job
 from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
-from limpet.store.sqlite.reader import Reader
-from limpet.store.sqlite.sessions import Sessions
+from limpet.store.sqlite.reading import feed
+from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.sqlite.verify import Verification
 from limpet.store.sqlite.writer import Writer

@@ -11,23 +11,17 @@ from zlib import crc32
 import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.commit import Base
-from limpet.model.fold import Fold
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import INT_MAX
-from limpet.model.ops import scope_of
-from limpet.store import bodies
-from limpet.store.codec import Codec, Damaged
+from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
+from limpet.store.coding import Awaited, Codec, Damaged, bodies
 from limpet.store.cold import mark
 from limpet.store.ledger import compare
-from limpet.store.pages import Room, bare, within
+from limpet.store.paging import Room, bare, within
 from limpet.store.protocol import Erasure, Finding, Progress, Record, Report
-from limpet.store.seal import Awaited
-from limpet.store.sqlite import blobs, ledger, lineage, records, rows
-from limpet.store.sqlite.feed import last_position, noted_crc
+from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading import lineage, records
+from limpet.store.sqlite.reading.feed import last_position, noted_crc
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Stored, verify_session
 

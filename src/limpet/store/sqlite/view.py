@@ -6,14 +6,12 @@ again. What was read stays in the view for the whole batch.
 
 from __future__ import annotations
 
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue
-from limpet.model.keys import Key
+from limpet.model import Event, Fold, Key, ScopeKey, ScopeValue
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.room import Sizes
 from limpet.store.scopes import Scopes
-from limpet.store.sqlite import lineage
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading import lineage
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
 

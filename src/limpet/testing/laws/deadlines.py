@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 
 from limpet.errors import InvalidTransition, SessionEnded, SessionSuspended
+from limpet.model import Key
 from limpet.model.facts.documents import document_created
 from limpet.model.facts.phases import transition
 from limpet.model.facts.timeouts import Timeouts, timeouts_set
-from limpet.model.keys import Key
 from limpet.store.leases import LeaseStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, addition, create, draft, key, load, ready

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from limpet.errors import InvalidEvent, SessionConflict, SessionDeleted, SessionNotFound
-from limpet.model.commit import Commit
+from limpet.model import Commit
 from limpet.model.keys import checkpoints_of
 from limpet.store.protocol import Compacts, NameSince, Store
 from limpet.testing.commits import add, create, draft, key, load, log
 from limpet.testing.histories import fork
-from limpet.testing.laws.facts import processed
+from limpet.testing.laws.log.facts import processed
 
 A, B, C = key("a"), key("b"), key("c")
 
