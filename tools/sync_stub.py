@@ -35,8 +35,8 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
-from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.requests import Request
 from limpet.model.facts.running.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
@@ -50,6 +50,8 @@ from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.conversing.context import Context, Count, Summarize
+from limpet.session.conversing.message import Message
+from limpet.session.conversing.shapes import Shape
 from limpet.session.documents import Document, DocumentPage
 from limpet.session.history.at import When
 from limpet.session.history.bisect import Predicate
@@ -65,12 +67,10 @@ from limpet.session.life.report import Resumption
 from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
-from limpet.session.conversing.message import Message
 from limpet.session.metrics import Hook
-from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.runs.tracing import Trace
-from limpet.session.conversing.shapes import Shape
+from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
