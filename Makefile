@@ -9,6 +9,7 @@ LOCK   := requirements/dev.txt
 SMALL  := requirements/demo.txt
 ADK    := requirements/adk.txt
 AGENTS := requirements/openai-agents.txt
+GRAPH  := requirements/langgraph.txt
 PIP    := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Three stamps: what the demo needs; all locked packages, which change rarely; the editable install
@@ -100,7 +101,8 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 	$(COMPILE) --group demo --constraint $(LOCK) --no-annotate -o $(SMALL)
 	$(COMPILE) --extra cli --extra postgres --extra state --group adk --no-annotate -o $(ADK)
 	$(COMPILE) --extra postgres --group openai-agents --no-annotate -o $(AGENTS)
-	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS); then \
+	$(COMPILE) --extra langgraph --extra postgres --extra state --group langgraph --no-annotate -o $(GRAPH)
+	@if grep -nE '://|^-|(^|[ =])/' $(LOCK) $(SMALL) $(ADK) $(AGENTS) $(GRAPH); then \
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output

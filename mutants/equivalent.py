@@ -11,7 +11,7 @@ from typing import Final
 # (module, function, change): why it is the same program, or differs in nothing we promise.
 EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
-        "limpet.session.loading",
+        "limpet.session.typing.loading",
         "Loading.load",
         "verified = True -> verified = False",
     ): "Verified again at every try: slower, and no less safe.",

@@ -51,14 +51,14 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         f"{_MODEL}/diff",
         "tests/acceptance/test_bad_input.py",
     ),
-    "limpet.store.bodies": (
+    "limpet.store.coding.bodies": (
         f"{_STORE}/test_bodies.py",
         f"{_STORE}/sqlite/test_snapshots.py",
         f"{_STORE}/test_scopes.py",
         "tests/golden",
         "tests/acceptance/test_unreadable.py",
     ),
-    "limpet.session.loading": (
+    "limpet.session.typing.loading": (
         "tests/acceptance/test_migrating_races.py",
         "tests/acceptance/test_evolution.py",
         "tests/acceptance/test_migrating_damage.py",

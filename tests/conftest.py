@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """
     for item in items:
         item.add_marker(tiers.tier(item))
-    if dropped := tiers.repeated_arguments(items):
+    if dropped := [*tiers.repeated_arguments(items), *tiers.left_to_torture(items)]:
         config.hook.pytest_deselected(items=dropped)
         gone = set(dropped)
         items[:] = [item for item in items if item not in gone]

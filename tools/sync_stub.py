@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from limpet.session.sync.facade import INSIDE
+
 SESSION: Final = Path("src/limpet/session")
 STUB: Final = SESSION / "sync" / "verbs.pyi"
 
@@ -25,13 +27,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+from limpet.model.facts.running.requests import Request
+from limpet.model.facts.running.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -42,15 +49,28 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
-from limpet.session.context import Context, Count, Summarize
-from limpet.session.conversation import Message
+from limpet.session.conversing.context import Context, Count, Summarize
+from limpet.session.conversing.message import Message
+from limpet.session.conversing.shapes import Shape
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
+from limpet.session.history.merge import Merged
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.retention import CompactReport
 from limpet.session.life.durations import Durations
+from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.report import Resumption
+from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
-from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.life.tools import ToolRegistry
+from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
-from limpet.session.shapes import Shape
+from limpet.session.runs.tracing import Trace
+from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -88,9 +108,20 @@ CLASSES: Final = (
     (
         "SyncSession(Generic[S_co])",
         "\n    key: Key\n    actor: str | None",
-        [("session", "Session"), ("conversation", "Conversation"), ("life/verbs", "Life")],
+        [
+            ("session", "Session"),
+            ("blobs", "HoldsBlobs"),
+            ("conversing/conversation", "Conversation"),
+            ("life/verbs", "Life"),
+            ("runs/running", "Running"),
+            ("history/verbs", "History"),
+        ],
         "S_co",
     ),
+    ("SyncWorking", "", [("life/memory", "Working")], "S"),
+    ("SyncLayer", "", [("life/memory", "Layer")], "S"),
+    ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
+    ("SyncMemory", "", [("life/memory", "Memory")], "S"),
     (
         "SyncApp(Generic[A])",
         "\n    name: str\n    state_type: type[A] | None"
@@ -108,16 +139,19 @@ CLASSES: Final = (
         "SyncLimpet",
         "\n    url: str"
         "\n    def __init__("
-        "self, url: str, *, seal: Seal | None = None, connections: int | None = None"
+        "self, url: str, *, seal: Seal | None = None, connections: int | None = None, "
+        "archive: str | None = None"
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),
+            ("history/store_verbs", "Policies"),
             ("listing", "Listing"),
-            ("moving", "Moving"),
-            ("watch", "Watching"),
+            ("move/moving", "Moving"),
+            ("runs/waking", "Waking"),
+            ("following/watch", "Watching"),
         ],
         "S",
     ),
@@ -128,6 +162,12 @@ NAMES: Final = {
     "App": "SyncApp",
     "Documents": "SyncDocuments",
     "Limpet": "SyncLimpet",
+    "Memory": "SyncMemory",
+    "Layer": "SyncLayer",
+    "Episodes": "SyncEpisodes",
+    "Working": "SyncWorking",
+    "CopyTarget": "SyncLimpet",
+    "History": "SyncSession",
 }
 
 
@@ -155,7 +195,7 @@ def _verbs(module: str, of: str, of_state: str) -> Iterator[str]:
     members = [n for n in cls.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
     overloaded = {n.name for n in members if _is_overload(n)}
     for member in members:
-        hidden = member.name.startswith("_") or member.name == "close"
+        hidden = member.name.startswith("_") or member.name in ("close", *INSIDE)
         if not hidden and (_is_overload(member) or member.name not in overloaded):
             yield _signature(member, of_state)
 

@@ -15,17 +15,15 @@ from typing import TYPE_CHECKING
 from limpet import errors, facts, ops
 from limpet.errors import *  # noqa: F403  # each error is listed once, there
 from limpet.errors import ExtraMissing
+from limpet.model import Draft, Event, Head, Key, Lease
 from limpet.model.due import deadline_at, runnable_at
-from limpet.model.events import Draft, Event
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import Timer
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
 from limpet.model.values import ABSENT
 from limpet.session.app import App
-from limpet.session.conversation import Message
+from limpet.session.conversing.message import Message
 from limpet.session.documents import Document, DocumentPage, Documents
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, MergedFrom, Rewound
 from limpet.session.life.durations import Durations
 from limpet.session.life.policy import Transition
 from limpet.session.limpet import Limpet
@@ -52,6 +50,9 @@ if TYPE_CHECKING:
     from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
+    from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+    from limpet.model.facts.running.requests import Request
+    from limpet.model.facts.running.revisits import Revisit
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -59,12 +60,26 @@ if TYPE_CHECKING:
     from limpet.model.state.semver import SchemaVersion
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
-    from limpet.session.context import Context
+    from limpet.runtime.children import Child
+    from limpet.runtime.effects import idempotency_key
+    from limpet.runtime.requests import Approval
+    from limpet.runtime.turn import Turn
+    from limpet.runtime.wake import Woken
+    from limpet.runtime.worker import Worker
+    from limpet.session.conversing.context import Context
+    from limpet.session.history.kept import Checkpoint, CheckpointPage
+    from limpet.session.history.policy import CheckpointPolicy
+    from limpet.session.history.retention import CompactReport
+    from limpet.session.life.memory import Remembered
+    from limpet.session.life.report import Resumption
     from limpet.session.life.sweep import Swept, Unswept
-    from limpet.session.migrate import MigrationOutcome, MigrationPlan
+    from limpet.session.life.tools import Tool, ToolRegistry
+    from limpet.session.metrics import Metric
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.runs.tracing import Span, Trace
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
+    from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
     from limpet.store.protocol import Progress
 
 # Silent until the application configures logging: docs/logging.md.
@@ -76,8 +91,18 @@ __all__ = [
     "TTL",
     "Access",
     "App",
+    "Approval",
+    "Blame",
+    "Budget",
+    "BudgetView",
     "Change",
     "Check",
+    "Checkpoint",
+    "CheckpointPage",
+    "CheckpointPolicy",
+    "CheckpointRef",
+    "Child",
+    "CompactReport",
     "Conflict",
     "Context",
     "Copied",
@@ -100,8 +125,11 @@ __all__ = [
     "LastWriter",
     "Lease",
     "Limpet",
+    "Lineage",
     "Merged",
+    "MergedFrom",
     "Message",
+    "Metric",
     "Migrated",
     "Migration",
     "MigrationOutcome",
@@ -113,14 +141,20 @@ __all__ = [
     "Record",
     "Ref",
     "Refused",
+    "Remembered",
     "Replace",
     "Report",
+    "Request",
     "Resolved",
     "Restored",
+    "Resumption",
+    "Revisit",
+    "Rewound",
     "SchemaVersion",
     "Seal",
     "Session",
     "SharedLimpet",
+    "Span",
     "State",
     "Swept",
     "SyncApp",
@@ -129,9 +163,16 @@ __all__ = [
     "SyncSession",
     "Timeouts",
     "Timer",
+    "Tool",
+    "ToolRegistry",
+    "Trace",
     "Transition",
+    "Turn",
     "UnknownVariant",
     "Unswept",
+    "Usage",
+    "Woken",
+    "Worker",
     "access",
     "deadline_at",
     "decode_fields",
@@ -140,6 +181,7 @@ __all__ = [
     "envelope",
     "escalate",
     "facts",
+    "idempotency_key",
     "merge",
     "open",
     "open_sync",
@@ -182,11 +224,20 @@ _LATER = {
     "diff": "model.diff.diff",
     "escalate": "model.diff.policy",
     "merge": "model.diff.merge",
+    "Checkpoint": "session.history.kept",
+    "CheckpointPage": "session.history.kept",
+    "CheckpointPolicy": "session.history.policy",
+    "CompactReport": "session.history.retention",
+    "Metric": "session.metrics",
     "MigrationOutcome": "session.migrate",
     "MigrationPlan": "session.migrate",
     "Context": "session.context",
     "Copied": "session.move.transfer",
+    "Remembered": "session.life.memory",
+    "Resumption": "session.life.report",
     "Swept": "session.life.sweep",
+    "Tool": "session.life.tools",
+    "ToolRegistry": "session.life.tools",
     "Unswept": "session.life.sweep",
     "Refused": "session.move.transfer",
     "SharedLimpet": "session.sync.shared",
@@ -194,6 +245,19 @@ _LATER = {
     "SyncDocuments": "session.sync.verbs",
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
+    "Approval": "runtime.requests",
+    "Span": "session.tracing",
+    "Trace": "session.tracing",
+    "Budget": "model.facts.budgets",
+    "BudgetView": "model.facts.budgets",
+    "Child": "runtime.children",
+    "Request": "model.facts.requests",
+    "Revisit": "model.facts.revisits",
+    "Turn": "runtime.turn",
+    "Usage": "model.facts.budgets",
+    "Woken": "runtime.wake",
+    "Worker": "runtime.worker",
+    "idempotency_key": "runtime.effects",
 }
 
 _MODULES = ("envelope", "reducers")  # of these the module itself
@@ -220,21 +284,34 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def open(url: str, *, seal: Seal | None = None, connections: int | None = None) -> Limpet:
+def open(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> Limpet:
     """Limpet on the store that `url` names, for use as `async with limpet.open(url) as lp`.
 
     memory:// · sqlite:///relative.db · sqlite:////absolute.db, with ?sync=full (default) or
     ?sync=normal · postgresql://user@host/database. `seal` encrypts stored bodies. No more than
-    `connections` to a server are open at a time: 5 or more, 15 if not given.
+    `connections` to a server are open at a time: 5 or more, 15 if not given. `archive` is where
+    archived sessions go: file:///directory or s3://bucket/prefix.
     """
-    return Limpet(url, seal=seal, connections=connections)
+    return Limpet(url, seal=seal, connections=connections, archive=archive)
 
 
-def open_sync(url: str, *, seal: Seal | None = None, connections: int | None = None) -> SyncLimpet:
+def open_sync(
+    url: str,
+    *,
+    seal: Seal | None = None,
+    connections: int | None = None,
+    archive: str | None = None,
+) -> SyncLimpet:
     """The same without await, for scripts and notebooks: `with limpet.open_sync(url) as lp`."""
     from limpet.session.sync.verbs import SyncLimpet
 
-    return SyncLimpet(url, seal=seal, connections=connections)
+    return SyncLimpet(url, seal=seal, connections=connections, archive=archive)
 
 
 def restore(

@@ -7,7 +7,7 @@ async with lp.commit() as c:
     c.record(s, facts.processed([3]), facts.timer_cleared("reminder"))
 """
 
-from limpet.model.events import Fact
+from limpet.model import Fact
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.priority import prioritized

@@ -4,21 +4,8 @@ This module has only what a program uses: one class per operation, and the types
 operations. `limpet.model.ops` has the functions that work on them.
 """
 
-from limpet.model.ops import (
-    Add,
-    AddRef,
-    Cut,
-    Delete,
-    Inc,
-    Insert,
-    Merge,
-    MergeRef,
-    Op,
-    Path,
-    PlainOp,
-    Set,
-    SetRef,
-)
+from limpet.model import Path, PlainOp
+from limpet.model.ops import Add, AddRef, Cut, Delete, Inc, Insert, Merge, MergeRef, Op, Set, SetRef
 
 __all__ = [
     "Add",

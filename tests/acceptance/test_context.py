@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.session.conversation import DENIED, UNKNOWN, messages_in
-from limpet.session.shapes import SHAPES, render
+from limpet.session.conversing.conversation import DENIED, UNKNOWN, messages_in
+from limpet.session.conversing.shapes import SHAPES, render
 from tests.support.shape_rules import RULES
 
 ASK = {"request_id": "r1", "name": "search", "input": {"q": "x"}}

@@ -151,10 +151,13 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         ("docs/state.md", None),
         ("docs/evolution.md", "trip-3.0.0.json"),
         ("docs/workers.md", "workers.db"),
+        ("docs/runtime.md", "agents.db"),
         ("docs/documents.md", None),
         ("docs/blobs.md", "blobs.db"),
+        ("docs/history.md", "shop.db"),
         ("docs/move.md", "ada.limpet"),
         ("docs/forgetting.md", "forgetting.db"),
+        ("docs/life.md", None),
     ],
     ids=[
         "tutorial",
@@ -163,10 +166,13 @@ def test_the_api_at_a_glance_runs(tmp_path: Path) -> None:
         "state",
         "evolution",
         "workers",
+        "runtime",
         "documents",
         "blobs",
+        "history",
         "move",
         "forgetting",
+        "life",
     ],
 )
 def test_a_page_prints_what_it_shows(

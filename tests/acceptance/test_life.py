@@ -43,7 +43,8 @@ async def test_a_session_goes_through_its_life(lp: limpet.Limpet) -> None:
     assert t.event is not None
     assert t.event.actor == "user:ada"
     wanted = {"from": "active", "to": "suspended", "event": "suspend", "reason": "lunch"}
-    assert t.event.data == wanted
+    assert t.event.data == {**wanted, "checkpoint": 1, "state_version": 2}
+    assert (await s.checkpoints()).items[0].ref.seq == 2
     t = await s.resume()
     assert (t.phase, s.phase) == ("active", "active")
     done = await s.complete(output={"n": 1})

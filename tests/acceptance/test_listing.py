@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import InvalidQuery, Key, Limpet, Page, Session
 from limpet.model import limits
-from limpet.store.postgres import states
+from limpet.store.postgres.reading import states
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Query
 from limpet.store.sqlite.store import SQLiteStore

@@ -22,7 +22,7 @@ from limpet.model.values import freeze
 from limpet.store import open as opening
 from limpet.store.memory import MemoryStore
 from limpet.store.open import sqlite_path
-from limpet.store.postgres import feed as postgres_feed
+from limpet.store.postgres.reading import feed as postgres_feed
 from limpet.store.protocol import Partial, Touched
 from limpet.store.sqlite import live
 from limpet.store.sqlite.store import SQLiteStore

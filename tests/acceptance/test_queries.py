@@ -9,7 +9,7 @@ import pytest
 
 from limpet import InvalidCursor, InvalidQuery, Limpet, Session
 from limpet.model.limits import QUERY_LABELS_MAX, QUERY_TYPES_MAX
-from limpet.store import cursor as cursors
+from limpet.store.paging import cursor as cursors
 from limpet.store.protocol import Query
 
 Ask = Callable[[Limpet, Session], Awaitable[Any]]

@@ -54,6 +54,15 @@ async def test_an_idle_session_is_suspended_and_input_resumes_it(lp: limpet.Limp
     assert (await lp.verify()).ok
 
 
+async def test_input_that_waited_before_does_not_resume(lp: limpet.Limpet) -> None:
+    """A session that nobody served is suspended all the same, and stays so until new input."""
+    s = await lp.create("support", "ada", timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
+    await s.append("user.message", {"text": "hello?"})
+    assert (await lp.sweep()).suspended == 1
+    assert (await s.refresh()).phase == "suspended"
+    assert (await lp.sweep()) == limpet.Swept()
+
+
 async def test_input_does_not_resume_where_the_policy_says_so(lp: limpet.Limpet) -> None:
     """With resume_on_input=False the input waits until somebody resumes the session."""
     lp.lifecycle("support", resume_on_input=False, timeouts=limpet.Timeouts(idle=NOW))

@@ -21,7 +21,7 @@ from limpet import (
     Session,
     StoreClosed,
 )
-from limpet.store.sqlite import feed
+from limpet.store.sqlite.reading import feed
 
 SOON = 20.0  # seconds; what is awaited comes at once, or the test has failed
 PAGE = 200  # changes that are read at a time

@@ -12,6 +12,7 @@ from limpet.store.protocol import Seal
 from limpet.testing.contract import (
     Age,
     BlobLaws,
+    DeadlineLaws,
     DocumentLaws,
     DurableBlobLaws,
     DurableLaws,
@@ -117,6 +118,7 @@ class TestPostgres(
     FeedLaws,
     LiveLaws,
     WorkLaws,
+    DeadlineLaws,
     SetBackLaws,
     DurableLaws,
     SharedLaws,
@@ -132,5 +134,6 @@ class TestPostgres(
     pass
 
 
+@pytest.mark.deeper
 class TestPostgresSealed(TestPostgres):
     seal = FixedKeySeal()

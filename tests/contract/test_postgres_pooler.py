@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from limpet.testing.contract import FeedLaws, SharedLaws, SharedWorkLaws
-from limpet.testing.laws.races import RaceLaws
-from limpet.testing.laws.repeats import RepeatLaws
+from limpet.testing.laws.log.races import RaceLaws
+from limpet.testing.laws.log.repeats import RepeatLaws
 from tests.contract import test_postgres as straight
 from tests.support import pooler, postgres
 

@@ -14,6 +14,7 @@ from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
 from limpet.testing.contract import (
     BlobLaws,
+    DeadlineLaws,
     DocumentLaws,
     DurableBlobLaws,
     DurableLaws,
@@ -39,6 +40,7 @@ class TestMemory(
     FeedLaws,
     LiveLaws,
     WorkLaws,
+    DeadlineLaws,
     SetBackLaws,
     TimeLaws,
     DocumentLaws,
@@ -57,6 +59,7 @@ class TestSQLite(
     FeedLaws,
     LiveLaws,
     WorkLaws,
+    DeadlineLaws,
     SetBackLaws,
     TimeLaws,
     DurableLaws,
@@ -109,6 +112,7 @@ class TestSQLite(
         return await SQLiteStore.open(path, sync=self.sync, seal=self.seal, clock=clock.clock())
 
 
+@pytest.mark.deeper
 class TestSQLiteSealed(TestSQLite):
     seal = FixedKeySeal()
     sync = "normal"

@@ -10,7 +10,7 @@ from limpet.errors import LimpetError
 from limpet.model.commit import Commit
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load
-from limpet.testing.laws.facts import processed
+from limpet.testing.laws.log.facts import processed
 from tests.support.vfs import WRITES, Faults, faulty
 
 A = key("a")

@@ -13,7 +13,7 @@ import pytest
 import limpet
 from limpet import Key, Limpet, LimpetError, Session, StoreBusy
 from limpet.model import limits
-from limpet.store import codec
+from limpet.store.coding import codec
 from limpet.store.sqlite import snapshots
 from limpet.store.sqlite.store import SQLiteStore
 from tests.support.seeds import seed

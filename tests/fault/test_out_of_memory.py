@@ -20,7 +20,7 @@ import limpet
 from limpet import Limpet, MigrationRegistry, State, StoreFailed
 from limpet.model.keys import Key
 from limpet.model.state.update import plan_update
-from limpet.store import codec
+from limpet.store.coding import codec
 from limpet.store.protocol import Place
 from limpet.store.sqlite.file import backup
 from limpet.store.sqlite.verify import Verification

@@ -12,9 +12,9 @@ import pytest
 
 from limpet.errors import SessionNotFound, StoreFailed
 from limpet.model.keys import Key
-from limpet.store.postgres import lane
 from limpet.store.postgres.connect import CONNECTIONS_MIN, shares
 from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.writing import lane
 from limpet.store.protocol import Committed
 from limpet.testing.commits import add, create, draft, key, load, log
 from tests.support.awaits import When, cancel_at, cancelled_at

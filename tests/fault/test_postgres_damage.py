@@ -64,6 +64,8 @@ FLIPPED = "set_byte(body, length(body) / 2, get_byte(body, length(body) / 2) # 1
         ("head", "UPDATE sessions SET facts = facts - 'labels'"),
         ("head", "UPDATE sessions SET facts = NULL"),
         ("base", "UPDATE sessions SET parent = 7"),
+        ("head", "UPDATE sessions SET parent = 7"),
+        ("tombstone", "UPDATE tombstones SET parent = 77"),
         ("base", "INSERT INTO bases SELECT sid, 0, '', 0 FROM sessions"),
         ("event", "UPDATE events SET xid = '7' WHERE seq = 3"),
         ("label", "UPDATE labels SET value = 'lead'"),

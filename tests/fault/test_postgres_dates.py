@@ -15,8 +15,8 @@ from limpet.model.commit import Commit
 from limpet.model.events import Origin
 from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.memory import MemoryStore
-from limpet.store.postgres.lane import TRIES_MAX
 from limpet.store.postgres.store import PostgresStore
+from limpet.store.postgres.writing.lane import TRIES_MAX
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, creation, draft, key, load
 from tests.support.postgres import WAIT_SECONDS_MAX

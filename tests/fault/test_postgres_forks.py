@@ -19,7 +19,7 @@ from limpet.model.commit import Base, Commit
 from limpet.model.facts.forks import forked
 from limpet.model.keys import Key
 from limpet.store.postgres import erasure
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.store import PostgresStore
 from limpet.testing.commits import add, create, creation, draft, key, load, ready
 from tests.support.postgres import waiting_backend
@@ -121,7 +121,9 @@ async def test_a_key_that_is_being_erased_is_not_taken_again(
     await create(store, A)
     await store.delete(A)
     again = msgspec.structs.replace(creation(A), reuse=True)
-    async with meanwhile(admin, lambda conn: erasure.erase(conn, reader(store), A, "refuse")):
+    async with meanwhile(
+        admin, lambda conn: erasure.erase(conn, reader(store), A, "refuse", frozenset())
+    ):
         with pytest.raises(SessionErased):
             await store.commit([again])
     assert (await store.verify(None)).ok

@@ -11,7 +11,7 @@ from limpet.model.limits import READ_PAGE_BYTES_MAX
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
 from limpet.testing.commits import ALL, add, draft
-from limpet.testing.laws.pages import LARGE, A, fill
+from limpet.testing.laws.reads.pages import LARGE, A, fill
 
 
 async def test_the_server_sends_no_more_than_a_page(postgres_url: str) -> None:

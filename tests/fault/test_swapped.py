@@ -19,7 +19,7 @@ from limpet.model.canonical import checksum
 from limpet.model.commit import Commit
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict
-from limpet.store import bodies
+from limpet.store.coding import bodies
 from limpet.store.protocol import Query, Seal
 from limpet.store.sqlite.rows import unpack_id
 from limpet.store.sqlite.store import SQLiteStore

@@ -23,7 +23,7 @@ from limpet.model.fold import Fold, record, replay
 from limpet.model.head import blank
 from limpet.model.limits import VALUE_DEPTH_MAX
 from limpet.model.values import FrozenDict, thaw
-from limpet.store.codec import COMPRESS_BYTES_MIN, Codec, Damaged
+from limpet.store.coding.codec import COMPRESS_BYTES_MIN, Codec, Damaged
 from limpet.store.protocol import Place
 from tests.property.strategies import drafts
 from tests.support.examples import examples

@@ -657,7 +657,9 @@ class PostgresAgrees(StoresAgree):
         await self._clock_moved()
 
     async def _store(self) -> Any:
-        return await PostgresStore.open(self.url, connections=6)
+        store = await PostgresStore.open(self.url, connections=6)
+        store._committer.clock._steady = self.clock.wall  # so its estimate is exact
+        return store
 
     def _ordered(self, parts: list[Part]) -> list[Part]:
         """Those to one session that nothing refuses. Others go over other connections and may

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from limpet.store.codec import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.protocol import KeyOwner, Place
 
 FORMAT: Final = 1

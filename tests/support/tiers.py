@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import seeds
 
+SEALED_EVERY: Final = 4
 TIERS: Final = ("quick", "stores", "world", "torture")
 _WORLD_FOLDERS: Final = ("fault", "compat", "adapters")
 _WORLD_FILES: Final = (
@@ -63,6 +64,20 @@ def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:
             found.append(item)
         seen.add(case)
     return found
+
+
+def left_to_torture(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Most of the contract on sealed stores: every fourth law is tried here, all of them by
+    `make torture`. What a seal itself is promised has laws of its own, which all run."""
+    if seeds.fresh():
+        return []
+    sealed = [item for item in items if _is_sealed_contract(item)]
+    return [item for place, item in enumerate(sealed) if place % SEALED_EVERY]
+
+
+def _is_sealed_contract(item: pytest.Item) -> bool:
+    of = getattr(item, "cls", None)
+    return of is not None and of.__name__ in ("TestSQLiteSealed", "TestPostgresSealed")
 
 
 def _needs_store(item: pytest.Item) -> bool:

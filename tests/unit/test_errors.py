@@ -32,6 +32,8 @@ BRANCHES = {
     "StateError",
     "StoreError",
     "SuspensionError",
+    "TurnError",
+    "TurnMisused",
 }
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
@@ -100,12 +102,26 @@ ARGUMENTS: dict[str, Any] = {
     "result": {"n": 2},
     "expected_version": 1,
     "actual_version": 2,
+    "number": 3,
+    "conflicts": (),
     "collection": "agents",
     "version": 3,
     "hash": "9f86d081",
     "phase": "suspended",
     "event": "complete",
+    "note": "changed my mind",
+    "occurrence": 2,
+    "why": "was recorded with other arguments",
+    "error": "ValueError: no",
+    "left": 0.5,
+    "amount": 2.0,
+    "id": "r-1",
+    "kind": "approval",
+    "verb": "confirm",
+    "output": {"why": "no"},
     "available": 100,
+    "tool": "search",
+    "failures": ("tools: search not bound",),
     "needed": 200,
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from limpet.model.events import to_time
+from limpet.model import to_time
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 

@@ -1,4 +1,4 @@
-"""The commands: doctor, verify, status, backup, restore, migrate; and those of `moving`.
+"""The commands: doctor, verify, status, backup, restore, migrate; those of `moving` and `past`.
 
 Each opens the store, calls one method, shows the result and exits with a code: 0 nothing is wrong,
 1 something was found, else the `exit_code` of the error (2 the request, 3 the session, 4 the
@@ -14,7 +14,7 @@ from typing import Annotated, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import importing, moving
+from limpet.cli import importing, life, moving, past, running
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
@@ -23,14 +23,14 @@ from limpet.cli.show import Screen
 from limpet.cli.status import Status, status_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import InvalidInput, SessionNotFound
-from limpet.model.limits import PAGE_MAX
-from limpet.session.migrate import MigrationPlan
-from limpet.store.cursor import check_app
+from limpet.model import PAGE_MAX
+from limpet.session.typing.migrate import MigrationPlan
 from limpet.store.doctor import damage
 from limpet.store.open import (
     backup_store,
     restore_store,
 )
+from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import Diagnosis, Report
 
 T = TypeVar("T")
@@ -330,8 +330,10 @@ def _listed(apps: list[str]) -> str:
     return ", ".join(apps[:_APPS_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
 
 
-for verb in (moving.copy, moving.erase, moving.export):
+for verb in (moving.copy, moving.erase, moving.export, running.work, running.trace):
     app.command()(verb)
+for of_past in (*past.COMMANDS, *life.COMMANDS):
+    app.command()(of_past)
 app.command("import")(moving.import_)
 app.command("erase-user")(moving.erase_user)
 app.command("import-adk")(importing.import_adk)

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from limpet.cli.show import Screen
-from limpet.model.events import to_time
-from limpet.model.keys import Key
+from limpet.model import Key, to_time
 from limpet.session.move.transfer import Copied, Refused
 from limpet.session.wire import key_form
 from limpet.store.doctor import plural, size

@@ -16,7 +16,7 @@ from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, 
 from limpet.cli.moved import show_copied, show_erased, show_exported, show_forgotten, show_imported
 from limpet.cli.show import Screen
 from limpet.errors import InvalidInput, SessionNotFound
-from limpet.model.keys import is_reserved
+from limpet.model import is_reserved
 from limpet.session.move.transfer import Copied
 from limpet.store.open import look_at
 from limpet.store.protocol import Erasure, Erasures, Forks

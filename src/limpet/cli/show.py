@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -31,10 +31,8 @@ from limpet.cli.ages import timed
 from limpet.cli.status import State, Status, state_of
 from limpet.cli.stuck import Stuck
 from limpet.errors import BackupDamaged, InvalidInput, LimpetError
-from limpet.model.due import runnable_us
-from limpet.model.events import to_time
-from limpet.model.head import Head
-from limpet.session.migrate import MigrationOutcome, MigrationPlan
+from limpet.model import Head, runnable_us, to_time
+from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
 from limpet.session.wire import error_form, key_form, report_form
 from limpet.store.doctor import damage, finding_line, plural, size
 from limpet.store.protocol import Check, Diagnosis, Report, Restored
@@ -218,6 +216,18 @@ class Screen:
             yield lambda line, severity: None
         else:
             yield self._say
+
+    def display(
+        self, told: Any, on_terminal: Callable[[], RenderableType], lines: Iterable[str]
+    ) -> None:
+        """An answer: as JSON, as what rich makes of it on a terminal, or in plain lines."""
+        if self._json:
+            self._write(told)
+        elif self._out.is_terminal:
+            self._out.print(on_terminal())
+        else:
+            for line in lines:
+                typer.echo(line)
 
     def error(self, error: LimpetError) -> None:
         """Print an error with its code and message."""

@@ -12,10 +12,8 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import msgspec
 
-from limpet.model.due import runnable_us
-from limpet.model.head import Head
+from limpet.model import PAGE_MAX, Head, runnable_us
 from limpet.model.lease import is_leased
-from limpet.model.limits import PAGE_MAX
 from limpet.session.limpet import Limpet
 
 State: TypeAlias = Literal["leased", "due", "held", "idle"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from limpet.model.keys import Key
-from limpet.session.migrate import Fate
+from limpet.model import Key
+from limpet.session.typing.migrate import Fate
 
 
 class Stuck:

@@ -12,8 +12,13 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
-    │   ├── InsufficientTokenBudget
-    │   └── SessionCorrupt · FollowerBehind
+    │   ├── InsufficientTokenBudget · SessionIntegrity
+    │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
+    │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
+    │   ├── SessionCorrupt · FollowerBehind
+    │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
+    │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
+    │                           RequestNotFound · RequestAnswered · RequestMismatch
     ├── StateError          stored state does not match what the call needs
     │   ├── IntegrityViolation · InvalidEnvelope · EnvelopeNewer · DiffMismatch · MergeConflict
     │   ├── ScopeFull
@@ -42,7 +47,8 @@
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
         ├── SealUnavailable
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
-        └── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
+        └── ArchiveFailed
 
 Each class has a stable `code`, a `retryable` flag (the same call may succeed later), an HTTP
 `status` and a command-line `exit_code`. Messages are built in this package only and end with the
@@ -135,14 +141,32 @@ from limpet.errors.migration import (
 from limpet.errors.root import (
     LimpetError,
 )
+from limpet.errors.runtime import (
+    BudgetReached,
+    EffectFailed,
+    EffectUnknown,
+    Interrupted,
+    RequestAnswered,
+    RequestMismatch,
+    RequestNotFound,
+    ToolDenied,
+    ToolFailed,
+    TurnError,
+    TurnMismatch,
+    TurnMisused,
+)
 from limpet.errors.session import (
     BlobNotFound,
+    CheckpointIntegrity,
     DocumentConflict,
     DocumentNotFound,
     FollowerBehind,
     GuardFailed,
     InsufficientTokenBudget,
     InvalidTransition,
+    NoCheckpoint,
+    NoFullCheckpoint,
+    RequiredToolUnavailable,
     SessionArchived,
     SessionConflict,
     SessionCorrupt,
@@ -153,11 +177,14 @@ from limpet.errors.session import (
     SessionExists,
     SessionFenced,
     SessionHasForks,
+    SessionIntegrity,
     SessionLocked,
     SessionNotFound,
     SessionNotLoaded,
     SessionSuspended,
     SessionTyped,
+    ToolAuthorizationFailed,
+    ToolLocked,
     UploadLost,
 )
 from limpet.errors.state import (
@@ -170,6 +197,7 @@ from limpet.errors.state import (
     StateError,
 )
 from limpet.errors.store import (
+    ArchiveFailed,
     Asked,
     BackupDamaged,
     BackupRefused,
@@ -194,14 +222,17 @@ from limpet.errors.store import (
 
 __all__ = [
     "ActorMissing",
+    "ArchiveFailed",
     "Asked",
     "BackupDamaged",
     "BackupRefused",
     "BlobNotFound",
     "BlobTooLarge",
+    "BudgetReached",
     "BundleDamaged",
     "BundleRefused",
     "CheckpointError",
+    "CheckpointIntegrity",
     "CheckpointLoadFailed",
     "CheckpointMigrationAmbiguous",
     "CheckpointMigrationFailed",
@@ -218,6 +249,8 @@ __all__ = [
     "DocumentConflict",
     "DocumentNotFound",
     "EdgeException",
+    "EffectFailed",
+    "EffectUnknown",
     "EnvelopeNewer",
     "EventTooLarge",
     "ExtraMissing",
@@ -233,6 +266,7 @@ __all__ = [
     "GuardFailed",
     "InsufficientTokenBudget",
     "IntegrityViolation",
+    "Interrupted",
     "InvalidCursor",
     "InvalidDiff",
     "InvalidEnvelope",
@@ -254,7 +288,9 @@ __all__ = [
     "MigrationFailed",
     "MigrationMissing",
     "MultipleOutgoingEdges",
+    "NoCheckpoint",
     "NoDeclaredEntry",
+    "NoFullCheckpoint",
     "NodeException",
     "NotPending",
     "OpPathUnknown",
@@ -265,6 +301,10 @@ __all__ = [
     "PositionUnknown",
     "ReducerConfigurationInvalid",
     "ReducerError",
+    "RequestAnswered",
+    "RequestMismatch",
+    "RequestNotFound",
+    "RequiredToolUnavailable",
     "ReservedApp",
     "ReservedType",
     "RoutingError",
@@ -283,6 +323,7 @@ __all__ = [
     "SessionExists",
     "SessionFenced",
     "SessionHasForks",
+    "SessionIntegrity",
     "SessionLoadFailed",
     "SessionLocked",
     "SessionMigrationAmbiguous",
@@ -317,6 +358,13 @@ __all__ = [
     "SuspensionPersistenceFailed",
     "SuspensionRecordInvalid",
     "SuspensionResumePayloadInvalid",
+    "ToolAuthorizationFailed",
+    "ToolDenied",
+    "ToolFailed",
+    "ToolLocked",
+    "TurnError",
+    "TurnMismatch",
+    "TurnMisused",
     "UnreachableNode",
     "UploadLost",
 ]

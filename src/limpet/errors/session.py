@@ -70,6 +70,43 @@ class SessionHasForks(SessionError):
         )
 
 
+class NoCheckpoint(SessionError, LookupError):
+    code = "checkpoint.none"
+    status = 404
+
+    def __init__(self, key: object, number: int | None = None) -> None:
+        self.key, self.number = key, number
+        named = "no checkpoint" if number is None else f"no checkpoint {number}"
+        super().__init__(
+            f"session {key} has {named}. Make one with s.checkpoint(), or list them with "
+            "s.checkpoints()."
+        )
+
+
+class NoFullCheckpoint(SessionError, LookupError):
+    code = "checkpoint.no_full"
+    status = 404
+
+    def __init__(self, key: object, number: int) -> None:
+        self.key, self.number = key, number
+        super().__init__(
+            f"session {key} has no full checkpoint at or before checkpoint {number}. Make one with "
+            "s.checkpoint(full=True), or rewind to a seq with s.rewind(seq)."
+        )
+
+
+class CheckpointIntegrity(SessionError):
+    code = "checkpoint.integrity"
+    status = 500
+
+    def __init__(self, key: object, number: int, reason: str) -> None:
+        self.key, self.number, self.reason = key, number, reason
+        super().__init__(
+            f"checkpoint {number} of session {key} cannot be trusted: {reason}. Restore an older "
+            "one with s.restore(ref, fallback=True), and run `limpet verify`."
+        )
+
+
 # What another writer changed first: the session's version, its schema, or one name in its state.
 # "log": events that come from another store do not follow those that are here.
 ConflictOn: TypeAlias = Literal["session", "schema", "name", "log"]
@@ -202,6 +239,53 @@ class InsufficientTokenBudget(SessionError):
         super().__init__(
             f"session {key} has {available:,} tokens left and needs {needed:,}. Raise its budget, "
             "or leave more out: pin less, or shorten the newest message."
+        )
+
+
+class ToolAuthorizationFailed(SessionError):
+    code = "tool.not_authorized"
+    status = 403
+
+    def __init__(self, key: object, tool: str, reason: str) -> None:
+        self.key, self.tool, self.reason = key, tool, reason
+        super().__init__(
+            f"session {key} may not use the tool {tool!r}: {reason}. Authorize it, or bind the "
+            "session without it."
+        )
+
+
+class RequiredToolUnavailable(SessionError):
+    code = "tool.unavailable"
+
+    def __init__(self, key: object, tool: str) -> None:
+        self.key, self.tool = key, tool
+        super().__init__(
+            f"session {key} needs the tool {tool!r}, which is not registered in a version that "
+            "fits, nor is a substitute. Register it, or make it optional."
+        )
+
+
+class ToolLocked(SessionError):
+    code = "tool.locked"
+    retryable = True
+    status = 423
+
+    def __init__(self, key: object, tool: str, until: datetime) -> None:
+        self.key, self.tool, self.until = key, tool, until
+        super().__init__(
+            f"session {key} cannot use the tool {tool!r} now: another session holds it until "
+            f"{until.isoformat()}. Try again when it has been released, or after that time."
+        )
+
+
+class SessionIntegrity(SessionError):
+    code = "session.integrity"
+
+    def __init__(self, key: object, failures: tuple[str, ...]) -> None:
+        self.key, self.failures = key, failures
+        super().__init__(
+            f"session {key} is not fit to go on: {'; '.join(failures)}. It stays suspended; settle "
+            "that, then resume it again."
         )
 
 

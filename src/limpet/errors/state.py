@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from limpet.errors.root import LimpetError
 
 
@@ -27,8 +29,8 @@ class DiffMismatch(StateError):
 class MergeConflict(StateError):
     code = "merge.conflict"
 
-    def __init__(self, places: tuple[str, ...]) -> None:
-        self.places = places
+    def __init__(self, places: tuple[str, ...], conflicts: tuple[Any, ...] = ()) -> None:
+        self.places, self.conflicts = places, conflicts  # each with base, a and b of its place
         named = ", ".join(places[:5])
         more = f" and {len(places) - 5:,} more" if len(places) > 5 else ""
         super().__init__(

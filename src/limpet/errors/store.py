@@ -232,3 +232,15 @@ class ExtraMissing(StoreError):
     def __init__(self, package: str, extra: str) -> None:
         self.package, self.extra = package, extra
         super().__init__(f"{package} is not installed. Run: pip install 'limpet[{extra}]'.")
+
+
+class ArchiveFailed(StoreError):
+    code = "archive.failed"
+    retryable = True
+
+    def __init__(self, where: str, doing: str, reason: str) -> None:
+        self.where, self.doing, self.reason = where, doing, reason
+        super().__init__(
+            f"a file in the archive {where} could not be {doing}: {reason}. Nothing was removed "
+            "from the store. Check the archive, then try again."
+        )

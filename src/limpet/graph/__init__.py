@@ -24,7 +24,6 @@ try:
 except ModuleNotFoundError as error:
     raise ExtraMissing("pydantic", "state") from error
 
-from limpet.graph.binding import save_session
 from limpet.graph.build import GraphBuilder
 from limpet.graph.chat import ChatHarness, ChatReply
 from limpet.graph.checkpoint import (
@@ -47,6 +46,7 @@ from limpet.graph.context import (
     current_metadata,
     current_node,
     current_session_id,
+    save_session,
 )
 from limpet.graph.engine.branches import Branch
 from limpet.graph.engine.compiled import CompiledGraph

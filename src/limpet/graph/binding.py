@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 from limpet.errors import (
-    GraphMisused,
     MappingReferencesUndeclaredField,
     SessionLoadFailed,
     SessionSaveFailed,
     SessionWriteConflict,
 )
 from limpet.errors.graph import said
-from limpet.graph.context import CURRENT
 from limpet.graph.project import ExplicitMapping, Projection
 from limpet.graph.sessions import SessionRecord, SessionStore
 from limpet.graph.state import StatePlan
@@ -159,27 +157,6 @@ class Binding:
         """Note the version that a save returned."""
         known = isinstance(version, int) and not isinstance(version, bool)
         self._version = version if known else None  # type: ignore[assignment]  # an int, as checked
-
-
-async def save_session(pending_update: Mapping[str, Any] | None = None) -> None:
-    """Save the session of this invocation now, in the middle of the run.
-
-    With `pending_update` the saved state has it folded in, as the node's own result will. Without a
-    session it does nothing. Raises SessionSaveFailed, and GraphMisused inside a subgraph, a fan-out
-    or a branch.
-    """
-    scope = CURRENT.get()
-    if scope is None or scope.run.binding is None:
-        return
-    if scope.outer is not None:
-        raise GraphMisused(
-            "save_session was called inside a subgraph, a fan-out or a branch, which do not see "
-            "the session. Call it in a node of the outermost graph."
-        )
-    state = scope.state
-    if pending_update:
-        state = scope.graph.plan.apply(state, pending_update, scope.node)
-    await scope.run.binding.save(state)
 
 
 def _oriented(

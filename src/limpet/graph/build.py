@@ -36,8 +36,8 @@ from limpet.graph.observe import Tracer
 from limpet.graph.project import Projection, projection_of
 from limpet.graph.sessions import SessionStore
 from limpet.graph.state import State, plan_of
+from limpet.model import described
 from limpet.model.state.labels import LabelRegistry
-from limpet.model.values import described
 
 S = TypeVar("S", bound=State)
 

@@ -19,9 +19,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
-from limpet.model.limits import STATE_DEPTH_MAX
-from limpet.model.ops import Add, Merge, PlainOp, Set, apply
-from limpet.model.values import freeze, round_trip, settle, thaw
+from limpet.model import STATE_DEPTH_MAX, PlainOp, freeze, thaw
+from limpet.model.ops import Add, Merge, Set, apply
+from limpet.model.values import round_trip, settle
 
 Document: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["running", "suspended", "completed"]

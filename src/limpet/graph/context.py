@@ -1,36 +1,35 @@
-"""Context: which invocation the running code belongs to.
+"""Context: which invocation the running code belongs to, and what it may ask of it.
 
 One context variable holds the graph that is under way. Nodes, middleware and observers read the
-three ids from it; it is reset when the invocation ends.
+three ids from it; it is reset when the invocation ends. What is told about a run, as an event or a
+span, is described here, from where the run stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from limpet.graph.binding import Binding
-    from limpet.graph.checkpoint import Frame, Progress
-    from limpet.graph.engine.compiled import CompiledGraph
-    from limpet.graph.engine.track import LiveFrame, Tracker
-    from limpet.graph.observe import Delivery, Observer, Tracer
+from limpet.errors import GraphMisused
+from limpet.graph.binding import Binding
+from limpet.graph.checkpoint import Frame, Progress
+from limpet.graph.engine.track import LiveFrame, RunIds, Tracker
+from limpet.graph.observe import Delivery, NodeEvent, Observer, Phase, Span, SpanKind, Tracer
+from limpet.graph.plan import GraphPlan
 
 
-class Invocation:
+class Invocation(RunIds):
     """One run of a graph: its ids, and what watches and keeps it."""
 
     __slots__ = (
         "binding",
-        "correlation_id",
         "deliveries",
         "delivery",
-        "invocation_id",
         "metadata",
         "observers",
-        "session_id",
         "step",
         "tracer",
         "tracker",
@@ -43,8 +42,7 @@ class Invocation:
         session_id: str | None,
         metadata: Mapping[str, Any] | None,
     ) -> None:
-        self.invocation_id, self.correlation_id = invocation_id, correlation_id
-        self.session_id = session_id
+        super().__init__(invocation_id, correlation_id, session_id)
         self.metadata: Mapping[str, Any] = MappingProxyType(dict(metadata or {}))
         self.step = 0
         self.observers: tuple[Observer, ...] = ()
@@ -53,6 +51,25 @@ class Invocation:
         self.tracer: Tracer | None = None
         self.tracker: Tracker | None = None
         self.binding: Binding | None = None
+
+    def span(
+        self, kind: SpanKind, name: str, scope: Scope | None = None
+    ) -> AbstractContextManager[Any]:
+        """A span of the tracer around this part of the run; nothing if there is no tracer."""
+        if self.tracer is None:
+            return nullcontext()
+        span = Span(
+            kind=kind,
+            name=name,
+            invocation_id=self.invocation_id,
+            correlation_id=self.correlation_id,
+            session_id=self.session_id,
+            namespace=() if scope is None else (*scope.parents, name),
+            attempt_index=0 if scope is None else scope.attempt,
+            fan_out_index=None if scope is None else scope.fan_out_index,
+            branch_name=None if scope is None else scope.branch_name,
+        )
+        return self.tracer.span(span)
 
 
 class Scope:
@@ -80,7 +97,7 @@ class Scope:
     def __init__(
         self,
         run: Invocation,
-        graph: CompiledGraph[Any],
+        graph: GraphPlan[Any],
         outer: Scope | None = None,
         *,
         fan_out_index: int | None = None,
@@ -110,6 +127,35 @@ class Scope:
         """What a resumed run found inside the node at its cursor; once, for the first attempt."""
         rest, self.rest = self.rest, None
         return rest
+
+    def emit(
+        self,
+        phase: Phase,
+        step: int,
+        pre_state: Any,
+        post_state: Any = None,
+        error: BaseException | None = None,
+    ) -> None:
+        """Tell the observers about a phase of the current node."""
+        if not self.watched:
+            return
+        run = self.run
+        if run.delivery is None:
+            run.delivery = Delivery(run.deliveries)
+        event = NodeEvent(
+            phase=phase,
+            node_name=self.node,
+            namespace=(*self.parents, self.node),
+            step=step,
+            pre_state=pre_state,
+            post_state=post_state,
+            error=error,
+            parent_states=self.parents_states,
+            attempt_index=self.attempt,
+            fan_out_index=self.fan_out_index,
+            branch_name=self.branch_name,
+        )
+        run.delivery.put(event, self.observers + run.observers)
 
 
 CURRENT: Final[ContextVar[Scope | None]] = ContextVar("limpet_graph", default=None)
@@ -150,3 +196,24 @@ def current_attempt() -> int:
     """Which attempt of the node this is, from 0."""
     scope = CURRENT.get()
     return 0 if scope is None else scope.attempt
+
+
+async def save_session(pending_update: Mapping[str, Any] | None = None) -> None:
+    """Save the session of this invocation now, in the middle of the run.
+
+    With `pending_update` the saved state has it folded in, as the node's own result will. Without a
+    session it does nothing. Raises SessionSaveFailed, and GraphMisused inside a subgraph, a fan-out
+    or a branch.
+    """
+    scope = CURRENT.get()
+    if scope is None or scope.run.binding is None:
+        return
+    if scope.outer is not None:
+        raise GraphMisused(
+            "save_session was called inside a subgraph, a fan-out or a branch, which do not see "
+            "the session. Call it in a node of the outermost graph."
+        )
+    state = scope.state
+    if pending_update:
+        state = scope.graph.plan.apply(state, pending_update, scope.node)
+    await scope.run.binding.save(state)

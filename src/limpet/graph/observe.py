@@ -19,8 +19,6 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from limpet.graph.context import Invocation, Scope
-
 _LOG: Final = logging.getLogger("limpet.graph")
 
 Phase: TypeAlias = Literal["started", "completed", "suspended"]
@@ -133,48 +131,3 @@ async def drain(deliveries: set[Delivery], seconds: float | None) -> Drained:
             break
     waiting = sum(delivery.waiting for delivery in deliveries)
     return Drained(waiting, waiting > 0)
-
-
-def emit(
-    scope: Scope,
-    phase: Phase,
-    step: int,
-    pre_state: Any,
-    post_state: Any = None,
-    error: BaseException | None = None,
-) -> None:
-    """Tell the observers of a scope about a phase of its current node."""
-    if not scope.watched:
-        return
-    run = scope.run
-    if run.delivery is None:
-        run.delivery = Delivery(run.deliveries)
-    event = NodeEvent(
-        phase=phase,
-        node_name=scope.node,
-        namespace=(*scope.parents, scope.node),
-        step=step,
-        pre_state=pre_state,
-        post_state=post_state,
-        error=error,
-        parent_states=scope.parents_states,
-        attempt_index=scope.attempt,
-        fan_out_index=scope.fan_out_index,
-        branch_name=scope.branch_name,
-    )
-    run.delivery.put(event, scope.observers + run.observers)
-
-
-def span_of(run: Invocation, kind: SpanKind, name: str, scope: Scope | None = None) -> Span:
-    """The description of a span of this run."""
-    return Span(
-        kind=kind,
-        name=name,
-        invocation_id=run.invocation_id,
-        correlation_id=run.correlation_id,
-        session_id=run.session_id,
-        namespace=() if scope is None else (*scope.parents, name),
-        attempt_index=0 if scope is None else scope.attempt,
-        fan_out_index=None if scope is None else scope.fan_out_index,
-        branch_name=None if scope is None else scope.branch_name,
-    )

@@ -25,9 +25,9 @@ from limpet.errors import (
 )
 from limpet.errors.graph import said
 from limpet.graph.engine.fold import CONTAINERS, FOLDS, Fold, changed
-from limpet.model.ops import Path, PlainOp, Set
+from limpet.model import Path, PlainOp, described
+from limpet.model.ops import Set
 from limpet.model.state.reducers import FACTORIES, Reducer, Replace, last_write_wins
-from limpet.model.values import described
 
 S = TypeVar("S", bound="State")
 

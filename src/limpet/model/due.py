@@ -11,7 +11,8 @@ from typing import Final, Literal, TypeAlias
 
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending_us
-from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, resumes_on_input
+from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, roused_us
+from limpet.model.facts.running.runs import next_us
 from limpet.model.facts.timers import first_us
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head
@@ -25,11 +26,12 @@ _STEPS: Final = 16  # an idle time is rounded up by at most one part in so many
 def due_us(facts: Facts) -> int | None:
     """When the session is runnable if nobody has it: since its input, or at its wake timer.
 
-    Only an active session runs.
+    Only an active session runs. If it waits for an answer, it is due when that comes, or at the
+    request's deadline; after a failure, at the time of the next attempt.
     """
     if not facts or "phase" in facts:
         return None
-    return _earliest(pending_us(facts), first_us(facts, "wake"))
+    return next_us(facts, _earliest(pending_us(facts), first_us(facts, "wake")))
 
 
 def runnable_us(head: Head) -> int | None:
@@ -69,7 +71,7 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
     if phase == SUSPENDED:
         if "grace_us" in spans:
             found.append(("grace", since_us + spans["grace_us"]))
-        if resumes_on_input(facts) and (input_us := pending_us(facts)) is not None:
+        if (input_us := roused_us(facts)) is not None:
             found.append(("input", input_us))
     return found
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from limpet.model.chain import genesis
-from limpet.model.events import to_time
+from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
     creation,
     forks,
@@ -25,8 +25,10 @@ from limpet.model.facts import (
     schema,
     timeouts,
     timers,
+    tools,
     writes,
 )
+from limpet.model.facts.running import budgets, children, requests, revisits, runs
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -39,18 +41,51 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     labels.LABELED: labels.fold,
     timers.TIMER_SET: timers.fold_set,
     timers.TIMER_CLEARED: timers.fold_cleared,
-    inputs.PROCESSED: inputs.fold_processed,
+    inputs.PROCESSED: runs.fold_processed,
+    runs.SPAN_STARTED: runs.fold_started,
+    runs.SPAN_COMPLETED: runs.fold_completed,
+    runs.STATUS_IDLE: runs.fold_idle,
+    runs.ERROR: runs.fold_error,
+    runs.REQUEUED: runs.fold_requeued,
+    requests.TOOL_USE: requests.fold_asked,
+    requests.CUSTOM_TOOL_USE: requests.fold_asked,
+    revisits.REVISIT_SET: revisits.fold_set,
+    revisits.TIMERS_TAKEN: revisits.fold_taken,
+    children.CHILD_CREATED: children.fold_created,
+    children.CHILD_RELEASED: children.fold_ended,
+    children.DELEGATED: children.fold_delegated,
+    children.DELEGATION_ENDED: children.fold_delegation_ended,
+    budgets.GRANTED: budgets.fold_granted,
+    budgets.RESERVED: budgets.fold_reserved,
+    budgets.SETTLED: budgets.fold_settled,
+    budgets.LENT: budgets.fold_lent,
+    budgets.RETURNED: budgets.fold_returned,
+    "agent.message": budgets.fold_message,
     priority.PRIORITIZED: priority.fold,
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
+    writes.TOOLS_BOUND: tools.fold,
     **dict.fromkeys(phases.TRANSITIONS, phases.fold),
+}
+# Inputs that do more than wait to be processed.
+_INPUT_FOLDS: Final[Mapping[str, Fold]] = {
+    runs.INTERRUPT: runs.fold_interrupt,
+    requests.CONFIRMATION: runs.fold_answer,
+    requests.CUSTOM_RESULT: runs.fold_answer,
+    CHILD_ENDED: runs.fold_child_ended,
 }
 _CHECKS: Final[Mapping[str, Check]] = {
     creation.CREATED: labels.check,
     forks.FORKED: labels.check,
     labels.LABELED: labels.check,
     timers.TIMER_SET: timers.check,
+    requests.TOOL_USE: requests.check,
+    requests.CUSTOM_TOOL_USE: requests.check,
+    revisits.REVISIT_SET: revisits.check,
+    children.CHILD_CREATED: children.check_created,
+    budgets.RESERVED: budgets.check,
+    budgets.LENT: budgets.check,
     timeouts.RENEWED: timeouts.check_renewed,
     **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }
@@ -176,6 +211,10 @@ def advance(
     at = Moment(seq, at_us if now_us is None else now_us, at_us, head.created_us)
     if input:
         facts = with_changes(facts, inputs.fold_input(facts, data, at))
+        if "resumes" in facts:
+            facts = with_changes(facts, phases.fold_input(facts, at))
+        if data and (fold := _INPUT_FOLDS.get(type)) is not None:
+            facts = with_changes(facts, fold(facts, data, at))
     elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
         facts = with_changes(facts, fold(facts, data, at))
     if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):

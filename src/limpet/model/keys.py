@@ -16,6 +16,7 @@ from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 # cannot be encoded. Neither is ever intended.
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
+CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
 # A longer one is hashed, so that there is space in the key for the name of a document.
 _OWNER_BYTES_MAX: Final = KEY_BYTES_MAX // 2
 
@@ -55,7 +56,18 @@ def owner_of(app: str, user: str) -> str:
     owner = f"{len(app)}/{app}/{user}"
     if len(owner) <= KEY_PART_CHARS_MAX and len(owner.encode()) <= _OWNER_BYTES_MAX:
         return owner
-    return f"sha256/{sha256(owner.encode()).hexdigest()}"
+    return _hashed(owner)
+
+
+def checkpoints_of(key: Key) -> Key:
+    """Where the checkpoints of a session are recorded: a log of its own under a reserved app, so
+    that a checkpoint changes no version. It ends with the session, and with its user."""
+    id = key.id if len(key.id.encode()) <= _OWNER_BYTES_MAX // 2 else _hashed(key.id)
+    return Key(CHECKPOINTS, owner_of(key.app, key.user), id)
+
+
+def _hashed(text: str) -> str:
+    return f"sha256/{sha256(text.encode()).hexdigest()}"
 
 
 def unfit(text: object, chars_max: int) -> str | None:

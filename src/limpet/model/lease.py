@@ -34,6 +34,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     claimed_us: int = 0  # when it was granted, by the store's clock; renewing keeps it
     reasons: Reasons = NONE  # what made the session due then
     lock: bool = False  # acquired by key with acquire_lock, due or not
+    uid: str = ""  # the session it is of: another one under the same key is not leased by it
 
     @property
     def until(self) -> datetime:
@@ -55,9 +56,8 @@ def lease_of(head: Head, lease_seconds: float, now_us: int = 0, *, lock: bool = 
     assert head.worker is not None
     assert head.lease_us is not None
     reasons = reasons_at(head, now_us)
-    return Lease(
-        head.key, head.worker, head.fence, head.lease_us, lease_seconds, now_us, reasons, lock
-    )
+    until = (head.fence, head.lease_us, lease_seconds, now_us)
+    return Lease(head.key, head.worker, *until, reasons, lock, head.uid)
 
 
 def lasting(lease: Lease, until_us: int, lease_seconds: float) -> Lease:
@@ -90,9 +90,10 @@ def acquired(head: Head, worker: str, now_us: int, until_us: int) -> Head:
     return taken(head, worker, now_us, until_us)
 
 
-def renewed(head: Head, fence: int, now_us: int, until_us: int) -> Head:
+def renewed(head: Head, lease: Lease, now_us: int, until_us: int) -> Head:
     """The head with the same lease and a later end. Raises SessionFenced if it is not held."""
-    if fence == 0 or not admits(head, fence, now_us):
+    fence = lease.fence
+    if fence == 0 or not is_of(lease, head) or not admits(head, fence, now_us):
         raise SessionFenced(head.key, fence, head.fence)
     return with_lease(head, fence, until_us, head.worker, now_us)
 
@@ -112,9 +113,16 @@ def given_back(head: Head, lease: Lease, now_us: int, retry_us: int | None = Non
 
     Otherwise the next claim would return it at once, in an endless loop.
     """
+    if not is_of(lease, head):
+        return None
     if retry_us is None:
         retry_us = left_until(head, lease, now_us)
     return released(head, lease.fence, now_us, retry_us)
+
+
+def is_of(lease: Lease, head: Head) -> bool:
+    """Whether the lease is of this very session, not of an earlier one that had its key."""
+    return lease.uid in ("", head.uid)
 
 
 def left_until(head: Head, lease: Lease, now_us: int) -> int | None:

@@ -11,7 +11,9 @@ from typing import Final
 
 import msgspec
 
+from limpet.model.due import due_us
 from limpet.model.facts.inputs import pending, pending_us
+from limpet.model.facts.running.runs import is_retried
 from limpet.model.facts.timers import timers_in
 from limpet.model.facts.view import Facts
 from limpet.model.head import Head
@@ -47,10 +49,13 @@ def is_unchanged(given: Reasons, head: Head, now_us: int) -> bool:
     Inputs count as changed if one arrived and also if one was processed, so a worker that handles
     one input per lease does not wait in between.
     """
+    due = due_us(head.facts)
+    if due is None or due > now_us or is_retried(head.facts):
+        return False  # it is not due, or its next attempt has a time of its own
     now = reasons_at(head, now_us)
     waits = now.pending_us is not None and now.pending_us <= now_us
     if not waits and not now.timers:
-        return False  # it is not due
+        return False  # it is due for the turn of a worker that died
     inputs = (now.pending, now.pending_us)
     same = not now.pending or inputs == (given.pending, given.pending_us)
     return same and set(now.timers) <= set(given.timers)

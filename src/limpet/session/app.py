@@ -11,12 +11,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
+from limpet.model import KEY_PART_CHARS_MAX, Lease, described, unfit
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.keys import unfit
-from limpet.model.lease import Lease
-from limpet.model.limits import KEY_PART_CHARS_MAX
-from limpet.model.values import described
 from limpet.session.arguments import AnyKey, check_actor, check_sessions
 from limpet.session.session import Session
 from limpet.store.protocol import FeedEntry, Order, Page
@@ -104,10 +101,11 @@ class App(Generic[S]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> Session[S]:
         """The session with its state and its last events: see Limpet.get."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
-        how["at_least"] = at_least
+        how |= {"at_least": at_least, "archived": archived}
         found: Session[S] = await self._lp.get(self.name, user, id, **how)
         return found
 
@@ -120,10 +118,11 @@ class App(Generic[S]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> Session[S] | None:
         """Like get, and None if there is no such session (any more)."""
         how: dict[str, Any] = {"tail": tail, "since": since, **self._bound(actor)}
-        how["at_least"] = at_least
+        how |= {"at_least": at_least, "archived": archived}
         found: Session[S] | None = await self._lp.find(self.name, user, id, **how)
         return found
 

@@ -20,11 +20,7 @@ from limpet.errors import (
     ReservedApp,
     ReservedType,
 )
-from limpet.model.events import Fact, to_time, to_us
-from limpet.model.facts.documents import FAMILY
-from limpet.model.keys import Key, is_reserved, unfit
-from limpet.model.lease import Lease
-from limpet.model.limits import (
+from limpet.model import (
     ACTOR_CHARS_MAX,
     ID_CHARS_MAX,
     INT_MAX,
@@ -34,15 +30,23 @@ from limpet.model.limits import (
     TAIL_LOADED,
     TYPE_CHARS_MAX,
     WORKER_CHARS_MAX,
+    Fact,
+    Key,
+    Lease,
+    Reasons,
+    described,
+    is_reserved,
+    to_time,
+    to_us,
+    unfit,
 )
-from limpet.model.reasons import Reasons
-from limpet.model.values import described
-from limpet.store.cursor import check_app
+from limpet.model.facts.documents import FAMILY
+from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import Progress
 
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
-    from limpet.session.typed import Typed
+    from limpet.session.typing.typed import Typed
 
 T = TypeVar("T", bound=Callable[..., Any])
 AnyKey: TypeAlias = Key | tuple[str, str, str]
@@ -338,7 +342,7 @@ def typed_of(
         return None
     check_untyped(untyped=untyped)
     with pydantic_needed():
-        from limpet.session.typed import Typed
+        from limpet.session.typing.typed import Typed
     return Typed(state_type, migrations)
 
 

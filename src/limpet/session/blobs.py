@@ -22,12 +22,17 @@ from limpet.errors import (
     LimpetError,
     SessionCorrupt,
 )
-from limpet.model import limits
-from limpet.model.keys import Key, unfit
-from limpet.model.lease import Lease
-from limpet.model.limits import BLOB_CHUNK_BYTES, MEDIA_TYPE_CHARS_MAX
-from limpet.model.values import described
+from limpet.model import (
+    BLOB_CHUNK_BYTES,
+    MEDIA_TYPE_CHARS_MAX,
+    Key,
+    Lease,
+    described,
+    limits,
+    unfit,
+)
 from limpet.session.journal import Journal
+from limpet.session.writer import Writer
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.threads import in_thread
 
@@ -193,3 +198,31 @@ def _blobs(journal: Journal) -> Blobs:
     if not isinstance(store, KeepsBlobs):
         raise InvalidQuery("this store does not keep blobs")
     return store.blobs
+
+
+class HoldsBlobs:
+    """The verbs of a session for its blobs."""
+
+    key: Key
+    writer: Writer
+
+    async def put_blob(self, content: Content, media_type: str = ANY_MEDIA) -> Ref[Any]:
+        """Store a large content beside the log: bytes, a binary file, or an iterator of bytes.
+
+        Durable when it returns, so record its Ref in an event afterwards: `ref.data` is plain JSON,
+        and a field of typed state may be a Ref. Streamed in chunks; the same content is stored once
+        in a session. It is deleted, erased and backed up with the session. Raises BlobTooLarge.
+        """
+        journal, lease = self.writer.journal, self.writer.lease
+        return await put_blob(journal, self.key, content, media_type, lease)
+
+    async def get_blob(self, ref: AnyRef) -> bytes:
+        """The content that a Ref (or its data, or its hash) names. Raises BlobNotFound.
+
+        All of it is in memory at once: see stream_blob. SessionCorrupt if it is not what was put.
+        """
+        return await get_blob(self.writer.journal, self.key, ref)
+
+    def stream_blob(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
+        """The same, chunk by chunk: `async for chunk in s.stream_blob(ref)`."""
+        return stream_blob(self.writer.journal, self.key, ref)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import BackupRefused, InvalidInput
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
-from limpet.model.values import described
+from limpet.errors import (
+    BackupRefused,
+    InvalidInput,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
+from limpet.model import PAGE_MAX, Key, described
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -20,6 +25,9 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.door import Door
+from limpet.session.life.archives import folder_of
+from limpet.session.life.archiving import remove_archived
+from limpet.session.life.usual import unusual_timeouts
 from limpet.store.doctor import read_checks
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
@@ -37,7 +45,7 @@ from limpet.store.protocol import (
 if TYPE_CHECKING:
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
-    from limpet.session.migrate import Failure, MigrationPlan
+    from limpet.session.typing.migrate import Failure, MigrationPlan
 
 
 class Care(Door):
@@ -75,11 +83,18 @@ class Care(Door):
         key = key_of(key, user, id)
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
+        await self._forget_archived(key)
         children = await store.forks(key) if forks == "erase" else ()
         erasure = await store.erase(key, forks=forks)
         for each in (key, *children):
             hub.touch(each)
         return erasure
+
+    async def _forget_archived(self, key: Key) -> None:
+        """What is erased has no copy in the archive either."""
+        with suppress(SessionNotFound, SessionDeleted, SessionErased):
+            loaded = await self._journal.store.load(key, tail=0, scopes=False)
+            await remove_archived(self._journal, loaded.head)
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         """Forget a user of an app: every session, deleted ones too, and every user: name.
@@ -96,9 +111,13 @@ class Care(Door):
         while True:
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             ended += [head.key for head in page.items]
+            for head in page.items:
+                await remove_archived(self._journal, head)
             cursor = page.cursor
             if cursor is None:
                 break
+        if self._journal.archive is not None:
+            await self._journal.archive.remove_all(folder_of(of.app, of.user))
         erasures = await store.erase_user(of.app, of.user)
         for key in ended:
             hub.touch(key)
@@ -126,7 +145,8 @@ class Care(Door):
         store = self._journal.store
         report = await store.verify(None, check_progress(progress))
         kept = await store.examine() if isinstance(store, Examined) else ()
-        return Diagnosis((*read_checks(report), *kept), report)
+        lives = await unusual_timeouts(store)
+        return Diagnosis((*read_checks(report), *kept, *lives), report)
 
     async def migrate(
         self,
@@ -149,7 +169,7 @@ class Care(Door):
         failure; `failure(key, fate, reason)` is called for every one.
         """
         self._journal.check_open()
-        from limpet.session.migrate import Migrating, forward_of
+        from limpet.session.typing.migrate import Migrating, forward_of
 
         with pydantic_needed():
             forward = forward_of(migrations, state_type)

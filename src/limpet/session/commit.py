@@ -17,23 +17,32 @@ from limpet.errors import (
     SessionNotLoaded,
     StoreError,
 )
-from limpet.model import ops
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Event, Fact, Prepared
+from limpet.model import (
+    EMPTY,
+    Commit,
+    Draft,
+    Event,
+    Fact,
+    FrozenDict,
+    Head,
+    Key,
+    Lease,
+    Prepared,
+    blank,
+    described,
+    ops,
+    scope_of,
+)
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.schema import drafted
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.head import Head, blank
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.ops import scope_of
-from limpet.model.values import EMPTY, FrozenDict, described
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
-from limpet.session.life.rousing import is_roused, rouse
+from limpet.session.life.mover import resume_on_input
+from limpet.session.life.rousing import is_roused
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
 from limpet.store.protocol import Committed
@@ -334,7 +343,7 @@ class CommitBuilder:
         self.events = tuple(events[place] for place in range(len(self._drafts)))
         for answer in answers[: len(by_key)]:
             if is_roused(answer.head):
-                await rouse(self._journal, answer.head.key)
+                await resume_on_input(Session(self._journal, answer.head.key, untyped=True))
 
     async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:
         if not self._puts:
@@ -381,6 +390,8 @@ def _fence(sessions: Iterable[Session[Any]]) -> int | None:
 def _uid(sessions: Iterable[Session[Any]]) -> str | None:
     """Which session is meant by the objects that have loaded it. Two of one key: one is gone."""
     uids = {uid for session in sessions if (uid := session.writer.known.uid) is not None}
+    leases = [session.lease for session in sessions if session.lease is not None]
+    uids |= {lease.uid for lease in leases if lease.uid}
     if len(uids) > 1:
         raise SessionDeleted(next(iter(sessions)).key)
     return uids.pop() if uids else None

@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model.commit import Commit
-from limpet.model.events import Prepared
+from limpet.model import EMPTY, Commit, Prepared, scope_of
 from limpet.model.facts.creation import created
 from limpet.model.facts.phases import ACTIVE, Phase
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.ops import scope_of
 from limpet.model.state.semver import SchemaVersion
-from limpet.model.values import EMPTY
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.journal import Journal
 from limpet.session.life.policy import NOTHING
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
     from limpet.model.state.migrations import MigrationRegistry
     from limpet.model.state.state import State
-    from limpet.session.typed import Typed
+    from limpet.session.typing.typed import Typed
 
 Begin: TypeAlias = "Mapping[str, Any] | Envelope | State"
 
@@ -101,7 +98,7 @@ def _limits(journal: Journal, app: str) -> Timeouts | None:
 def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:
     """The beginning that `state` stands for. Raises SchemaViolation, InvalidInput."""
     if not is_plain(state):
-        from limpet.session.typed import Typed, encoded
+        from limpet.session.typing.typed import Typed, encoded
 
         fields, version = encoded(state)
         typed: Typed[Any] = Typed(type(state), migrations)

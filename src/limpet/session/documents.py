@@ -29,13 +29,20 @@ from limpet.errors import (
     SessionExists,
     SessionNotFound,
 )
-from limpet.model.commit import Commit
-from limpet.model.events import Event, to_time
+from limpet.model import (
+    KEY_PART_CHARS_MAX,
+    UPDATE_TRIES_MAX,
+    Commit,
+    Event,
+    Head,
+    Key,
+    described,
+    is_reserved,
+    owner_of,
+    to_time,
+    unfit,
+)
 from limpet.model.facts.documents import ACTOR, PUTS, VALUE, document_created, document_put
-from limpet.model.head import Head
-from limpet.model.keys import Key, is_reserved, owner_of, unfit
-from limpet.model.limits import KEY_PART_CHARS_MAX, UPDATE_TRIES_MAX
-from limpet.model.values import described
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
 from limpet.store.protocol import Committed, Query
@@ -76,7 +83,7 @@ class Documents:
         self.collection, self.owner = _check_collection(collection), owner
         self.actor = check_actor(actor)
         self._user = WHOLE_STORE if owner is None else _check_owner(owner)
-        self._journal = journal
+        self.journal = journal
 
     def __repr__(self) -> str:
         of = "" if self.owner is None else f" of {self.owner[0]}/{self.owner[1]}"
@@ -98,7 +105,7 @@ class Documents:
         under it first. After a delete the versions begin at 1 again.
         """
         put = Put(self, name, value, expect=expect, actor=actor, id=id)
-        _, (document,) = await commit_puts(self._journal, (), (put,))
+        _, (document,) = await commit_puts(self.journal, (), (put,))
         return document
 
     async def get(self, name: str, version: int | None = None) -> Document:
@@ -109,7 +116,7 @@ class Documents:
         newest = version is None
         how: dict[str, Any] = {"limit": 1, "reverse": newest, "types": PUTS}
         try:
-            found = await self._journal.store.read(key, after=after, **how)
+            found = await self.journal.store.read(key, after=after, **how)
         except (*_GONE, SessionErased):
             found = ()
         if not found or version not in (None, found[0].seq):
@@ -135,7 +142,7 @@ class Documents:
         query = Query(
             app=_app(self.collection), user=self._user, order="key", reverse=False, prefix=prefix
         )
-        store = self._journal.store
+        store = self.journal.store
         page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
         shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
         items = tuple([_listed(head, state) for head, state in shown])
@@ -150,7 +157,7 @@ class Documents:
         DocumentNotFound.
         """
         key, at = self.key(name), check_before(before)
-        store = self._journal.store
+        store = self.journal.store
         how: dict[str, Any] = {"reverse": True, "types": PUTS, "limit": check_limit(limit)}
         if at == 1:
             return ()
@@ -163,8 +170,8 @@ class Documents:
     async def delete(self, name: str) -> bool:
         """Delete the document with its history. False if there was none."""
         key = self.key(name)
-        deleted = await self._journal.store.delete(key)
-        self._journal.hub.touch(key)
+        deleted = await self.journal.store.delete(key)
+        self.journal.hub.touch(key)
         return deleted
 
     def key(self, name: str) -> Key:
@@ -187,7 +194,7 @@ class Put:
         actor: str | None = None,
         id: str | None = None,
     ) -> None:
-        journal = self.journal = documents._journal
+        journal = self.journal = documents.journal
         self.collection, self.key = documents.collection, documents.key(name)
         self.expect = check_expect(expect)
         acting = documents.actor if actor is None else check_actor(actor)

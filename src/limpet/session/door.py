@@ -10,8 +10,10 @@ from typing import Any, TypeVar
 
 from limpet.errors import StoreClosed
 from limpet.model.ids import Entropy, Ids
-from limpet.session.follow import Hub
+from limpet.session.following.follow import Hub
+from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
+from limpet.session.life.archives import Archive, open_archive
 from limpet.store.open import open_store
 from limpet.store.protocol import Seal, Store
 
@@ -29,11 +31,15 @@ class Door:
         connections: int | None = None,
         store: Store | None = None,
         clock: Callable[[], int] | None = None,
+        archive: str | Archive | None = None,
     ) -> None:
         self.url = url
         self._seal, self._connections = seal, connections
         self._given = store  # opened by the caller, and ours to close
         self._clock = clock or (lambda: time.time_ns() // 1_000)  # microseconds since 1970
+        self._archive = (
+            open_archive(archive) if archive is None or isinstance(archive, str) else archive
+        )
         self._opened: Journal | None = None
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
@@ -47,7 +53,8 @@ class Door:
         if store is None:
             store = await open_store(self.url, seal=self._seal, connections=self._connections)
         ids = Ids(lambda: time.time_ns() // 1_000_000, Entropy(os.urandom))
-        self._opened = Journal(store, Hub(store), ids, self._clock)
+        self._opened = Journal(store, Hub(store), ids, self._clock, Keeping)
+        self._opened.archive = self._archive
         return self
 
     async def __aexit__(

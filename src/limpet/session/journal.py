@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from limpet.errors import (
     CommitTooLarge,
@@ -19,27 +19,56 @@ from limpet.errors import (
     StoreError,
     StoreForked,
 )
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Prepared, prepare
-from limpet.model.ids import Ids
-from limpet.model.limits import (
+from limpet.model import (
     COMMIT_BYTES_MAX,
     DRAFTS_PER_COMMIT_MAX,
     SESSIONS_PER_COMMIT_MAX,
+    Commit,
+    Draft,
+    Prepared,
+    prepare,
 )
-from limpet.session.follow import Hub
+from limpet.model.ids import Ids
+from limpet.session.following.follow import Hub
+from limpet.session.metrics import Metrics
 from limpet.store.protocol import Committed, Store
+
+
+class Keeper(Protocol):
+    """What is done around commits: see `history.keeping`."""
+
+    def concerns(self, commits: Sequence[Commit], /) -> bool:
+        """Whether there is something to do for one of these. Quick: every commit asks."""
+        ...
+
+    async def before(self, commits: Sequence[Commit], /) -> None:
+        """What has to be durable before these commits. If it raises, they are not tried."""
+        ...
+
+    async def after(self, answers: Sequence[Committed], /) -> None:
+        """What follows from what was recorded. Raises nothing of ours."""
+        ...
 
 
 class Journal:
     """A store that is open in this process, with its followers, its ids and its clock."""
 
-    def __init__(self, store: Store, hub: Hub, ids: Ids, clock: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        ids: Ids,
+        clock: Callable[[], int],
+        keep: Callable[[Journal], Keeper],
+    ) -> None:
         self.hub, self.new_id, self.now_us = hub, ids, clock
         self._store: Store | None = store
         self._pid = os.getpid()
+        self.metrics = Metrics()
         self._contended: dict[str, asyncio.Lock] = {}
+        self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
+        self.keeping = keep(self)
 
     @property
     def store(self) -> Store:
@@ -72,13 +101,18 @@ class Journal:
         """
         if len(commits) != 1 or len(commits[0].drafts) != 1:
             _check_size(commits)
+        keeping = self.keeping if self.keeping.concerns(commits) else None
         try:
+            if keeping is not None:
+                await keeping.before(commits)
             answers = await self.store.commit(commits)
         except StoreError as error:
             error.ids = tuple([draft.id for commit in commits for draft in commit.drafts])
             raise
         for answer in answers:
             self.hub.committed(answer)
+        if keeping is not None:
+            await keeping.after(answers)
         return answers
 
     def contended(self, app: str) -> asyncio.Lock:

@@ -14,13 +14,8 @@ from typing import Any
 from msgspec import structs
 
 from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionNotLoaded
+from limpet.model import EMPTY, PROCESSED, TAIL_KEPT, Event, FrozenDict, Head, Key, Prepared
 from limpet.model import ops as op
-from limpet.model.events import Event, Prepared
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import TAIL_KEPT
-from limpet.model.values import EMPTY, FrozenDict
 from limpet.store.protocol import Committed, Loaded, scope_fields
 from limpet.store.scopes import Scopes
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import overload
 
 from limpet.errors import InvalidQuery, LimpetError, SessionFenced
-from limpet.model.lease import Lease
+from limpet.model import Lease
 from limpet.session.arguments import (
     AnyKey,
     check_claim,

@@ -14,13 +14,13 @@ from limpet.errors import (
     SessionNotFound,
     StoreFailed,
 )
+from limpet.model import Key, Lease
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
+    check_flag,
     check_lease,
     check_tail,
     check_token,
@@ -33,12 +33,14 @@ from limpet.session.care import Care
 from limpet.session.commit import CommitBuilder
 from limpet.session.creation import Begin, creation, is_plain
 from limpet.session.documents import Documents
+from limpet.session.following.watch import Watching
+from limpet.session.history.store_verbs import Policies
 from limpet.session.leasing import Leasing
-from limpet.session.life.door import LongLife
+from limpet.session.life.door import LongLife, opened_archived, refuse_moving
 from limpet.session.listing import Listing
-from limpet.session.moving import Moving
+from limpet.session.move.moving import Moving
+from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
-from limpet.session.watch import Watching
 
 if TYPE_CHECKING:
     from limpet.model.envelope.record import Envelope
@@ -49,7 +51,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
+class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------
@@ -140,6 +142,7 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
         since: datetime | None = None,
         at_least: str = "",
         actor: str | None = None,
+        archived: bool = False,
     ) -> Session[S]: ...
 
     @overload
@@ -155,6 +158,7 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
         at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
+        archived: bool = False,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def get(
@@ -171,6 +175,7 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
         at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
+        archived: bool = False,
     ) -> Session[Any]:
         """The session with its state and its last events: `tail` of them, 20 if nothing is said.
 
@@ -183,15 +188,23 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Watching):
         there by `migrations`, which is recorded, or MigrationError is raised. Without one, typed
         state is read and not changed (SessionTyped), unless `untyped`: then all that is written
         passes its class by. `actor` is bound to it. `at_least` is the token of a commit (c.token)
-        that the reading must see. Raises SessionNotFound.
+        that the reading must see. Raises SessionNotFound; SessionArchived, unless `archived`: then
+        it is read from the archive.
         """
+        check_flag("archived", archived)
         journal = self._journal
         typed = typed_of(state_type, migrations, untyped=untyped)
         key = key_of(key, user, id)
         session: Session[Any] = Session(journal, key, actor=actor, typed=typed, untyped=untyped)
         since_us = moment_us("since", since)
         seen = {"since_us": since_us, "at_least": check_token(at_least)}
-        await session.writer.load(tail=tail_of(tail, since), **seen)  # type: ignore[arg-type]
+        try:
+            await session.writer.load(tail=tail_of(tail, since), **seen)  # type: ignore[arg-type]
+        except SessionDeleted:
+            await refuse_moving(journal, key)
+            raise
+        if session.head.facts.get("phase") == "archived":
+            session = await opened_archived(session, tail_of(tail, since), archived=archived)
         if typed is not None and session.head.schema_version is not None and not session.damaged:
             typed.prove(session.head, session.writer.known.fields)
         return session

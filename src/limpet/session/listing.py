@@ -7,9 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from limpet.errors import InvalidQuery
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
-from limpet.model.values import FrozenDict, described
+from limpet.model import PAGE_MAX, FrozenDict, Key, described
 from limpet.session.arguments import (
     AnyKey,
     check_flag,
@@ -21,7 +19,7 @@ from limpet.session.arguments import (
 )
 from limpet.session.door import Door
 from limpet.session.session import Session
-from limpet.store import cursor as cursors
+from limpet.store.paging import cursor as cursors
 from limpet.store.protocol import Order, Page, Query, scope_fields
 
 

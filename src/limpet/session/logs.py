@@ -10,7 +10,7 @@ import logging
 from typing import Final
 
 from limpet.errors import SessionFenced
-from limpet.model.lease import Lease
+from limpet.model import Lease
 
 SESSION: Final = logging.getLogger("limpet.session")
 

@@ -12,17 +12,13 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from limpet.errors import InvalidInput, SessionNotLoaded
+from limpet.model import Draft, Event, Fact, Head, Key, Lease
 from limpet.model import ops as op
-from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.labels import labeled
 from limpet.model.facts.priority import prioritized
 from limpet.model.facts.schema import drafted
 from limpet.model.facts.timers import TimerKind, timer_cleared, timer_set
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.session import blobs
 from limpet.session.arguments import (
     check_actor,
     check_attempt,
@@ -39,23 +35,24 @@ from limpet.session.arguments import (
     check_types,
     timer_at,
 )
-from limpet.session.blobs import ANY_MEDIA, AnyRef, Content
-from limpet.session.conversation import Conversation
+from limpet.session.blobs import HoldsBlobs
+from limpet.session.conversing.conversation import Conversation
+from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
+from limpet.session.runs.running import Running
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
     from limpet.model.envelope.envelope import Format
-    from limpet.model.state.types import Ref
-    from limpet.session.typed import Typed
+    from limpet.session.typing.typed import Typed
 
 _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Conversation, Life, Generic[S]):
+class Session(Conversation, Life, Running, HoldsBlobs, History[S], Generic[S]):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -76,7 +73,13 @@ class Session(Conversation, Life, Generic[S]):
         self.actor = check_actor(actor)
         # For the rest of the package: what is known, and the way to write.
         self.writer = Writer(
-            journal, Known(key), lambda: self.actor, lease=lease, typed=typed, untyped=untyped
+            journal,
+            Known(key),
+            lambda: self.actor,
+            lease=lease,
+            typed=typed,
+            untyped=untyped,
+            rouse=self._rouse,
         )
 
     def __repr__(self) -> str:
@@ -442,8 +445,8 @@ class Session(Conversation, Life, Generic[S]):
         A timedelta counts from now, by the clock of this process.
         Time passing records nothing: the session stays due until somebody clears the timer or sets
         it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
-        A kind="deadline" is recorded, listed with the head and shown by limpet.deadline_at;
-        nothing acts on it yet, and it makes no session due.
+        A kind="deadline" is when the session should end: lp.sweep() terminates it then. It makes
+        no session due, and is shown by limpet.deadline_at.
         """
         at = timer_at(at, self.writer.journal.now_us())
         return (await self.record(timer_set(name, at, kind=kind), actor=actor))[0]
@@ -459,32 +462,3 @@ class Session(Conversation, Life, Generic[S]):
     async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
         """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
         return (await self.record(processed(seqs), actor=actor))[0]
-
-    # --- blobs ---------------------------------------------------------------------------------
-
-    async def put_blob(self, content: Content, media_type: str = ANY_MEDIA) -> Ref[Any]:
-        """Store a large content beside the log: bytes, a binary file, or an iterator of bytes.
-
-        Durable when it returns, so record its Ref in an event afterwards: `ref.data` is plain JSON,
-        and a field of typed state may be a Ref. Streamed in chunks; the same content is stored once
-        in a session. It is deleted, erased and backed up with the session. Raises BlobTooLarge.
-        """
-        journal, lease = self.writer.journal, self.lease
-        return await blobs.put_blob(journal, self.key, content, media_type, lease)
-
-    async def get_blob(self, ref: AnyRef) -> bytes:
-        """The content that a Ref (or its data, or its hash) names. Raises BlobNotFound.
-
-        All of it is in memory at once: see stream_blob. SessionCorrupt if it is not what was put.
-        """
-        return await blobs.get_blob(self.writer.journal, self.key, ref)
-
-    def stream_blob(self, ref: AnyRef) -> AsyncGenerator[bytes, None]:
-        """The same, chunk by chunk: `async for chunk in s.stream_blob(ref)`."""
-        return blobs.stream_blob(self.writer.journal, self.key, ref)
-
-    # --- private -------------------------------------------------------------------------------
-
-    def _acting(self, actor: str | None) -> str | None:
-        """Who acts: the one named, or the one bound."""
-        return check_actor(self.actor if actor is None else actor)

@@ -11,10 +11,7 @@ from typing import Any
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model.due import deadline_us, runnable_us
-from limpet.model.events import Event, to_time
-from limpet.model.head import Head
-from limpet.model.keys import Key
+from limpet.model import Event, Head, Key, deadline_us, runnable_us, to_time
 from limpet.store.protocol import Finding, Page, Report
 
 

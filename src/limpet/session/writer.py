@@ -23,19 +23,18 @@ from limpet.errors import (
     SessionCorrupt,
     SessionFenced,
 )
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Event, Fact, Prepared
-from limpet.model.lease import Lease
-from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Lease, Prepared
 from limpet.model.values import Reads
+from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
-from limpet.session.life.rousing import is_roused, rouse
-from limpet.session.loading import Loading
+from limpet.session.life.rousing import is_roused
 from limpet.session.logs import SESSION, lease_lost
+from limpet.session.typing.loading import Loading
+from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
-    from limpet.session.typed import Typed
+    from limpet.session.typing.typed import Typed
 
 Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}
@@ -57,9 +56,11 @@ class Writer:
         lease: Lease | None,
         typed: Typed[Any] | None,
         untyped: bool,
+        rouse: Callable[[], Awaitable[None]],
     ) -> None:
         self.journal, self.known, self.lease, self.typed = journal, known, lease, typed
         self._who = who  # migrates, if a load has to
+        self._rouse = rouse  # when input was recorded that ends its suspension
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
@@ -82,23 +83,32 @@ class Writer:
         guards: Mapping[str, int] = _NONE,
         schema: str | UnsetType | None = UNSET,
         *,
+        classless: bool | None = None,
         release: Lease | None = None,
+        puts: Sequence[Put] = (),
     ) -> tuple[Event, ...]:
-        """Record the drafts, durably, or nothing. A lease to release ends with it."""
+        """Record the drafts, durably, or nothing. `classless` False: they are known to fit. A lease
+        to release ends with the commit; documents are put by it."""
         known, lease = self.known, self.lease
         known.check_temp(drafts)
         fence = None if lease is None else lease.fence
-        uid = known.uid
-        how = (expect, fence, guards, schema, self.classless, uid)
+        uid = known.uid if lease is None or known.uid is not None else lease.uid or None
+        plain = self.classless if classless is None else classless
+        how = (expect, fence, guards, schema, plain, uid)
         commit = Commit(known.key, drafts, *how, release=release)
         try:
-            (committed,) = await self.journal.commit((commit,))
+            answers: Sequence[Committed]
+            if puts:
+                answers, _ = await commit_puts(self.journal, (commit,), puts)
+            else:
+                answers = await self.journal.commit((commit,))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
+        committed = answers[0]
         known.absorb(committed, drafts)
         if is_roused(committed.head):
-            await rouse(self.journal, known.key)
+            await self._rouse()
             await self.load(tail=_TAIL)
         return committed.events
 
@@ -144,8 +154,8 @@ class Writer:
 
     async def update(self, change: Change, draft: Draft) -> Event | None:
         """Read, compute, commit, until no other writer was faster on a name that was looked at."""
-        await self._load_whole()  # "nothing to do" must be decided on the newest state too
-        return await self._persist(lambda: self._try_update(change, draft))
+        await self.load_whole()  # "nothing to do" must be decided on the newest state too
+        return await self.persist(lambda: self._try_update(change, draft))
 
     async def apply(
         self, update: Mapping[str, Any], draft: Draft, expect: int | None
@@ -155,7 +165,7 @@ class Writer:
             return await self._apply_at(update, draft, expect)
         try:
             await self._know()
-            event = await self._persist(lambda: self._try_apply(update, draft))
+            event = await self.persist(lambda: self._try_apply(update, draft))
         except (SchemaViolation, SessionCorrupt):
             event = await self._repeat(draft)
             if event is None:
@@ -185,22 +195,36 @@ class Writer:
         journal.hub.publish(known.key, event, known.version, uid)
         return event
 
-    # --- private -------------------------------------------------------------------------------
+    async def persist(
+        self, attempt: Callable[[], Awaitable[Event | None]], *, whole: bool = True
+    ) -> Event | None:
+        """Try until no other writer was faster; SessionConflict after too many tries.
 
-    async def _persist(self, attempt: Callable[[], Awaitable[Event | None]]) -> Event | None:
-        """Try until no other writer was faster; SessionConflict after too many tries."""
+        If it has to be `whole`, SessionCorrupt once an event cannot be read.
+        """
+        load = self.load_whole if whole else self._load_any
         with suppress(SessionConflict):
             return await attempt()
         key = self.known.key
         async with self.journal.contended(key.app):
             for tries in range(UPDATE_TRIES_MAX):
                 SESSION.debug("update retried: session=%s tries=%d", key, tries + 1)
-                await self._load_whole()
+                await load()
                 with suppress(SessionConflict):
                     return await attempt()
                 await asyncio.sleep(random.uniform(0, _PAUSE_SECONDS_MAX))
-            await self._load_whole()
+            await load()
             return await attempt()
+
+    async def load_whole(self) -> None:
+        """Read the newest state to decide on. Raises SessionCorrupt if a part of it is missing."""
+        await self.load(tail=_TAIL)
+        self.known.check_whole()
+
+    # --- private -------------------------------------------------------------------------------
+
+    async def _load_any(self) -> None:
+        await self.load(tail=0)
 
     async def _try_update(self, change: Change, draft: Draft) -> Event | None:
         # Asked after the state was read: what is computed never builds on its own record.
@@ -252,7 +276,7 @@ class Writer:
         known = self.known
         await self._know()
         if known.version != expect:
-            await self._load_whole()
+            await self.load_whole()
         if known.version != expect:
             raise SessionConflict(known.key, "session", expect, known.version)
         return await self._try_apply(update, draft, expect=expect)
@@ -275,8 +299,4 @@ class Writer:
     async def _know(self) -> None:
         """Have state to decide on: read, if it was not yet, or if a part of it was missing."""
         if not self.known.is_loaded or self.known.damaged:
-            await self._load_whole()
-
-    async def _load_whole(self) -> None:
-        await self.load(tail=_TAIL)
-        self.known.check_whole()
+            await self.load_whole()

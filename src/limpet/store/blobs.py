@@ -12,11 +12,9 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
-from limpet.model.keys import Key
-from limpet.model.limits import BLOB_CHUNK_BYTES
-from limpet.store.codec import Codec, Damaged
+from limpet.model import BLOB_CHUNK_BYTES, Key
+from limpet.store.coding import Codec, Damaged, Sealer
 from limpet.store.protocol import Place
-from limpet.store.seal import Sealer
 
 
 class Blob(msgspec.Struct, frozen=True):

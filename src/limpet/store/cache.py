@@ -11,13 +11,18 @@ from typing import Final
 
 import msgspec
 
-from limpet.model.events import Event
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import Fold, Recorded, ScopeKey, ScopeValue
-from limpet.model.head import Head
-from limpet.model.keys import Key
+from limpet.model import (
+    EVENT_OVERHEAD_BYTES,
+    PROCESSED,
+    Event,
+    Fold,
+    Head,
+    Key,
+    Recorded,
+    ScopeKey,
+    ScopeValue,
+)
 from limpet.model.lease import with_lease
-from limpet.model.limits import EVENT_OVERHEAD_BYTES
 from limpet.store.room import Owner, Sizes
 
 SESSIONS_MAX: Final = 4_096

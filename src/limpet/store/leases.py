@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from limpet.errors import LimpetError
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
+from limpet.model import Key, Lease
 from limpet.store.protocol import Store
 
 

@@ -15,13 +15,9 @@ from weakref import WeakSet
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model.events import Event
-from limpet.model.keys import Key
-from limpet.model.limits import PARTIAL_BYTES_MAX, PARTIALS_WAITING_MAX
-from limpet.model.values import freeze
-from limpet.store.codec import Codec, Damaged
+from limpet.model import PARTIAL_BYTES_MAX, PARTIALS_WAITING_MAX, Event, Key, freeze
+from limpet.store.coding import Codec, Damaged, Unready
 from limpet.store.protocol import Partial, Place
-from limpet.store.seal import Unready
 
 
 class _Body(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from limpet.model.commit import Commit
+from limpet.model import Commit
 
 SLOW_COMMIT_SECONDS: Final = 1.0  # a batch that took longer is logged as a warning
 

@@ -25,26 +25,29 @@ from limpet.errors import (
     SessionNotFound,
     SessionTyped,
 )
-from limpet.model.canonical import checksum
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event, Prepared
-from limpet.model.facts.creation import CREATED
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import (
+from limpet.model import (
+    CREATED,
+    PROCESSED,
+    Base,
+    Commit,
+    Event,
     Fold,
+    Key,
+    Prepared,
     Recorded,
     ScopeKey,
     ScopeValue,
     ScopeWrite,
+    based,
+    blank,
+    checksum,
+    encode,
     record,
     scope_next,
+    scope_of,
     scope_ops,
 )
-from limpet.model.head import based, blank
-from limpet.model.keys import Key
-from limpet.model.lease import admits, left_until, released
-from limpet.model.ops import scope_of
-from limpet.model.values import encode
+from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
 from limpet.store.room import Room, Sizes
 from limpet.store.scopes import Scopes
@@ -190,7 +193,7 @@ class Plan:
     def _add(self, commit: Commit) -> Committed:
         key = commit.key
         if not commit.drafts:
-            raise InvalidEvent(f"a commit to {key} has no events")
+            return self._look(commit)
         fold = self.folds.get(key) or self._view.fold(key, reuse=commit.reuse)
         if fold is not None and commit.uid is not None and commit.uid != fold.head.uid:
             raise SessionDeleted(key)  # that one was; this is another under its key
@@ -223,6 +226,24 @@ class Plan:
             len(events) - (len(self.records) - before),
             fold.damaged,
         )
+
+    def _look(self, commit: Commit) -> Committed:
+        """A commit without events: the session has to be there, and may be given a snapshot."""
+        key, expect = commit.key, commit.expect
+        if commit.pin is None and commit.uid is None:
+            raise InvalidEvent(f"a commit to {key} has no events")
+        fold = self.folds.get(key) or self._view.fold(key)
+        if fold is None:
+            raise SessionNotFound(key)
+        if commit.uid not in (None, fold.head.uid):
+            raise SessionDeleted(key)
+        if expect not in (None, fold.head.version):
+            raise SessionConflict(key, "session", expect, fold.head.version)
+        if commit.pin is not None:
+            if fold.damaged:  # a snapshot must not hide that the log is damaged
+                raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
+            self.pins.append((key, commit.pin, fold))
+        return Committed((), fold.head, fold.fields, fold.versions, {})
 
     def _repeat(self, fold: Fold | None, key: Key, draft: Prepared) -> Event | None:
         origin = draft.origin
@@ -263,6 +284,8 @@ class Plan:
                 raise SessionExists(key)
             raise SessionConflict(key, "session", expect, fold.head.version)
         fence = commit.fence if commit.release is None else commit.release.fence
+        if commit.release is not None and not is_of(commit.release, fold.head):
+            raise SessionFenced(key, commit.release.fence, fold.head.fence)
         if fence is not None and not admits(fold.head, fence, self._lease_now_us):
             raise SessionFenced(key, fence, fold.head.fence)
         if commit.schema is not msgspec.UNSET and commit.schema != fold.head.schema_version:

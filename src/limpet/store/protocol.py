@@ -7,158 +7,90 @@ each sentence below.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-import msgspec
+from limpet.model import Commit, Event, Fold, Key
+from limpet.store.abilities import (
+    Backups,
+    Channel,
+    Compacted,
+    Compacts,
+    Examined,
+    Feed,
+    FeedEntry,
+    Hints,
+    Live,
+    Names,
+    Partial,
+    Place,
+    Record,
+    Records,
+    Seal,
+    Touched,
+    scope_fields,
+)
+from limpet.store.answers import (
+    Check,
+    Committed,
+    Diagnosis,
+    Ending,
+    Erasure,
+    Erasures,
+    Finding,
+    Forks,
+    KeyOwner,
+    Loaded,
+    NameSince,
+    Order,
+    Owner,
+    Page,
+    Progress,
+    Query,
+    Report,
+    Restored,
+    Severity,
+)
 
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY, FrozenDict
-
-Order: TypeAlias = Literal["created", "updated", "key"]
-Ending: TypeAlias = Literal["deleted", "moved"]
-Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
-Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
-# Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
-# a JSON array of app and user ("" for app: names), which no uid looks like.
-KeyOwner: TypeAlias = str
-Progress: TypeAlias = Callable[[int, int], None]  # done, total
-
-
-class Committed(msgspec.Struct, frozen=True, gc=False):
-    """What one Commit left: its events (earlier records for repeated drafts) and the session."""
-
-    events: tuple[Event, ...]
-    head: Head
-    fields: FrozenDict
-    versions: FrozenDict
-    scopes: Mapping[str, ScopeValue]  # app: and user: names it changed; all of them if it created
-    repeated: int = 0  # how many of the events were recorded before
-    damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
-    token: str = ""  # names the commit to a causal read; empty where every read sees it
-
-
-class Loaded(msgspec.Struct, frozen=True):
-    """A session as one consistent reading: head, state, scopes and the last events."""
-
-    head: Head
-    fields: FrozenDict
-    versions: FrozenDict
-    scopes: Mapping[str, ScopeValue]  # a value is unpacked when it is read; see store.scopes
-    events: tuple[Event, ...]
-    damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
-
-
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which heads, in which order. Newest first unless `reverse` is False.
-
-    `deleted` asks for tombstones instead of living sessions, in the order of their keys. Without an
-    app, reserved apps (`$…`) are left out unless `reserved` is True.
-    """
-
-    app: str | None = None
-    user: str | None = None
-    labels: FrozenDict = EMPTY
-    order: Order = "created"
-    reverse: bool = True
-    created_after_us: int | None = None
-    created_before_us: int | None = None
-    updated_after_us: int | None = None
-    schema_version: str | None = None
-    prefix: str = ""  # of the id, in order "key" of one user
-    deleted: bool = False
-    reserved: bool = False
-
-
-class Page(msgspec.Struct, frozen=True):
-    """Some heads, and where the next page begins (None: there is none).
-
-    While there is a cursor a page may be short, even empty: a filter passed over many sessions, or
-    states are large.
-    """
-
-    items: tuple[Head, ...]
-    cursor: str | None
-    # If they were asked for: session fields, app: and user: names in one mapping, by key.
-    states: Mapping[Key, Mapping[str, Any]] = {}
-    damaged: tuple[Key, ...] = ()  # sessions with an event that cannot be read: not in `states`
-
-
-class Erasure(msgspec.Struct, frozen=True):
-    """The certificate of a forgotten session: all that is left of it."""
-
-    key_hash: bytes
-    version: int
-    link: bytes
-    erased_us: int
-    forks_kept: int = 0  # forks that keep the state they began on
-
-
-class Erasures(msgspec.Struct, frozen=True):
-    """The certificate of a forgotten user."""
-
-    user: Erasure  # of the user as a whole: `version` counts the sessions, `link` covers them
-    sessions: tuple[Erasure, ...]
-    names: int  # user: names of which every version was removed
-    forks: tuple[Key, ...]  # of other users: they keep the state they began on
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something that is not as it should be, and where."""
-
-    where: str
-    problem: str
-    key: Key | None = None
-    seq: int | None = None
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What a verification read and what it found."""
-
-    sessions: int
-    events: int
-    findings: tuple[Finding, ...]
-
-    @property
-    def ok(self) -> bool:
-        return not self.findings
-
-
-class Restored(msgspec.Struct, frozen=True):
-    """What a restore put in place, and where it left what could not be replaced cleanly."""
-
-    report: Report  # of the verification of what is in place now
-    aside: Path | None  # None: there was nothing, or it was closed and replaced
-
-
-class Check(msgspec.Struct, frozen=True):
-    """One thing a doctor looked at: what was found and, where it is not well, what to do."""
-
-    name: str
-    found: str
-    severity: Severity = "ok"
-    advice: str = ""  # empty when ok
-
-    @property
-    def ok(self) -> bool:
-        return self.severity == "ok"
-
-
-class Diagnosis(msgspec.Struct, frozen=True):
-    """Every check of a store, and the report of its verification."""
-
-    checks: tuple[Check, ...]
-    report: Report
-
-    @property
-    def ok(self) -> bool:
-        """No problem was found. Warnings, and what was skipped, are for those who read them."""
-        return all(check.severity != "problem" for check in self.checks)
+__all__ = [
+    "Backups",
+    "Channel",
+    "Check",
+    "Committed",
+    "Compacted",
+    "Compacts",
+    "Diagnosis",
+    "Ending",
+    "Erasure",
+    "Erasures",
+    "Examined",
+    "Feed",
+    "FeedEntry",
+    "Finding",
+    "Forks",
+    "Hints",
+    "KeyOwner",
+    "Live",
+    "Loaded",
+    "NameSince",
+    "Names",
+    "Order",
+    "Owner",
+    "Page",
+    "Partial",
+    "Place",
+    "Progress",
+    "Query",
+    "Record",
+    "Records",
+    "Report",
+    "Restored",
+    "Seal",
+    "Severity",
+    "Store",
+    "Touched",
+    "scope_fields",
+]
 
 
 class Store(Protocol):
@@ -198,7 +130,8 @@ class Store(Protocol):
         `reuse` creates a session also under the key of a deleted one. `base` begins a log on a
         state of its parent, which has to be there (SessionNotFound) unless the log is adopted.
         `pin` keeps a snapshot of the version that the commit leaves; `release` ends a lease with
-        it (SessionFenced if it is not held). Both are in the same transaction.
+        it (SessionFenced if it is not held). Both are in the same transaction. A commit without
+        drafts records nothing: it has a `pin`, or a `uid` that must be there for the others.
 
         Raises SessionNotFound, SessionExists (expect=0), SessionDeleted, SessionErased,
         SessionConflict, SessionFenced, SessionTyped, SessionCorrupt, NotPending, ScopeFull when it
@@ -271,6 +204,32 @@ class Store(Protocol):
         """
         ...
 
+    async def rung(self, key: Key, seq: int) -> Fold:
+        """As `fold_at`, after the event `seq` or an earlier one: where the least has to be read."""
+        ...
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        """At most `limit` events with after < seq < before, descending, among them all that have an
+        operation on the name in state; others may be among them.
+
+        The history is looked through without decoding what plainly does not name it. A page ends
+        early as that of `read` does, and reads through to the parents'. Raises as load does.
+        """
+        ...
+
+    async def names_since(
+        self, key: Key, seq: int, names: Sequence[str]
+    ) -> Mapping[str, NameSince]:
+        """What app: and user: names were before the session changed them after event `seq`.
+
+        From one instant. Names that it did not change since are left out. Another session changed
+        a name since if it did so at that event's time or later; if its log is gone, it counts as
+        having done so, unless it ended before. Raises as load does.
+        """
+        ...
+
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         """At most `limit` inputs that no later event has processed, the oldest first.
 
@@ -304,7 +263,15 @@ class Store(Protocol):
 
         Durable when it returns, and atomic: a racing commit is recorded before or is refused.
         What it wrote to app: and user: stays. So do its events up to the highest floor of living
-        forks, for them to read.
+        forks, for them to read. The log of its checkpoints (`limpet.model.keys.checkpoints_of`)
+        ends with it.
+        """
+        ...
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        """Let go of the pinned snapshots of these versions. The log still gives these states.
+
+        Durable when it returns; repeating it is harmless. Raises as load does.
         """
         ...
 
@@ -319,6 +286,7 @@ class Store(Protocol):
     async def erase(self, key: Key, *, forks: Forks = "refuse") -> Erasure | None:
         """Forget the session: its log, its key and its labels leave the store.
 
+        The log of its checkpoints is forgotten with it.
         A deleted session can still be erased, and all that were deleted under this key are; an
         erased one gives its certificate again; None if there never was one. What it wrote to app:
         and user: stays. If it has forks: SessionHasForks; or they are erased too, with their
@@ -355,238 +323,3 @@ class Store(Protocol):
     async def close(self) -> None:
         """Finish what was handed over, release everything. Closing twice is fine."""
         ...
-
-
-class FeedEntry(msgspec.Struct, frozen=True):
-    """One event in the feed, and the position to go on from once it was dealt with."""
-
-    position: str
-    key: Key
-    event: Event
-
-
-class Touched(msgspec.Struct, frozen=True):
-    """Which sessions have events beyond a position of the feed, without the events."""
-
-    sessions: Mapping[Key, int]  # the last seq of each, as far as this page goes
-    position: str  # where to go on
-    more: bool  # there is another page
-    whole: bool  # False: sessions that are not named here may have events too
-    ended: str  # another text after a session was deleted or erased
-
-
-@runtime_checkable
-class Feed(Protocol):
-    """The log of all sessions, in one order."""
-
-    async def changes(
-        self, after: str | None, *, app: str | None, key: Key | None, limit: int
-    ) -> tuple[tuple[FeedEntry, ...], str]:
-        """Events beyond a position (None: from the first), and the position that was read up to.
-
-        No event is ever recorded behind a position that was returned: not by concurrent writers,
-        not by a transaction that was open for long. Events of one session come in the order of
-        their seq. A page ends early as that of `Store.read` does: only an empty one means that the
-        end was reached for now. Events of deleted sessions are no longer there. Raises
-        InvalidCursor if the position is not one of ours.
-        """
-        ...
-
-    async def touched(self, after: str) -> Touched:
-        """One page of the sessions that have events beyond a position. Reads no bodies.
-
-        For readers that only need to know where to look. Names every event that can be read now,
-        also one that `changes` does not hand out yet, and then names it again on the next call.
-        Raises as `changes` does.
-        """
-        ...
-
-    async def position(self) -> str:
-        """The end of the feed: whatever is recorded after this call lies beyond it.
-
-        So does nothing that the feed has handed out; what was recorded while an older transaction
-        was open, and is therefore not handed out yet, may. The cost does not grow with the log.
-        """
-        ...
-
-
-class Record(msgspec.Struct, frozen=True, gc=False):
-    """An event with what the chain needs of it, to be adopted elsewhere."""
-
-    event: Event
-    raw: bytes | None  # the encoded body, opened; None if it cannot be read or was removed
-    salt: bytes
-    digest: bytes
-
-
-@runtime_checkable
-class Records(Protocol):
-    """The ability to read a log just as it was recorded."""
-
-    async def records(self, key: Key, *, after: int, limit: int) -> tuple[Record, ...]:
-        """At most `limit` own events beyond seq `after`, ascending; bounded as `Store.read` is."""
-        ...
-
-    async def base(self, key: Key) -> Base | None:
-        """The state that the session's log begins on, or None. Raises SessionCorrupt."""
-        ...
-
-
-Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
-
-
-@runtime_checkable
-class Names(Protocol):
-    """The ability to go through the app: and user: names, also of users without a session."""
-
-    async def owners(
-        self, app: str | None, *, after: Owner | None, limit: int
-    ) -> tuple[Owner, ...]:
-        """At most `limit` owners beyond `after` who have or had names, ascending; of one app or
-        of all, reserved ones too."""
-        ...
-
-    async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
-        """The newest version of each name of one owner, deleted ones too. From one instant."""
-        ...
-
-
-@runtime_checkable
-class Hints(Protocol):
-    """A channel by which other processes say that something changed: soon, usually."""
-
-    async def listen(self, heard: Callable[[], None]) -> None:
-        """Call `heard` when another process has committed. A lost hint only delays: see pulse."""
-        ...
-
-
-class Partial(msgspec.Struct, frozen=True):
-    """A partial event on its way to another process."""
-
-    key: Key
-    uid: str  # of the session
-    mark: int  # the version that its publisher knew: it comes after that event
-    event: Event
-
-
-class Channel(Protocol):
-    """One end of the live channel. Lossy by definition: any partial may be lost, and no caller
-    waits for one. Nothing here raises a StoreError."""
-
-    async def publish(self, partials: Sequence[Partial]) -> None:
-        """Hand them to the other ends that are subscribed, in this order; never to this one.
-
-        If there are none it costs next to nothing. One that is larger than PARTIAL_BYTES_MAX,
-        encoded, is dropped.
-        """
-        ...
-
-    async def subscribe(self, heard: Callable[[], None]) -> None:
-        """Receive what other ends publish from now on, until `unsubscribe`.
-
-        `heard` is called when something has come, where the store can tell.
-        """
-        ...
-
-    def received(self, wanted: Callable[[Key], bool]) -> tuple[Partial, ...]:
-        """What has come since the last call for sessions that are wanted. The partials of one
-        publisher are in its order. No I/O to speak of."""
-        ...
-
-    async def unsubscribe(self) -> None:
-        """Receive nothing more. What has come and was not taken is dropped."""
-        ...
-
-    async def close(self) -> None:
-        """Release everything. Closing twice is fine."""
-        ...
-
-
-@runtime_checkable
-class Live(Protocol):
-    """A store with a live channel between the processes that have it open.
-
-    Partials are never part of the log. Deleting or erasing a session also removes its partials.
-    """
-
-    def channel(self) -> Channel:
-        """A new end. Costs nothing until it is used; close it before the store."""
-        ...
-
-
-@runtime_checkable
-class Backups(Protocol):
-    """The ability to copy a whole store while it is in use."""
-
-    async def backup(self, target: Path, progress: Progress | None = None) -> None:
-        """Write a consistent copy to `target`, which appears complete or not at all."""
-        ...
-
-
-@runtime_checkable
-class Examined(Protocol):
-    """The ability to say how the store itself is kept: settings, versions, sizes, clocks."""
-
-    async def examine(self) -> tuple[Check, ...]:
-        """Look at everything that verify does not read. Quick, and changes nothing.
-
-        What cannot be looked at is a check too. Raises StoreError if the store cannot be reached.
-        """
-        ...
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Where a sealed body belongs. Bound into the seal, so that it opens nowhere else."""
-
-    kind: Literal["event", "scope", "snapshot", "base", "checkpoint", "blob"]
-    owner: KeyOwner
-    id: str
-    type: str = ""
-
-    def aad(self) -> bytes:
-        """The place as bytes for authenticated encryption."""
-        return msgspec.json.encode((self.kind, self.owner, self.id, self.type))
-
-
-class Seal(Protocol):
-    """Encryption of stored bodies, with keys of its own for every owner.
-
-    `ready` and `forget` are awaited on the event loop of the store, outside its locks and
-    transactions. `seal` and `open` are pure functions of key, bytes and place: they wait for
-    nothing, and the store calls them from any thread. Sealed bytes are opaque to stores; let them
-    be format ‖ key number ‖ nonce ‖ text, so that formats and keys can change while old bytes
-    stay readable.
-    """
-
-    async def ready(self, owners: Sequence[KeyOwner]) -> None:
-        """Have the keys of these owners at hand: fetch them, or make them durable if new.
-
-        Awaited before the first `seal` or `open` of an owner, and perhaps again. Both then work
-        for the owner until `forget`. An owner whose keys were destroyed is no reason to raise: it
-        gets a new key, and what was sealed before stays closed. Any exception means that keys
-        cannot be reached; the store raises SealUnavailable and has changed nothing.
-        """
-        ...
-
-    def seal(self, plain: bytes, place: Place) -> bytes: ...
-
-    def open(self, sealed: bytes, place: Place) -> bytes:
-        """Raises any exception if the bytes were not sealed for this place with a key at hand."""
-        ...
-
-    async def forget(self, owner: KeyOwner) -> None:
-        """Destroy the keys of an owner, durably, so that no copy of its bytes opens again.
-
-        Awaited by `erase` before rows are removed, and once more after. Idempotent: an erasure
-        that was cut short is done again.
-        """
-        ...
-
-
-def scope_fields(scopes: Mapping[str, ScopeValue]) -> dict[str, Any]:
-    """The values of the scope names that are neither deleted nor damaged."""
-    return {
-        name: scope.value
-        for name, scope in scopes.items()
-        if not scope.deleted and scope.damage is None
-    }

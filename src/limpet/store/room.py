@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from typing import Protocol, TypeAlias
 
 from limpet.errors import ScopeFull
-from limpet.model.fold import ScopeKey, ScopeValue
-from limpet.model.limits import (
+from limpet.model import (
     SCOPE_BYTES_MAX,
     SCOPE_NAMES_EVER_MAX,
     SCOPE_NAMES_MAX,
     SCOPE_SMALL_BYTES,
+    ScopeKey,
+    ScopeValue,
 )
 
 Owner: TypeAlias = tuple[str, str]  # app, user ("" for the app's own)

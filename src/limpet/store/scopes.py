@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
-from limpet.model.fold import ScopeValue
+from limpet.model import ScopeValue
 
 
 class Unread(NamedTuple):

@@ -8,20 +8,31 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model import chain
-from limpet.model.canonical import canonical, checksum
-from limpet.model.commit import Base
-from limpet.model.events import Event, is_input
-from limpet.model.facts.creation import CREATED
+from limpet.model import (
+    CREATED,
+    EMPTY,
+    PROCESSED,
+    Base,
+    Event,
+    Facts,
+    Fold,
+    Head,
+    Key,
+    ScopeKey,
+    ScopeValue,
+    based,
+    blank,
+    canonical,
+    chain,
+    checksum,
+    freeze,
+    is_input,
+    replay_any,
+    scope_next,
+)
 from limpet.model.facts.forks import FORKED
-from limpet.model.facts.inputs import PROCESSED, pending
-from limpet.model.facts.view import Facts
-from limpet.model.fold import Fold, ScopeKey, ScopeValue, replay_any, scope_next
-from limpet.model.head import Head, based, blank
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY, freeze
-from limpet.store import bodies
-from limpet.store.codec import Codec, Damaged
+from limpet.model.facts.inputs import pending
+from limpet.store.coding import Codec, Damaged, bodies
 from limpet.store.protocol import Finding
 
 Stored: TypeAlias = tuple[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from limpet.model.events import to_us
+from limpet.model import to_us
 from limpet.store.clock import Clock
 
 START: Final = datetime(2030, 1, 1, tzinfo=UTC)

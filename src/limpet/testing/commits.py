@@ -12,11 +12,9 @@ import msgspec
 import pytest
 
 from limpet.errors import LimpetError
-from limpet.model.commit import Commit
-from limpet.model.events import Draft, Event, Fact, Prepared, prepare
+from limpet.model import Commit, Draft, Event, Fact, Key, Prepared, prepare
 from limpet.model.facts.creation import created
 from limpet.model.ids import Entropy, Ids
-from limpet.model.keys import Key
 from limpet.store.protocol import Committed, Loaded, Query, Store
 
 ACTOR: Final = "test:contract"

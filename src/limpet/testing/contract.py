@@ -10,12 +10,12 @@
 `store` returns an empty store for each test. Add `TimeLaws` for a store that takes a clock,
 `DurableLaws` with a fixture `reopen` for one that outlives its process, `SharedLaws` with a fixture
 `other` for one that several processes may open, `FeedLaws` for one with a feed, `LiveLaws` for one
-with a live channel, `WorkLaws` and `SetBackLaws` for one with leases, `SharedWorkLaws` if that one
-is shared, and `SealedLaws` with the fixtures `open_sealed` and `new_seal` for one that seals
-bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and `MarkLaws` are for a store with
-reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`, `DurableMarkLaws` and
-`SharedMarkLaws` are what the last two add for the kinds of stores above. Needs pytest and
-pytest-asyncio.
+with a live channel, `WorkLaws`, `SetBackLaws` and `DeadlineLaws` for one with leases,
+`SharedWorkLaws` if that one is shared, and `SealedLaws` with the fixtures `open_sealed` and
+`new_seal` for one that seals bodies. `SealLaws` are for a seal. `DocumentLaws`, `BlobLaws` and
+`MarkLaws` are for a store with reserved apps, blobs and marks; `DurableBlobLaws`, `SharedBlobLaws`,
+`DurableMarkLaws` and `SharedMarkLaws` are what the last two add for the kinds of stores above.
+Needs pytest and pytest-asyncio.
 """
 
 from __future__ import annotations
@@ -24,41 +24,44 @@ import pytest
 
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
-from limpet.testing.laws.adopt import AdoptLaws
 from limpet.testing.laws.bases import ForkLaws
-from limpet.testing.laws.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
-from limpet.testing.laws.commits import CommitLaws
-from limpet.testing.laws.documents import DocumentLaws
+from limpet.testing.laws.beside.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
+from limpet.testing.laws.beside.documents import DocumentLaws
+from limpet.testing.laws.beside.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
+from limpet.testing.laws.beside.names import NameLaws
+from limpet.testing.laws.beside.scopes import ScopeLaws
+from limpet.testing.laws.beside.shared import SharedLaws
+from limpet.testing.laws.beside.users import UserLaws
+from limpet.testing.laws.deadlines import DeadlineLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
-from limpet.testing.laws.facts import FactLaws
-from limpet.testing.laws.feed import FeedLaws
-from limpet.testing.laws.heads import HeadLaws
-from limpet.testing.laws.inputs import InputLaws
-from limpet.testing.laws.ladder import LadderLaws
-from limpet.testing.laws.listing import ListLaws
-from limpet.testing.laws.live import LiveLaws
-from limpet.testing.laws.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
-from limpet.testing.laws.names import NameLaws
-from limpet.testing.laws.pages import PageLaws
-from limpet.testing.laws.races import RaceLaws
-from limpet.testing.laws.reading import ReadLaws
-from limpet.testing.laws.reads import LookupLaws
-from limpet.testing.laws.repeats import RepeatLaws
-from limpet.testing.laws.reuse import ReuseLaws
-from limpet.testing.laws.room import RoomLaws
-from limpet.testing.laws.scopes import ScopeLaws
+from limpet.testing.laws.log.adopt import AdoptLaws
+from limpet.testing.laws.log.commits import CommitLaws
+from limpet.testing.laws.log.facts import FactLaws
+from limpet.testing.laws.log.inputs import InputLaws
+from limpet.testing.laws.log.races import RaceLaws
+from limpet.testing.laws.log.repeats import RepeatLaws
+from limpet.testing.laws.log.reuse import ReuseLaws
+from limpet.testing.laws.log.room import RoomLaws
+from limpet.testing.laws.log.times import TimeLaws
+from limpet.testing.laws.past import PastLaws
+from limpet.testing.laws.reads.feed import FeedLaws
+from limpet.testing.laws.reads.heads import HeadLaws
+from limpet.testing.laws.reads.ladder import LadderLaws
+from limpet.testing.laws.reads.listing import ListLaws
+from limpet.testing.laws.reads.live import LiveLaws
+from limpet.testing.laws.reads.pages import PageLaws
+from limpet.testing.laws.reads.reading import ReadLaws
+from limpet.testing.laws.reads.reads import LookupLaws
 from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
-from limpet.testing.laws.setback import Leap, SetBackLaws
-from limpet.testing.laws.shared import SharedLaws
-from limpet.testing.laws.times import TimeLaws
-from limpet.testing.laws.users import UserLaws
-from limpet.testing.laws.work import SharedWorkLaws, WorkLaws
+from limpet.testing.laws.work.leases import SharedWorkLaws, WorkLaws
+from limpet.testing.laws.work.setback import Leap, SetBackLaws
 from limpet.testing.leases import Age
 
 __all__ = [
     "Age",
     "BlobLaws",
+    "DeadlineLaws",
     "DocumentLaws",
     "DurableBlobLaws",
     "DurableLaws",
@@ -97,6 +100,7 @@ class StoreContract(
     EndLaws,
     RaceLaws,
     ForkLaws,
+    PastLaws,
     AdoptLaws,
     ReuseLaws,
     LadderLaws,

@@ -7,11 +7,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from limpet.model.canonical import checksum
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event, Fact, Origin, Prepared, is_input
+from limpet.model import Base, Commit, Event, Fact, Key, Origin, Prepared, checksum, is_input
 from limpet.model.facts.forks import forked
-from limpet.model.keys import Key
 from limpet.store.protocol import Committed, Record, Records, Store
 from limpet.testing.commits import ALL, ready
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-from limpet.model.events import Prepared
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
+from limpet.model import Key, Lease, Prepared
 from limpet.store.leases import LeaseStore
 from limpet.testing.commits import add, create, draft, key
-from limpet.testing.laws.facts import timer
+from limpet.testing.laws.log.facts import timer
 
 Age: TypeAlias = Callable[[float], Awaitable[None]]
 FAR_US = 4_000_000_000_000_000  # in the year 2096

@@ -12,6 +12,7 @@ from limpet.model.head import Head, advance, blank
 from limpet.model.keys import Key
 from limpet.model.lease import (
     AHEAD_US,
+    Lease,
     acquired,
     admits,
     is_ahead,
@@ -65,7 +66,7 @@ def test_a_fence_is_good_while_its_lease_is_held(
 
 def test_a_fence_never_falls() -> None:
     """Taken, renewed, released and taken again."""
-    assert renewed(HELD, 1, 50, 200).fence == 1
+    assert renewed(HELD, Lease(KEY, "w", 1, 100), 50, 200).fence == 1
     free = released(HELD, 1, 50)
     assert free is not None
     assert taken(free, "w", 250, 300).fence == 2
@@ -75,7 +76,7 @@ def test_what_is_not_held_is_neither_renewed_nor_released() -> None:
     """Fence 0 is nobody's, even where it is current."""
     for head, fence, now_us in ((HELD, 1, 100), (HELD, 2, 50), (FREE, 0, 50)):
         with pytest.raises(SessionFenced):
-            renewed(head, fence, now_us, 200)
+            renewed(head, Lease(KEY, "w", fence, 100), now_us, 200)
         assert released(head, fence, now_us) is None
 
 

@@ -13,8 +13,8 @@ from limpet.model.fold import Fold
 from limpet.model.head import Head, blank, buried
 from limpet.model.keys import Key
 from limpet.model.values import FrozenDict, freeze
-from limpet.store import bodies
-from limpet.store.codec import Damaged
+from limpet.store.coding import bodies
+from limpet.store.coding.codec import Damaged
 
 KEY, LINK = Key("shop", "ada", "1"), b"l" * 32
 FIELDS, VERSIONS = FrozenDict({"n": 1, "text": "x"}), FrozenDict({"n": 3, "text": 2})

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from limpet.store.codec import COMPRESS_BYTES_MIN, COMPRESSED, SEALED, Codec, Damaged
+from limpet.store.coding.codec import COMPRESS_BYTES_MIN, COMPRESSED, SEALED, Codec, Damaged
 from limpet.store.protocol import Place
 from tests.support import seal
 

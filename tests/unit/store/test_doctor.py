@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from limpet import Check, Diagnosis, Finding, Key, Report
-from limpet.store.codec import NO_SEAL
+from limpet.store.coding.codec import NO_SEAL
 from limpet.store.doctor import finding_line, plural, read_checks, size
 
 KEY = Key("shop", "ada", "1")

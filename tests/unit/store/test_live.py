@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from limpet.store.codec import Codec
+from limpet.store.coding.codec import Codec
 from limpet.store.live import Packed, pack, unpack
-from limpet.testing.laws.live import partial
+from limpet.testing.laws.reads.live import partial
 from tests.support.seal import FixedKeySeal
 
 CODECS = [Codec(), Codec(FixedKeySeal())]

@@ -8,7 +8,6 @@ run does not repeat it.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,7 +19,6 @@ from limpet.graph.context import CURRENT, Scope
 from limpet.graph.engine.fan_out import FATAL, ErrorPolicy, described_error
 from limpet.graph.engine.nodes import Edge
 from limpet.graph.engine.run import Middleware, chained, run_graph, together
-from limpet.graph.observe import span_of
 from limpet.graph.project import Crossing
 from limpet.graph.state import Contributions, StatePlan
 from limpet.graph.suspend import SuspendSignal
@@ -117,9 +115,7 @@ class BranchesStep:
             branch_name=name,
             collecting=self.error_policy == "collect",
         )
-        tracer = scope.run.tracer
-        span = tracer.span(span_of(scope.run, "branch", name, inner)) if tracer else nullcontext()
-        with span:
+        with scope.run.span("branch", name, inner):
             if crossing is None:
                 return await self._called(inner, branch, state, name)
             return await self._run_subgraph(scope, inner, branch, crossing, state, found)

@@ -21,7 +21,7 @@ from limpet.graph.engine.fan_out import FanOut
 from limpet.graph.engine.nodes import Edge
 from limpet.graph.project import check_names
 from limpet.graph.state import StatePlan
-from limpet.model.values import described
+from limpet.model import described
 
 _POLICIES: Final = ("fail_fast", "collect")
 

@@ -1,53 +1,26 @@
 """The compiled graph: what `GraphBuilder.compile` returns. It never changes and may be shared.
 
-It has the steps, and what stands around them: observers, a checkpointer, a session store, a tracer.
+It is the plan of a graph with the verbs of its caller: run it, watch it, draw it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from limpet.errors import GraphMisused
-from limpet.graph.binding import SessionConfig
-from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
 from limpet.graph.engine.draw import mermaid
 from limpet.graph.engine.invoke import Call, Ran, invoke
-from limpet.graph.observe import Delivery, Drained, Observer, Tracer, drain
-from limpet.graph.state import State, StatePlan
-from limpet.model.state.labels import LabelRegistry
-from limpet.model.values import described
+from limpet.graph.observe import Drained, Observer, drain
+from limpet.graph.plan import GraphPlan
+from limpet.graph.state import State
+from limpet.model import described
 
 S = TypeVar("S", bound=State)
 
 
-class CompiledGraph(Generic[S]):
+class CompiledGraph(GraphPlan[S]):
     """A graph that can be run."""
-
-    def __init__(
-        self,
-        name: str,
-        plan: StatePlan[S],
-        entry: str,
-        steps: Mapping[str, Any],
-        *,
-        checkpointer: Checkpointer | None = None,
-        migrations: LabelRegistry,
-        session: SessionConfig | None = None,
-        tracer: Tracer | None = None,
-    ) -> None:
-        self.name, self.plan, self.entry = name, plan, entry
-        self.steps: dict[str, Any] = dict(steps)
-        self.checkpointer, self.migrations = checkpointer, migrations
-        self.changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
-        self.session, self.tracer = session, tracer
-        self.observers: tuple[Observer, ...] = ()
-        self.deliveries: set[Delivery] = set()
-
-    @property
-    def state_type(self) -> type[S]:
-        """The State class of the graph."""
-        return self.plan.of
 
     # --- running --------------------------------------------------------------------------------
 
@@ -103,29 +76,3 @@ class CompiledGraph(Generic[S]):
     def draw(self) -> str:
         """The graph as a Mermaid flowchart."""
         return mermaid(self)
-
-    # --- looking inside -------------------------------------------------------------------------
-
-    def inside(self, node: str) -> CompiledGraph[Any] | None:
-        """The graph that a subgraph node runs; None for any other node."""
-        step: Any = self.steps.get(node)
-        found: CompiledGraph[Any] | None = step.graph if _kind(step) == "subgraph" else None
-        return found
-
-    def branches_of(self, node: str) -> Mapping[str, Any]:
-        """The branches of a parallel-branches node, by name."""
-        found: Mapping[str, Any] = getattr(self.steps.get(node), "branches", {})
-        return found
-
-    def branch_graph(self, node: str, key: str) -> CompiledGraph[Any] | None:
-        """The graph that an instance or a branch runs; None for a branch that is a call."""
-        step = self.steps[node]
-        if step.kind == "fan_out":
-            graph: CompiledGraph[Any] = step.graph
-            return graph
-        branch: CompiledGraph[Any] | None = step.branches[key][0].subgraph
-        return branch
-
-
-def _kind(step: Any) -> str:
-    return getattr(step, "kind", "")

@@ -6,10 +6,9 @@ for it, or to every node and the end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from limpet.graph.engine.compiled import CompiledGraph
+from limpet.graph.plan import GraphPlan
 
 _SHAPES = {
     "function": ("[", "]"),
@@ -19,7 +18,7 @@ _SHAPES = {
 }
 
 
-def mermaid(graph: CompiledGraph[Any]) -> str:
+def mermaid(graph: GraphPlan[Any]) -> str:
     """The Mermaid text of a graph."""
     ids = {name: f"n{at}" for at, name in enumerate(graph.steps)}
     lines = ["flowchart TD", "    start([start])", "    finish([END])"]

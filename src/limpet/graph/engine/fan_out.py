@@ -8,8 +8,7 @@ repeats none that had finished.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -25,12 +24,9 @@ from limpet.graph.checkpoint import Progress, Slot
 from limpet.graph.context import Scope
 from limpet.graph.engine.nodes import Edge
 from limpet.graph.engine.run import Middleware, chained, run_graph, together
-from limpet.graph.observe import span_of
+from limpet.graph.plan import GraphPlan
 from limpet.graph.project import Crossing
 from limpet.graph.suspend import SuspendSignal
-
-if TYPE_CHECKING:
-    from limpet.graph.engine.compiled import CompiledGraph
 
 ErrorPolicy: TypeAlias = Literal["fail_fast", "collect"]
 OnEmpty: TypeAlias = Literal["raise", "noop"]
@@ -64,7 +60,7 @@ class FanOutStep:
     def __init__(
         self,
         name: str,
-        graph: CompiledGraph[Any],
+        graph: GraphPlan[Any],
         crossing: Crossing,
         how: FanOut,
         middleware: tuple[Middleware, ...],
@@ -156,11 +152,9 @@ class FanOutStep:
             held = (await run_graph(inner, begin, node)).__dict__
             return {name: held[name] for name in self._collected}
 
-        tracer = run.tracer
-        if not how.instance_middleware and tracer is None:
+        if not how.instance_middleware and run.tracer is None:
             return await once(start)
-        span = tracer.span(span_of(run, "fan_out_instance", self.name, inner)) if tracer else None
-        with span or nullcontext():
+        with run.span("fan_out_instance", self.name, inner):
             return dict(await chained(how.instance_middleware, once)(start))
 
     def stored(self, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeAlias
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
-from limpet.model.canonical import canonical
-from limpet.model.ops import Add, Merge, Path, PlainOp, Set
+from limpet.model import Path, PlainOp, canonical
+from limpet.model.ops import Add, Merge, Set
 from limpet.model.state.reducers import (
     Append,
     BoundedAppend,

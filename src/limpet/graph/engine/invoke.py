@@ -6,7 +6,7 @@ Errors raised before the first node leave everything as it was.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -19,12 +19,10 @@ from limpet.graph.engine.ending import ending_of, finish, leave_record, suspende
 from limpet.graph.engine.resume import Start, load_record, start_of
 from limpet.graph.engine.run import run_graph
 from limpet.graph.engine.track import LiveFrame, Tracker
-from limpet.graph.observe import Observer, span_of
+from limpet.graph.observe import Observer
+from limpet.graph.plan import GraphPlan
 from limpet.graph.suspend import SuspendSignal
-from limpet.model.values import described
-
-if TYPE_CHECKING:
-    from limpet.graph.engine.compiled import CompiledGraph
+from limpet.model import described
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +63,7 @@ class Ran:
         self.entry_state: Any = None  # None if it was refused before it could start
 
 
-async def invoke(graph: CompiledGraph[Any], call: Call, ran: Ran) -> Any:
+async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     """Run the graph; the final state, or `Suspended`."""
     call.check()
     record, given = None, call.invocation_id
@@ -83,9 +81,7 @@ async def invoke(graph: CompiledGraph[Any], call: Call, ran: Ran) -> Any:
     scope = Scope(run, graph)
     token = CURRENT.set(scope)
     try:
-        if run.tracer is None:
-            return await _run(scope, call, ran, record)
-        with run.tracer.span(span_of(run, "invocation", graph.name)):
+        with run.span("invocation", graph.name):
             return await _run(scope, call, ran, record)
     finally:
         CURRENT.reset(token)

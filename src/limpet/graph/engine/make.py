@@ -18,7 +18,7 @@ from limpet.graph.engine.nodes import END, Edge, End, FunctionStep, SubgraphStep
 from limpet.graph.engine.run import Middleware
 from limpet.graph.project import Crossing, ExplicitMapping, Projection, check_names, projection_of
 from limpet.graph.state import StatePlan
-from limpet.model.values import described
+from limpet.model import described
 
 __all__ = [
     "Branch",

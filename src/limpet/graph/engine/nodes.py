@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from limpet.errors import EdgeException, RoutingError
 from limpet.errors.graph import said
 from limpet.graph.context import Scope
 from limpet.graph.engine.run import Middleware, run_graph
-from limpet.graph.observe import span_of
+from limpet.graph.plan import GraphPlan
 from limpet.graph.project import Crossing
-from limpet.model.values import described
-
-if TYPE_CHECKING:
-    from limpet.graph.engine.compiled import CompiledGraph
+from limpet.model import described
 
 
 class End:
@@ -94,7 +90,7 @@ class SubgraphStep:
     def __init__(
         self,
         name: str,
-        graph: CompiledGraph[Any],
+        graph: GraphPlan[Any],
         crossing: Crossing,
         middleware: tuple[Middleware, ...],
         edge: Edge,
@@ -117,8 +113,6 @@ class SubgraphStep:
             start, node = self.crossing.enter(state), self.graph.entry
         if run.tracker is not None and scope.frame is not None:
             inner.frame = run.tracker.push(scope.frame, self.graph.plan, start, node, inner.rest)
-        tracer = run.tracer
-        span = tracer.span(span_of(run, "subgraph", self.name, scope)) if tracer else nullcontext()
-        with span:
+        with run.span("subgraph", self.name, scope):
             final = await run_graph(inner, start, node)
         return self.crossing.leave(final)

@@ -8,7 +8,7 @@ place of what its state had.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -22,10 +22,8 @@ from limpet.errors import (
 )
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord, Frame, Progress, Slot
-from limpet.model.values import described
-
-if TYPE_CHECKING:
-    from limpet.graph.engine.compiled import CompiledGraph
+from limpet.graph.plan import GraphPlan
+from limpet.model import described
 
 
 class Start(NamedTuple):
@@ -59,9 +57,7 @@ async def load_record(
     return record
 
 
-def start_of(
-    graph: CompiledGraph[Any], record: CheckpointRecord, initial: Any, payload: Any
-) -> Start:
+def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payload: Any) -> Start:
     """Where a run of this graph starts that resumes the record. Raises, and nothing has run."""
     if record.graph and record.graph != graph.name:
         reason = f"it belongs to the graph {record.graph!r}, and this is {graph.name!r}"
@@ -88,7 +84,7 @@ def start_of(
 # --- where it stood -------------------------------------------------------------------------------
 
 
-def _cursor(graph: CompiledGraph[Any], record: CheckpointRecord) -> tuple[Frame, ...]:
+def _cursor(graph: GraphPlan[Any], record: CheckpointRecord) -> tuple[Frame, ...]:
     """The frames of the record; without a cursor, those after its last completed position."""
     if record.cursor:
         return record.cursor
@@ -97,7 +93,7 @@ def _cursor(graph: CompiledGraph[Any], record: CheckpointRecord) -> tuple[Frame,
         return (Frame(node=graph.entry, state=states[0]),)
     last = record.completed_positions[-1]
     frames: list[Frame] = []
-    at: CompiledGraph[Any] | None = graph
+    at: GraphPlan[Any] | None = graph
     for name, state in zip(last.parents, states, strict=False):
         frames.append(Frame(node=name, state=state))
         at = at.inside(name) if at is not None else None
@@ -110,9 +106,9 @@ def _cursor(graph: CompiledGraph[Any], record: CheckpointRecord) -> tuple[Frame,
     return tuple(frames)
 
 
-def _check(graph: CompiledGraph[Any], frames: tuple[Frame, ...], invocation_id: str) -> None:
+def _check(graph: GraphPlan[Any], frames: tuple[Frame, ...], invocation_id: str) -> None:
     """Refuse a cursor that this graph does not have."""
-    at: CompiledGraph[Any] | None = graph
+    at: GraphPlan[Any] | None = graph
     for frame in frames:
         if at is None:
             raise CheckpointRecordInvalid(invocation_id, "its cursor is inside a plain node")
@@ -129,7 +125,7 @@ def _check(graph: CompiledGraph[Any], frames: tuple[Frame, ...], invocation_id: 
 
 
 def _signalled(
-    graph: CompiledGraph[Any], frames: tuple[Frame, ...], record: CheckpointRecord, payload: Any
+    graph: GraphPlan[Any], frames: tuple[Frame, ...], record: CheckpointRecord, payload: Any
 ) -> tuple[Frame, ...]:
     """The frames with the payload in the state of the graph that suspended."""
     values = {} if payload is None else payload
@@ -149,7 +145,7 @@ def _signalled(
 
 
 def _into(
-    graph: CompiledGraph[Any],
+    graph: GraphPlan[Any],
     frames: tuple[Frame, ...],
     slots: list[str],
     values: Mapping[str, Any],
@@ -179,7 +175,7 @@ def _into(
 
 
 def _overlaid(
-    graph: CompiledGraph[Any], frame: Frame, values: Mapping[str, Any], *, next: str | None
+    graph: GraphPlan[Any], frame: Frame, values: Mapping[str, Any], *, next: str | None
 ) -> Frame:
     """The frame with these values; without `next`, the edge of its node says what follows."""
     plan = graph.plan

@@ -15,7 +15,6 @@ from limpet.errors import CheckpointSaveFailed, GraphError, NodeException, Suspe
 from limpet.errors.graph import said
 from limpet.graph.checkpoint import Position
 from limpet.graph.context import CURRENT, Scope
-from limpet.graph.observe import emit, span_of
 from limpet.graph.suspend import SuspendSignal
 
 Next: TypeAlias = Callable[[Any], Awaitable[Mapping[str, Any]]]
@@ -130,16 +129,16 @@ class _Attempts:
         self.end()
         scope.attempt, self._pre, self._open = self._count, state, True
         self._count += 1
-        emit(scope, "started", self._number, state)
+        scope.emit("started", self._number, state)
         wrapped, scope.body = scope.body, step.fn is not None
         try:
             if tracer is None:
                 return await step.run(scope, state)
-            with tracer.span(span_of(scope.run, "node", step.name, scope)):
+            with scope.run.span("node", step.name, scope):
                 return await step.run(scope, state)
         except SuspendSignal:
             self._open = False
-            emit(scope, "suspended", self._number, state)
+            scope.emit("suspended", self._number, state)
             raise
         except BaseException as error:
             self.end(error=error)
@@ -151,7 +150,7 @@ class _Attempts:
         """Announce the end of the attempt that is open, if there is one."""
         if self._open:
             self._open = False
-            emit(self._scope, "completed", self._number, self._pre, post, error)
+            self._scope.emit("completed", self._number, self._pre, post, error)
 
 
 def chained(middleware: tuple[Middleware, ...], inner: Next) -> Next:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
 
 from limpet.errors import CheckpointSaveFailed
 from limpet.errors.graph import said
@@ -27,13 +29,25 @@ from limpet.graph.checkpoint import (
     Status,
     document_of,
 )
-from limpet.graph.context import Invocation
 from limpet.graph.state import StatePlan
-from limpet.model.ops import Add, Cut, Delete, Path, PlainOp, Set
+from limpet.model import Path, PlainOp
+from limpet.model.ops import Add, Cut, Delete, Set
 
 # How the last step is saved: with the end of the run; or the run ends after its session is saved,
 # which is saved after the last step, or in one commit with it.
 Ending: TypeAlias = Literal["alone", "after session", "with session"]
+_REVISION: Final[Path] = ("revision",)
+_LAST_SAVED: Final[Path] = ("last_saved_at",)
+
+
+class RunIds:
+    """The ids of one invocation."""
+
+    __slots__ = ("correlation_id", "invocation_id", "session_id")
+
+    def __init__(self, invocation_id: str, correlation_id: str, session_id: str | None) -> None:
+        self.invocation_id, self.correlation_id = invocation_id, correlation_id
+        self.session_id = session_id
 
 
 class Box:
@@ -89,7 +103,7 @@ class Tracker:
         self,
         checkpointer: Checkpointer,
         changes: ChangeCheckpointer | None,
-        run: Invocation,
+        run: RunIds,
         graph: str,
         plan: StatePlan[Any],
     ) -> None:
@@ -319,8 +333,8 @@ class Tracker:
         return CheckpointSaveFailed(self._run.invocation_id, said(error))
 
     def _stamp(self) -> tuple[PlainOp, ...]:
-        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        return Set(("revision",), self.revision), Set(("last_saved_at",), now)
+        now = msgspec.to_builtins(datetime.now(UTC))
+        return Set(_REVISION, self.revision), Set(_LAST_SAVED, now)
 
     def _drop(self, frame: LiveFrame) -> None:
         """Forget the frames inside this one: they ended, or another attempt begins."""

@@ -22,11 +22,9 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.graph.stores.opened import Source
+from limpet.model import OPS_PER_EVENT_MAX, PAGE_MAX, UPDATE_TRIES_MAX, Head, Key, PlainOp
 from limpet.model.diff.diff import diff
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import OPS_PER_EVENT_MAX, PAGE_MAX, UPDATE_TRIES_MAX
-from limpet.model.ops import Delete, PlainOp, Set
+from limpet.model.ops import Delete, Set
 from limpet.session.commit import CommitBuilder
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
@@ -99,8 +97,7 @@ class Documents:
             if look:
                 session = await self.at(id, session, expected)
             try:
-                async with lp.commit() as c:
-                    session = self.put(c, id, session, fields, labels)
+                session = await self._write(lp, id, session, fields, labels)
             except RACES:
                 if not left:
                     raise
@@ -130,11 +127,9 @@ class Documents:
 
         Without a session it creates one, also under the key of a deleted one.
         """
-        checked = _checked(fields)
         if session is None:
-            given = {name: text for name, text in labels.items() if text is not None}
-            how: dict[str, Any] = {"actor": _ACTOR, "untyped": True, "reuse_deleted": True}
-            return c.create(self.app, self.user, id, state=checked, labels=given, **how)
+            return c.create(self.app, self.user, id, **_begin(fields, labels))
+        checked = _checked(fields)
         check_whole(session)
         c.append(session, SAVED, ops=ops_between(own(session), checked), expect=session.version)
         if changed := changed_labels(session, labels):
@@ -183,6 +178,16 @@ class Documents:
 
     # --- private -------------------------------------------------------------------------------
 
+    async def _write(
+        self, lp: Limpet, id: str, session: Handle | None, fields: Fields, labels: Labels
+    ) -> Handle:
+        """One commit. A new document needs no commit of several parts, which costs more."""
+        if session is None:
+            made: Handle = await lp.create(self.app, self.user, id, **_begin(fields, labels))
+            return made
+        async with lp.commit() as c:
+            return self.put(c, id, session, fields, labels)
+
     async def _living(self, lp: Limpet, id: str) -> Handle | None:
         """The session of this id, if there is one."""
         key = Key(self.app, self.user, id)
@@ -208,6 +213,13 @@ def check_whole(session: Handle) -> None:
 def changed_labels(session: Handle, labels: Labels) -> dict[str, str | None]:
     """The labels to set or take off, so that the session has these."""
     return {name: text for name, text in labels.items() if session.labels.get(name) != text}
+
+
+def _begin(fields: Fields, labels: Labels) -> dict[str, Any]:
+    """How the session of a new document is created, also under the key of a deleted one."""
+    given = {name: text for name, text in labels.items() if text is not None}
+    how: dict[str, Any] = {"actor": _ACTOR, "untyped": True, "reuse_deleted": True}
+    return {"state": _checked(fields), "labels": given, **how}
 
 
 def _checked(fields: Fields) -> dict[str, Any]:

@@ -7,8 +7,7 @@ import json
 from typing import Final
 
 from limpet.errors import InvalidSchema
-from limpet.model.keys import unfit
-from limpet.model.limits import LABEL_VALUE_CHARS_MAX
+from limpet.model import LABEL_VALUE_CHARS_MAX, unfit
 
 CORRELATION: Final = "graph.correlation"
 SCHEMA: Final = "graph.schema"

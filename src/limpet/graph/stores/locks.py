@@ -13,8 +13,7 @@ from uuid import uuid4
 
 from limpet.errors import SessionFenced, SessionLocked, StoreError
 from limpet.graph.stores.opened import Source
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
+from limpet.model import Key, Lease
 from limpet.session.limpet import Limpet
 
 _ACTOR: Final = "system:graph"

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from weakref import WeakSet, WeakValueDictionary
 
 from limpet.errors import InvalidInput, InvalidURL
-from limpet.model.values import described
+from limpet.model import described
 from limpet.session.limpet import Limpet
 
 
@@ -37,20 +37,20 @@ class Given:
     def __init__(self, lp: Limpet) -> None:
         if not isinstance(lp, Limpet):
             raise InvalidInput(f"{described(lp)} is not an open Limpet. Pass limpet.open(url).")
-        self._lp = lp
+        self.lp = lp
 
     async def limpet(self) -> Limpet:
         """The Limpet that was given."""
-        return self._lp
+        return self.lp
 
     async def close(self, user: object) -> None:
         """Nothing to do: the caller closes it."""
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Given) and other._lp is self._lp
+        return isinstance(other, Given) and other.lp is self.lp
 
     def __hash__(self) -> int:
-        return id(self._lp)
+        return id(self.lp)
 
 
 class Shared:

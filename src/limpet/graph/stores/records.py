@@ -11,7 +11,7 @@ from limpet.errors import CheckpointRecordInvalid
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary
 from limpet.graph.stores.documents import Labels, own_fields
 from limpet.graph.stores.labels import CORRELATION, SESSION, STATUS, label_text
-from limpet.model.values import thaw
+from limpet.model import thaw
 from limpet.store.protocol import Page
 
 

@@ -17,9 +17,7 @@ from limpet.graph.stores.documents import Documents, Handle, Moved, own
 from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
 from limpet.graph.stores.locks import Locks
 from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqlite_url
-from limpet.model.head import Head
-from limpet.model.limits import PAGE_MAX
-from limpet.model.values import thaw
+from limpet.model import PAGE_MAX, Head, thaw
 from limpet.session.limpet import Limpet
 
 

@@ -53,7 +53,8 @@ class Merged(msgspec.Struct, frozen=True, gc=False):
     def settled(self) -> Any:
         """The value, if no conflict is open. Raises MergeConflict."""
         if self.conflicts:
-            raise MergeConflict(tuple([show(each.path) or "the root" for each in self.conflicts]))
+            places = tuple([show(each.path) or "the root" for each in self.conflicts])
+            raise MergeConflict(places, self.conflicts)
         return self.value
 
     def ops(self, start: Any = ABSENT) -> tuple[PlainOp, ...]:

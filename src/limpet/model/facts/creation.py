@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from limpet.model.events import Fact
+from limpet.model.facts import archive, phases, timeouts
 from limpet.model.facts import labels as of_labels
-from limpet.model.facts import phases, timeouts
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY
@@ -44,6 +44,8 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         changes["schema_version"] = data["schema_version"]
     if "phase" in data:
         changes |= phases.begin(data, at)
+    if "archived" in data:
+        changes |= archive.kept(data)
     if "timeouts" in data:
         changes |= timeouts.fold_set(facts, data, at)
     return changes

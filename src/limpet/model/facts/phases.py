@@ -2,7 +2,8 @@
 
 A session without the member `phase` is active, as every session is that never made a transition, so
 that an ordinary one pays nothing. `durations` holds how long each phase lasted, from the first
-transition on. `standing` repeats a phase other than active, for the index.
+transition on. `standing` repeats a phase other than active, for the index. `resumes` says that the
+next input ends a suspension, `roused_us` that it has come.
 """
 
 from __future__ import annotations
@@ -144,9 +145,15 @@ def phase(facts: Facts) -> Phase:
     return found
 
 
-def resumes_on_input(facts: Facts) -> bool:
-    """Whether it is suspended and input ends that: it was suspended because there was none."""
-    return "resumes" in facts
+def fold_input(facts: Facts, at: Moment) -> Changes:
+    """Input has come to a session that was suspended for the lack of it: it is to be resumed."""
+    return {} if "roused_us" in facts else {"roused_us": at.at_us}
+
+
+def roused_us(facts: Facts) -> int | None:
+    """Since when input waits for the end of a suspension that it ends; None: there is none."""
+    found: int | None = facts.get("roused_us")
+    return found
 
 
 def check_first(phase: Phase) -> Phase:
@@ -178,6 +185,7 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     shown = None if to == ACTIVE else to
     changes: Changes = {"phase": shown, "standing": shown, "durations": FrozenDict(spent)}
     changes["resumes"] = True if to == SUSPENDED and data.get("resumes") is True else None
+    changes["roused_us"] = None
     changes["archived_from"] = before if to == ARCHIVED else None
     return changes
 

@@ -9,7 +9,7 @@ from limpet.errors import InvalidEvent
 from limpet.model.events import Fact
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.limits import PRIORITY_MAX
-from limpet.model.values import described
+from limpet.model.values import EMPTY, described
 
 PRIORITIZED: Final = "session.prioritized"
 
@@ -25,7 +25,9 @@ def prioritized(priority: int, *, actor: str | None = None) -> Fact:
 
 
 def priority(facts: Facts) -> int:
-    """The higher is claimed first."""
+    """The higher is claimed first. An interrupt that waits goes before everything else."""
+    if "interrupt" in facts.get("run", EMPTY):
+        return PRIORITY_MAX
     return int(facts.get("priority", 0))
 
 

@@ -17,6 +17,8 @@ from limpet.model.facts.phases import (
     Phase,
 )
 from limpet.model.facts.priority import PRIORITIZED
+from limpet.model.facts.running.budgets import RETURNED as BUDGET_RETURNED
+from limpet.model.facts.running.children import CHILD_RELEASED
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
@@ -28,7 +30,17 @@ REHYDRATED: Final = "session.rehydrated"
 _ALWAYS: Final = frozenset((HOOK_FAILED, *TRANSITIONS))
 _FAMILIES: Final = ("audit.", "checkpoint.")
 _WAITING: Final = frozenset(
-    (LABELED, TIMER_SET, TIMER_CLEARED, PRIORITIZED, TIMEOUTS_SET, RENEWED, MIGRATED)
+    (
+        LABELED,
+        TIMER_SET,
+        TIMER_CLEARED,
+        PRIORITIZED,
+        TIMEOUTS_SET,
+        RENEWED,
+        MIGRATED,
+        BUDGET_RETURNED,  # by a child that has ended
+        CHILD_RELEASED,
+    )
 )
 _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {
     SUSPENDED: _ALWAYS | _WAITING,

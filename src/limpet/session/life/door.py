@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from limpet.errors import InvalidInput
+from limpet.errors import InvalidInput, SessionArchived
+from limpet.model import described
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts, timeouts_data
-from limpet.model.values import described
-from limpet.session.arguments import check_flag, check_sessions
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_flag,
+    check_sessions,
+    key_of,
+    typed_of,
+)
 from limpet.session.door import Door
 from limpet.session.life.policy import (
     CLEANUP_SECONDS,
@@ -20,7 +27,13 @@ from limpet.session.life.policy import (
 )
 
 if TYPE_CHECKING:
+    from limpet.model import Key
+    from limpet.session.journal import Journal
+    from limpet.session.life.report import Resumption
+    from limpet.session.life.retrieval import Retrieve
     from limpet.session.life.sweep import Swept
+    from limpet.session.life.tools import ToolRegistry
+    from limpet.session.session import Session
 
 
 class LongLife(Door):
@@ -70,6 +83,82 @@ class LongLife(Door):
             suspensions_per_day=suspensions_per_day,
         )
 
+    async def resume(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        tools: ToolRegistry | None = None,
+        retrieve: Retrieve | None = None,
+        memory: Sequence[str] | None = None,
+        queries: Sequence[Any] | None = None,
+        fresh_seconds: float = 3_600,
+        deadline_seconds: float = 10,
+        tokens: int | None = None,
+        tokens_min: int = 1,
+        plan: Function | None = None,
+        fallback: bool = False,
+        activate: bool = True,
+        state_type: type[Any] | None = None,
+        actor: str | None = None,
+    ) -> tuple[Session[Any], Resumption]:
+        """Bring a suspended session back: restore, rehydrate, rebind, reconstruct, verify.
+
+        restore: the newest checkpoint is verified; with `fallback`, an older one may stand in.
+        rehydrate: `queries` (or the state's retrieval_queries) are answered from the cache if
+        younger than `fresh_seconds`, else by `retrieve(query)` within `deadline_seconds`; `tokens`
+        less what was used must leave `tokens_min`. rebind: tools as `tools` has them now.
+        reconstruct: these layers of `memory`. verify: six checks, `plan(session)` among them. Then
+        it is resumed, and active unless activate=False, in one commit. Raises NoCheckpoint,
+        NoFullCheckpoint, CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
+        ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
+        """
+        from limpet.session.life.resumption import Resuming, Settings
+        from limpet.session.session import Session
+
+        settings = Settings(
+            tools=tools,
+            retrieve=retrieve,
+            memory=memory,
+            queries=queries,
+            fresh_seconds=fresh_seconds,
+            deadline_seconds=deadline_seconds,
+            tokens=tokens,
+            tokens_min=tokens_min,
+            plan=plan,
+            fallback=fallback,
+            activate=activate,
+        )
+        typed = typed_of(state_type, None, untyped=False)
+        session: Session[Any] = Session(
+            self._journal, key_of(key, user, id), actor=actor, typed=typed
+        )
+        return session, await Resuming(session, settings, actor).run()
+
+    async def unarchive(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> None:
+        """Bring an archived session back into the store, in the phase it had before.
+
+        Its file is proved first, and removed from the archive at the end. Interrupted, it goes on
+        when called again. Raises InvalidTransition if it is not archived, ArchiveFailed.
+        """
+        from limpet.session.life.archiving import unarchive_session
+        from limpet.session.life.mover import NOBODY
+        from limpet.session.session import Session
+
+        acting = check_actor(actor) or NOBODY
+        session: Session[Any] = Session(self._journal, key_of(key, user, id), untyped=True)
+        await unarchive_session(session, acting)
+
     async def sweep(self, *, limit: int = 1_000) -> Swept:
         """Act on every timeout that has passed, for at most so many sessions; what was done.
 
@@ -83,3 +172,29 @@ class LongLife(Door):
         if type(limit) is not int or limit < 1:
             raise InvalidInput(f"limit is how many sessions to deal with, not {described(limit)}.")
         return await Sweep(self._journal).run(limit)
+
+
+async def refuse_moving(journal: Journal, key: Key) -> None:
+    """Raise SessionArchived if what seems deleted is on its way to or from the archive."""
+    from limpet.session.life.archiving import is_under_way
+
+    if await is_under_way(journal, key):
+        raise SessionArchived(key)
+
+
+async def opened_archived(session: Session[Any], tail: int, *, archived: bool) -> Session[Any]:
+    """An archived session as its file has it, to be read. Raises SessionArchived unless asked."""
+    from limpet.model.facts.archive import place
+    from limpet.session.life.archiving import read_archived
+
+    if not archived:
+        raise SessionArchived(session.key)
+    if place(session.head.facts) is None:  # its log is still here
+        return session
+    writer = session.writer
+    apart = await read_archived(writer.journal, session.head)
+    found: Session[Any] = type(session)(
+        apart, session.key, actor=session.actor, typed=writer.typed, untyped=not writer.classless
+    )
+    await found.writer.load(tail=tail)
+    return found

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from limpet.model import EMPTY, Head
 from limpet.model.facts.phases import ACTIVE, COUNTED
-from limpet.model.head import Head
-from limpet.model.values import EMPTY
 
 _US = 1_000_000
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from limpet.session.handle import Handle
 from limpet.session.life.policy import CLEANUP, Function, Lifecycle, Transition, call, named
 from limpet.session.logs import SESSION
-
-if TYPE_CHECKING:
-    from limpet.session.session import Session
 
 
 class Ending:
@@ -26,7 +24,7 @@ class Ending:
         self.effects: tuple[str, ...] = ()
 
     @classmethod
-    async def run(cls, policy: Lifecycle, session: Session[Any], step: Transition) -> Ending:
+    async def run(cls, policy: Lifecycle, session: Handle, step: Transition) -> Ending:
         """Compensate, then clean up."""
         self = cls()
         done = []
@@ -54,7 +52,7 @@ class Ending:
 
 
 async def _guarded(
-    name: str, function: Function, policy: Lifecycle, session: Session[Any], step: Transition
+    name: str, function: Function, policy: Lifecycle, session: Handle, step: Transition
 ) -> dict[str, Any]:
     """Call it, for so long and no longer; how it went."""
     try:
@@ -69,7 +67,7 @@ async def _guarded(
     return {"name": name, "result": result}
 
 
-def _names(session: Session[Any], found: Any) -> tuple[str, ...]:
+def _names(session: Handle, found: Any) -> tuple[str, ...]:
     """The session's own fields, among the names that a scrubbing hook returned."""
     if isinstance(found, str) or not isinstance(found, Iterable):
         return ()

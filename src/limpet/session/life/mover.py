@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from msgspec import structs
 
 from limpet.errors import GuardFailed, LimpetError, SchemaViolation, SessionConflict
-from limpet.model.events import Fact
+from limpet.model import UPDATE_TRIES_MAX, Fact, Lease
 from limpet.model.facts.phases import (
+    ACTIVE,
+    INIT,
+    RESUMED,
     TYPES,
     Phase,
     PhaseEvent,
@@ -22,15 +25,17 @@ from limpet.model.facts.phases import (
     rule,
     transition,
 )
-from limpet.model.lease import Lease
-from limpet.model.limits import UPDATE_TRIES_MAX
+from limpet.session.documents import Put
+from limpet.session.handle import Handle
+from limpet.session.history.keeping import keeping_of
+from limpet.session.history.kept import Asked
 from limpet.session.life.ending import Ending
+from limpet.session.life.memory import promotions
 from limpet.session.life.policy import NOTHING, Lifecycle, Transition, call, named, refusal
+from limpet.session.life.rousing import rouse
 from limpet.session.logs import SESSION
 
-if TYPE_CHECKING:
-    from limpet.session.session import Session
-
+NOBODY: Final = "system:lifecycle"
 _TAIL: Final = 20
 _PAUSE_SECONDS_MAX: Final = 0.002
 _ENDS: Final = ("terminate", "expire")
@@ -41,17 +46,25 @@ class Mover:
 
     def __init__(
         self,
-        session: Session[Any],
+        session: Handle,
         events: tuple[PhaseEvent, ...],
         *,
         reason: str | None = None,
         actor: str | None = None,
         more: dict[str, Any] | None = None,
+        between: tuple[Fact, ...] = (),
         release: Lease | None = None,
+        damaged: bool = False,
+        to: Phase | None = None,
     ) -> None:
+        """`more` goes into the data of the first event; `between` is recorded right after it.
+
+        `damaged`: it may go on although an event cannot be read. `to`: where unarchiving leads.
+        """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
-        self._more, self._release = more or {}, release
+        self._more, self._between, self._release = more or {}, between, release
         self._policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
+        self._damaged, self._to = damaged, to
         self._hooked: set[tuple[Phase, Phase]] = set()
         self._ending: Ending | None = None
 
@@ -81,13 +94,14 @@ class Mover:
             await self._guard(step)
         for step in steps:
             await self._before(step)
-        drafts = tuple(
-            [
-                writer.journal.prepare(self._fact(step, last=step is steps[-1]), self._actor)
-                for step in steps
-            ]
-        )
-        events = await writer.commit(drafts, version, release=self._release)
+        if "checkpoint" in steps[0].side_effects:
+            self._more |= await self._checkpoint(steps[0])
+        facts = [self._fact(step, first=step is steps[0]) for step in steps]
+        facts[1:1] = self._between
+        drafts = tuple([writer.journal.prepare(fact, self._actor) for fact in facts])
+        puts = await self._promotions(steps[0])
+        events = await writer.commit(drafts, version, release=self._release, puts=puts)
+        events = (events[0], *events[1 + len(self._between) :])
         if self._release is not None:
             writer.lease = None  # it ended with the commit
         return tuple(
@@ -95,12 +109,29 @@ class Mover:
             for step, event in zip(steps, events, strict=True)
         )
 
-    def _fact(self, step: Transition, *, last: bool) -> Fact:
-        more = self._more if last else {}
+    async def _checkpoint(self, step: Transition) -> dict[str, Any]:
+        """A full checkpoint of what is known, durable before the transition is recorded."""
+        writer = self._session.writer
+        known = writer.known
+        asked = Asked(step.name, True, self._actor)
+        state = (known.head, known.fields)
+        keeping = keeping_of(writer.journal)
+        made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state)
+        return {"checkpoint": made.number, "state_version": made.seq}
+
+    async def _promotions(self, step: Transition) -> tuple[Put, ...]:
+        """A completed session's episodes become the user's, in the same commit."""
+        if "promote_memory" not in step.side_effects:
+            return ()
+        return await promotions(self._session, self._actor or NOBODY)
+
+    def _fact(self, step: Transition, *, first: bool) -> Fact:
+        more = dict(self._more) if first else {}
         gone: tuple[str, ...] = ()
         if self._ending is not None and step.name in _ENDS:
             more, gone = {**more, **self._ending.data}, self._ending.scrubbed
-        return transition(step.before, step.name, reason=step.reason, more=more, delete=gone)
+        how: dict[str, Any] = {"reason": step.reason, "more": more, "delete": gone}
+        return transition(step.before, step.name, to=step.phase, **how)
 
     def _performed(self, step: Transition) -> tuple[str, ...]:
         ended = self._ending is not None and step.name in _ENDS
@@ -113,13 +144,15 @@ class Mover:
         for name in self._events:
             row = rule(phase, name)
             effects = () if name in _ENDS else row.effects
-            steps.append(Transition(row.to, effects, None, phase, name, self._reason))
-            phase = row.to
+            leads = self._to or row.to
+            steps.append(Transition(leads, effects, None, phase, name, self._reason))
+            phase = leads
         return steps
 
     async def _guard(self, step: Transition) -> None:
         session, known = self._session, self._session.writer.known
-        reason = _unreadable(session, step) or open_children(known.head.facts, step)
+        reason = None if self._damaged else _unreadable(session, step)
+        reason = reason or open_children(known.head.facts, step)
         if reason is None and (guard := self._policy.guards.get((step.before, step.name))):
             reason = await refusal(guard, session, step)
         if step.name == "complete":
@@ -144,6 +177,8 @@ class Mover:
 
     async def _after(self, step: Transition) -> None:
         """A hook that fails after the commit undoes nothing; that it failed is recorded."""
+        if step.phase not in (INIT, ACTIVE, RESUMED):
+            await self._session._let_go()
         hook = self._policy.after.get((step.before, step.phase))
         if hook is None:
             return
@@ -158,7 +193,14 @@ class Mover:
         try:
             await self._session.record(fact, actor=self._actor)
         except LimpetError as failure:  # the transition stands all the same
-            SESSION.warning("hook failure not recorded: %s (%s)", self._session.key, failure.code)
+            text = "hook failure not recorded: session=%s code=%s"
+            SESSION.warning(text, self._session.key, failure.code)
+
+
+async def resume_on_input(session: Handle) -> None:
+    """Make it active again: it was suspended for the lack of input, and now there is some."""
+    move = Mover(session, ("resume", "reactivate"), reason="input", actor=NOBODY)
+    await rouse(session.key, move.move)
 
 
 def open_children(facts: Any, step: Transition) -> str | None:
@@ -170,10 +212,10 @@ def open_children(facts: Any, step: Transition) -> str | None:
     return f"{len(children)} of its children have not ended: {names}"
 
 
-def _unreadable(session: Session[Any], step: Transition) -> str | None:
+def _unreadable(session: Handle, step: Transition) -> str | None:
     """Why its state cannot be relied on: an event is damaged, or it does not fit its class."""
     known, typed = session.writer.known, session.writer.typed
-    if step.name in _ENDS or step.name == "archive":
+    if step.name in (*_ENDS, "archive", "unarchive"):
         return None  # what is damaged may always be ended
     if known.damaged:
         return f"event {known.damaged[0]} cannot be read"

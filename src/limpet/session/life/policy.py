@@ -12,10 +12,9 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model.events import Event
+from limpet.model import Event, described
 from limpet.model.facts.phases import EVENTS, PHASES, TABLE, Phase, PhaseEvent
 from limpet.model.facts.timeouts import Timeouts
-from limpet.model.values import described
 
 Function: TypeAlias = Callable[..., Any]
 Cleanup: TypeAlias = Literal["flush", "release", "notify", "analytics", "promote", "scrub"]

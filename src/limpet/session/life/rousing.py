@@ -6,35 +6,27 @@ process that recorded the input; if that dies in between, by the next sweep.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from limpet.errors import InvalidTransition, LimpetError, SessionConflict
-from limpet.model.facts.inputs import pending
-from limpet.model.facts.phases import resumes_on_input
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.session.journal import Journal
+from limpet.model import Head, Key
+from limpet.model.facts.phases import roused_us
 from limpet.session.logs import SESSION
-
-ACTOR: Final = "system:lifecycle"
 
 
 def is_roused(head: Head) -> bool:
     """Whether it is suspended, and input has come that ends this."""
-    return resumes_on_input(head.facts) and pending(head.facts) > 0
+    return roused_us(head.facts) is not None
 
 
-async def rouse(journal: Journal, key: Key) -> None:
+async def rouse(key: Key, resume: Callable[[], Awaitable[Any]]) -> None:
     """Resume it. If that is refused, it stays suspended: the input is recorded all the same."""
-    from limpet.session.life.mover import Mover
-    from limpet.session.session import Session
-
-    session: Session[Any] = Session(journal, key, untyped=True)
     try:
-        await Mover(session, ("resume", "reactivate"), reason="input", actor=ACTOR).move()
+        await resume()
     except (InvalidTransition, SessionConflict):
         pass  # another was faster
     except LimpetError as error:
         SESSION.warning("session not resumed by input: session=%s code=%s", key, error.code)
     except Exception as error:
-        SESSION.warning("hook refused resuming: session=%s error=%r", key, error)
+        SESSION.warning("hook refused resuming: session=%s error=%s", key, type(error).__name__)

@@ -20,13 +20,11 @@ from limpet.errors import (
     SessionLocked,
     SessionNotFound,
 )
+from limpet.model import PAGE_MAX, Head, Key, Lease
 from limpet.model.due import Deadline, deadlines
 from limpet.model.facts.phases import ACTIVE, PhaseEvent
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal
+from limpet.session.life.archiving import finish_all, remove_archived
 from limpet.session.life.mover import Mover
 from limpet.session.life.policy import NOTHING
 from limpet.session.logs import SESSION
@@ -88,6 +86,7 @@ class Sweep:
         store = self._journal.store
         if not isinstance(store, Deadlines):
             raise InvalidQuery("this store does not support sweeping")
+        await finish_all(self._journal)
         after: Place | None = None
         left, more = limit, True
         while left and more:
@@ -153,9 +152,11 @@ class Sweep:
     async def _delete(self, session: Session[Any]) -> Done:
         key = session.key
         session.writer.lease = None  # goes with the session
+        await remove_archived(self._journal, session.writer.known.head)
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)
         SESSION.info("session permanently deleted: session=%s", key)
+        self._journal.metrics.measured("session.permanently_deleted", session=key)
         return "deleted" if deleted else "nothing"
 
     def _session(self, lease: Lease) -> Session[Any]:

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from limpet.errors import GuardFailed
+from limpet.errors import GuardFailed, InvalidInput
+from limpet.model import Event
 from limpet.model.due import deadlines
-from limpet.model.events import Event
-from limpet.model.facts.phases import RESUMED, Phase, PhaseEvent
+from limpet.model.facts.phases import ARCHIVED, RESUMED, Phase, PhaseEvent
 from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
-from limpet.session.arguments import check_actor
+from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.session.arguments import check_actor, check_lease_seconds
 from limpet.session.life.durations import Durations, durations
-from limpet.session.life.mover import Mover
+from limpet.session.life.mover import NOBODY, Mover, resume_on_input
 from limpet.session.life.policy import NOTHING, Lifecycle, Transition, refusal
 
 if TYPE_CHECKING:
+    from limpet.model import Head, Key, Lease
+    from limpet.session.life.memory import Memory
+    from limpet.session.life.tools import ToolRegistry
     from limpet.session.writer import Writer
-
-
-NOBODY: Final = "system:lifecycle"
 
 
 class Life:
     """Where a session stands in its life, and how it moves on."""
 
-    if TYPE_CHECKING:
+    _remembers: Memory | None = None
+
+    if TYPE_CHECKING:  # what is a Session's: with it this is a Handle
+        key: Key
         writer: Writer
         actor: str | None
 
         @property
         def app(self) -> str: ...
+        @property
+        def user(self) -> str: ...
+        @property
+        def id(self) -> str: ...
+        @property
+        def head(self) -> Head: ...
 
         async def record(self, *facts: Any, actor: str | None = None) -> tuple[Event, ...]: ...
 
@@ -83,6 +94,19 @@ class Life:
         """End it before the work is done: compensations run, then cleanup hooks, in order."""
         return (await self._move("terminate", reason=reason, actor=actor))[-1]
 
+    async def archive(self, *, actor: str | None = None) -> Transition:
+        """Move it to the archive: from completed or terminated.
+
+        Its log becomes one verified file there; then its rows leave the store, and its head stays
+        listed. Without an archive (limpet.open(url, archive=…)) the log stays where it is. Calling
+        it again finishes what was interrupted.
+        """
+        from limpet.session.life.archiving import archive_session
+
+        await self.writer.load(tail=1)
+        done = await archive_session(self, self._doer(actor))
+        return done or Transition(ARCHIVED, (), None, ARCHIVED, "archive")
+
     async def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event:
         """Replace its timeouts. `lp.sweep()` acts on them."""
         return (await self.record(timeouts_set(timeouts), actor=self._doer(actor)))[0]
@@ -103,6 +127,55 @@ class Life:
             raise GuardFailed(head.phase, "renew", reason)
         return (await self.record(fact, actor=self._doer(actor)))[0]
 
+    # --- tools and memory ----------------------------------------------------------------------
+
+    @property
+    def tools(self) -> Mapping[str, Mapping[str, Any]]:
+        """What is bound: version, required, permission and so on, by name."""
+        return tools_in(self.writer.known.head.facts)
+
+    async def bind_tools(
+        self,
+        registry: ToolRegistry,
+        *names: str,
+        actor: str | None = None,
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Bind these tools of a registry, or all of them; they replace what was bound.
+
+        Raises RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional
+        tools that cannot be bound are left out.
+        """
+        from limpet.session.life.tools import bind
+
+        await self.writer.load(tail=20)
+        found = {name: registry.resolve(name) for name in names or registry.names}
+        wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
+        bound = await bind(registry, wanted, self)
+        how: dict[str, Any] = {"degraded": bound.degraded, "substituted": bound.substituted}
+        await self.record(tools_bound(bound.tools, **how), actor=self._doer(actor))
+        return self.tools
+
+    async def lock_tool(self, name: str, *, seconds: float = 30) -> Lease:
+        """Hold an exclusive tool, until the lease ends, is released, or the session is suspended.
+
+        Give it back with lp.release(lease). Raises ToolLocked if another session holds it.
+        """
+        from limpet.session.life.tools import ToolLocks
+
+        if not self.tools.get(name, {}).get("exclusive"):
+            raise InvalidInput(f"{name!r} is not bound as an exclusive tool. Bind it first.")
+        locks = ToolLocks(self.writer.journal, self)
+        return await locks.lock(name, check_lease_seconds(seconds))
+
+    @property
+    def memory(self) -> Memory:
+        """Working, session, episodic, semantic and procedural memory: get, put, list, search."""
+        if self._remembers is None:
+            from limpet.session.life.memory import Memory
+
+            self._remembers = Memory(self)
+        return self._remembers
+
     # --- private -------------------------------------------------------------------------------
 
     @property
@@ -114,6 +187,20 @@ class Life:
         """Who acts: the one named, the one bound, or nobody in particular."""
         return check_actor(actor) or self.actor or NOBODY
 
+    async def _rouse(self) -> None:
+        """Input came that ends its suspension: resume it, by an object of its own."""
+        other = type(self)(self.writer.journal, self.key, untyped=True)  # type: ignore[call-arg]  # a Session
+        await resume_on_input(other)
+
+    async def _let_go(self) -> None:
+        """What a session that does not work any more gives back: tools, and working memory."""
+        if self._remembers is not None:
+            self._remembers.working.reset()
+        if any(kept.get("exclusive") for kept in self.tools.values()):
+            from limpet.session.life.tools import ToolLocks
+
+            await ToolLocks(self.writer.journal, self).release_all()
+
     async def _move(
         self,
         *events: PhaseEvent,
@@ -122,4 +209,4 @@ class Life:
         more: dict[str, Any] | None = None,
     ) -> tuple[Transition, ...]:
         how: dict[str, Any] = {"reason": reason, "actor": self._doer(actor), "more": more}
-        return await Mover(self, events, **how).move()  # type: ignore[arg-type]  # a Session
+        return await Mover(self, events, **how).move()

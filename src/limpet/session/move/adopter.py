@@ -9,17 +9,15 @@ small commits, each of which leaves a whole log that is only shorter.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
 from limpet.errors import InvalidInput, SessionConflict, SessionNotFound
+from limpet.model import Base, Commit, Key, ScopeValue
 from limpet.model.adopt import adopted
-from limpet.model.commit import Base, Commit
 from limpet.model.facts.creation import created
 from limpet.model.facts.names import copied, names_key
-from limpet.model.fold import ScopeValue
-from limpet.model.keys import Key
 from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import Committed, Names, Owner, Record, Records
@@ -37,11 +35,25 @@ class Newest(msgspec.Struct, frozen=True, gc=False):
     link: bytes = b""
 
 
+class CopyTarget(Protocol):
+    """What `copy` copies to: another Limpet, or the adopter that stands for one."""
+
+    @property
+    def adopter(self) -> Adopter:
+        """The receiving side. Raises StoreClosed."""
+        ...
+
+
 class Adopter:
     """A store that adopts sessions."""
 
     def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+        self.journal = journal
+
+    @property
+    def adopter(self) -> Adopter:
+        """Itself: `copy` is given it in place of a Limpet that has its own loop."""
+        return self
 
     async def newest(self, key: Key) -> Newest:
         """Where the session ends in this store. Raises SessionDeleted, SessionErased."""
@@ -59,11 +71,11 @@ class Adopter:
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Record all of the commits or none."""
-        return await self._journal.commit(commits)
+        return await self.journal.commit(commits)
 
     async def names_of(self, app: str, user: str) -> Mapping[str, ScopeValue]:
         """The shared names of one owner that this store has, deleted ones too."""
-        return await names_in(self._journal).names_of(app, user)
+        return await names_in(self.journal).names_of(app, user)
 
     async def write_names(self, owner: Owner, values: Mapping[str, Any]) -> None:
         """Set shared names of an owner that this store never had. Raises SessionConflict if it has
@@ -72,7 +84,7 @@ class Adopter:
         fresh = not (await self.newest(key)).seq
         facts = [created(key)] if fresh else []
         facts.append(copied(*owner, values))
-        drafts = tuple([self._journal.prepare(fact, COPIER) for fact in facts])
+        drafts = tuple([self.journal.prepare(fact, COPIER) for fact in facts])
         guards = dict.fromkeys(values, 0)
         expect = 0 if fresh else None
         await self.commit((Commit(key, drafts, expect, guards=guards, names_of=owner),))
@@ -83,7 +95,7 @@ class Adopter:
 
     async def put_chunk(self, key: Key, upload: str, blob: Blob, number: int, data: bytes) -> str:
         """Add the next chunk of a blob; with the last one it is there. The upload to go on with."""
-        upload = upload or self._journal.new_id()
+        upload = upload or self.journal.new_id()
         if number == blob.chunks - 1:
             await self._blobs().finish(key, upload, blob, data, at=blob.version)
         else:
@@ -91,13 +103,13 @@ class Adopter:
         return upload
 
     def _blobs(self) -> Blobs:
-        store = self._journal.store
+        store = self.journal.store
         if not isinstance(store, KeepsBlobs):
             raise InvalidInput("this store does not keep blobs. Copy to another one.")
         return store.blobs
 
     async def _read(self, key: Key, *, after: int, reverse: bool) -> Newest:
-        store = self._journal.store
+        store = self.journal.store
         found = await store.read(key, after=after, limit=1, reverse=reverse, types=None)
         return Newest(found[0].seq, found[0].link) if found else Newest()
 

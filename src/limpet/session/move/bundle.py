@@ -23,15 +23,10 @@ from typing import IO, Any, Final
 import msgspec
 
 from limpet.errors import BundleDamaged, BundleRefused, InvalidKey
-from limpet.model.commit import Base
-from limpet.model.events import Event, decode_body
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import EVENT_BYTES_MAX
+from limpet.model import EVENT_BYTES_MAX, Base, Event, Head, Key, decode_body
 from limpet.session.move.contents import Chunk
-from limpet.store import bodies
 from limpet.store.blobs import Blob
-from limpet.store.codec import Damaged
+from limpet.store.coding import Damaged, bodies
 from limpet.store.protocol import Record
 
 FORMAT: Final = "limpet.session"

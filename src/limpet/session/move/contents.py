@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from limpet.errors import SessionCorrupt
-from limpet.model.keys import Key
+from limpet.model import Key
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import Adopter
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs

@@ -17,7 +17,7 @@ from limpet.errors import (
     ReservedApp,
     SessionCorrupt,
 )
-from limpet.model.keys import Key, is_reserved
+from limpet.model import Key, is_reserved
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,
@@ -94,6 +94,15 @@ async def import_session(journal: Journal, path: Path) -> Key:
     finally:
         await in_thread(reader.close)
     return opening.key
+
+
+async def proved(path: Path) -> tuple[Opening, Newest]:
+    """What a file holds, if all of it proves itself. Records nothing. Raises BundleDamaged."""
+    reader = await in_thread(lambda: BundleReader(path))
+    try:
+        return reader.opening, await _prove(reader, Newest())
+    finally:
+        await in_thread(reader.close)
 
 
 def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:

@@ -19,8 +19,7 @@ from limpet.errors import (
     SessionErased,
     SessionExists,
 )
-from limpet.model.limits import OPS_PER_EVENT_MAX
-from limpet.model.values import encode
+from limpet.model import OPS_PER_EVENT_MAX, encode
 from limpet.session.move.adopter import Adopter
 from limpet.store.protocol import Names, Owner
 

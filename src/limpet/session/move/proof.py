@@ -11,19 +11,21 @@ from collections.abc import Iterable
 from hashlib import sha256
 
 from limpet.errors import LimpetError, SessionConflict
-from limpet.model.adopt import adopted
-from limpet.model.facts.creation import CREATED
-from limpet.model.fold import Fold, record
-from limpet.model.head import based, blank
-from limpet.model.keys import unfit
-from limpet.model.limits import (
+from limpet.model import (
     ACTOR_CHARS_MAX,
     BLOB_BYTES_MAX,
     BLOB_CHUNK_BYTES,
+    CREATED,
     ID_CHARS_MAX,
     MEDIA_TYPE_CHARS_MAX,
     TYPE_CHARS_MAX,
+    Fold,
+    based,
+    blank,
+    record,
+    unfit,
 )
+from limpet.model.adopt import adopted
 from limpet.session.move.adopter import Newest
 from limpet.session.move.bundle import BundleReader
 from limpet.session.move.contents import Chunk

@@ -21,11 +21,8 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model.commit import Base, Commit
+from limpet.model import PAGE_MAX, Base, Commit, Head, Key
 from limpet.model.facts.names import APP as NAMES
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import PAGE_MAX
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,

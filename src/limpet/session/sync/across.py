@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from limpet.model.commit import Commit
-from limpet.model.fold import ScopeValue
-from limpet.model.keys import Key
+from limpet.model import Commit, Key, ScopeValue
 from limpet.session.limpet import Limpet
 from limpet.session.move.adopter import Adopter, Newest
 from limpet.session.sync.loop import Loop
@@ -19,7 +17,7 @@ class Across(Adopter):
     """An Adopter whose every call is handed to the loop of its store."""
 
     def __init__(self, of: Limpet, loop: Loop) -> None:
-        super().__init__(of._journal)
+        super().__init__(of.adopter.journal)
         self.of, self._loop = of, loop
 
     async def newest(self, key: Key) -> Newest:

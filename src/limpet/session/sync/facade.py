@@ -17,8 +17,21 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-_INSIDE: Final = ("writer",)  # for the rest of the package
-_ANNOTATED: Final = re.compile(r"\b(Session|CommitBuilder|App|Documents|Limpet)\b")
+INSIDE: Final = ("adopter", "journal", "ringing", "writer")  # for the rest of the package
+_NAMES: Final = {
+    "Session": "SyncSession",
+    "CommitBuilder": "SyncCommit",
+    "App": "SyncApp",
+    "Documents": "SyncDocuments",
+    "Limpet": "SyncLimpet",
+    "CopyTarget": "SyncLimpet",
+    "Memory": "SyncMemory",
+    "Layer": "SyncLayer",
+    "Episodes": "SyncEpisodes",
+    "Working": "SyncWorking",
+    "History": "SyncSession",
+}
+_ANNOTATED: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")
 _STREAM: Final = re.compile(r"AsyncGenerator\[(\w+), None\]")
 _WITHOUT_AWAIT: Final = re.compile(r"\b(async with|await) ")
 
@@ -78,6 +91,11 @@ class Facade(Generic[T]):
         """What a verb of another stand-in is given for this one."""
         return self._of
 
+    def _stand_in(self, found: Any) -> Any:
+        """What stands for an object that has verbs itself; anything else is what it is."""
+        stand_in = self._stands_for.get(type(found))
+        return found if stand_in is None else stand_in(found, self._loop)
+
     def _wrapped(self, result: Any) -> Any:
         if result is self._of:
             return self
@@ -101,22 +119,19 @@ class Facade(Generic[T]):
 
 def public(of: object) -> list[str]:
     """The names that a user of an object, or of a class, is meant to see."""
-    return [name for name in dir(of) if not name.startswith("_") and name not in _INSIDE]
+    return [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
 
 
 def renamed(annotation: Any) -> Any:
     """An annotation of the async API as it is without await."""
-    names = {"Session": "SyncSession", "CommitBuilder": "SyncCommit", "App": "SyncApp"}
-    names["Documents"] = "SyncDocuments"
-    names["Limpet"] = "SyncLimpet"
     if not isinstance(annotation, str):
         return annotation
-    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: names[found[0]], annotation))
+    return _STREAM.sub(r"Iterator[\1]", _ANNOTATED.sub(lambda found: _NAMES[found[0]], annotation))
 
 
 def _member(cls: type[Facade[Any]], name: str, found: Any) -> Any:
     if isinstance(found, property):
-        return property(lambda self: getattr(self._of, name), doc=found.__doc__)
+        return property(lambda self: self._stand_in(getattr(self._of, name)), doc=found.__doc__)
     verb = _verb(name, found)
     verb.__module__, verb.__qualname__ = cls.__module__, f"{cls.__name__}.{name}"
     return verb

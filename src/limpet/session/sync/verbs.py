@@ -14,6 +14,7 @@ from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
+from limpet.session.life.memory import Episodes, Layer, Memory, Working
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
@@ -32,6 +33,22 @@ class SyncSession(Facade[Session[Any]], Generic[S], of=Session):
     """A session, or a handle on one, without await."""
 
 
+class SyncWorking(Facade[Working], of=Working):
+    """Working memory, without await."""
+
+
+class SyncLayer(Facade[Layer], of=Layer):
+    """A layer of memory, without await."""
+
+
+class SyncEpisodes(Facade[Episodes], of=Episodes):
+    """Episodic memory, without await."""
+
+
+class SyncMemory(Facade[Memory], of=Memory):
+    """The memory of a session, without await."""
+
+
 class SyncApp(Facade[App[Any]], Generic[A], of=App):
     """The sessions of one app, without await."""
 
@@ -44,9 +61,15 @@ class SyncLimpet(Facade[Limpet], of=Limpet):
     """Limpet without await, open at once: use it in a `with` block, or call close()."""
 
     def __init__(
-        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        archive: str | None = None,
     ) -> None:
-        super().__init__(Limpet(url, seal=seal, connections=connections), Loop())
+        how: dict[str, Any] = {"seal": seal, "connections": connections, "archive": archive}
+        super().__init__(Limpet(url, **how), Loop())
         try:
             super().__enter__()
         except BaseException:

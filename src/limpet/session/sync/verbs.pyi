@@ -6,13 +6,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
 from limpet.model import ops as op
+from limpet.model.diff.diff import Diff
+from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+from limpet.model.facts.running.requests import Request
+from limpet.model.facts.running.runs import Status, StopReason
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -23,15 +28,28 @@ from limpet.model.state.state import State
 from limpet.model.state.types import Ref
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
-from limpet.session.context import Context, Count, Summarize
-from limpet.session.conversation import Message
+from limpet.session.conversing.context import Context, Count, Summarize
+from limpet.session.conversing.message import Message
+from limpet.session.conversing.shapes import Shape
 from limpet.session.documents import Document, DocumentPage
+from limpet.session.history.at import When
+from limpet.session.history.bisect import Predicate
+from limpet.session.history.kept import CheckpointPage
+from limpet.session.history.merge import Merged
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
+from limpet.session.history.retention import CompactReport
 from limpet.session.life.durations import Durations
+from limpet.session.life.memory import LayerName, Remembered
 from limpet.session.life.policy import Cleanup, Function, Transition
+from limpet.session.life.report import Resumption
+from limpet.session.life.retrieval import Retrieve
 from limpet.session.life.sweep import Swept
-from limpet.session.migrate import Failure, MigrationPlan
+from limpet.session.life.tools import ToolRegistry
+from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
-from limpet.session.shapes import Shape
+from limpet.session.runs.tracing import Trace
+from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -258,8 +276,98 @@ class SyncSession(Generic[S_co]):
     def resume(self, *, activate: bool = True, actor: str | None = None) -> Transition: ...
     def complete(self, output: Any = None, *, actor: str | None = None) -> Transition: ...
     def terminate(self, reason: str | None = None, *, actor: str | None = None) -> Transition: ...
+    def archive(self, *, actor: str | None = None) -> Transition: ...
     def set_timeouts(self, timeouts: Timeouts, *, actor: str | None = None) -> Event: ...
     def renew(self, *, idle: timedelta, actor: str | None = None) -> Event: ...
+    @property
+    def tools(self) -> Mapping[str, Mapping[str, Any]]: ...
+    def bind_tools(
+        self, registry: ToolRegistry, *names: str, actor: str | None = None
+    ) -> Mapping[str, Mapping[str, Any]]: ...
+    def lock_tool(self, name: str, *, seconds: float = 30) -> Lease: ...
+    @property
+    def memory(self) -> SyncMemory: ...
+    @property
+    def status(self) -> Status: ...
+    @property
+    def stop_reason(self) -> StopReason | None: ...
+    @property
+    def blocked_on(self) -> tuple[Request, ...]: ...
+    @property
+    def usage(self) -> Usage: ...
+    @property
+    def budget(self) -> BudgetView | None: ...
+    def children(self) -> tuple[Key, ...]: ...
+    def trace(self, wake_id: str) -> Trace: ...
+    def wakes(self, *, limit: int = 20) -> tuple[Event, ...]: ...
+    def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event: ...
+    def confirm(
+        self, request_id: str, *, allow: bool, note: str | None = None, actor: str | None = None
+    ) -> Event: ...
+    def answer(
+        self, request_id: str, output: Any, *, is_error: bool = False, actor: str | None = None
+    ) -> Event: ...
+    def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event: ...
+    def state_at(self, when: When) -> S_co: ...
+    def diff(self, before: When, after: When | None = None) -> Diff: ...
+    def fork(
+        self,
+        at: When | None = None,
+        *,
+        id: str | None = None,
+        user: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        actor: str | None = None,
+    ) -> Self: ...
+    def rewind(self, when: When, *, actor: str | None = None) -> Rewound: ...
+    def merge(
+        self,
+        other: SyncSession[Any] | AnyKey,
+        *,
+        policy: Policy | None = None,
+        policies: Mapping[str | Path, Policy] | None = None,
+        actor: str | None = None,
+    ) -> Merged: ...
+    def blame(self, path: str | Sequence[str | int]) -> tuple[Blame, ...]: ...
+    def bisect(self, predicate: Predicate) -> Event | None: ...
+    def checkpoint(
+        self, trigger: str = "manual", *, full: bool | None = None, actor: str | None = None
+    ) -> CheckpointRef: ...
+    def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage: ...
+    def restore(
+        self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
+    ) -> Rewound: ...
+    def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None: ...
+    def lineage(self) -> Lineage: ...
+
+class SyncWorking:
+    def put(self, name: str, value: Any) -> Remembered: ...
+    def get(self, name: str) -> Any: ...
+    def list(self, prefix: str = "") -> tuple[Remembered, ...]: ...
+    def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]: ...
+    def reset(self) -> None: ...
+
+class SyncLayer:
+    def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered: ...
+    def get(self, name: str) -> Any: ...
+    def list(self, prefix: str = "") -> tuple[Remembered, ...]: ...
+    def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]: ...
+
+class SyncEpisodes(SyncLayer):
+    def list(self, prefix: str = "") -> tuple[Remembered, ...]: ...
+
+class SyncMemory:
+    @property
+    def working(self) -> SyncWorking: ...
+    @property
+    def session(self) -> SyncLayer: ...
+    @property
+    def episodic(self) -> SyncEpisodes: ...
+    @property
+    def semantic(self) -> SyncLayer: ...
+    @property
+    def procedural(self) -> SyncLayer: ...
+    def layer(self, name: LayerName) -> SyncWorking | SyncLayer: ...
 
 class SyncApp(Generic[A]):
     name: str
@@ -287,6 +395,7 @@ class SyncApp(Generic[A]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> SyncSession[A]: ...
     def find(
         self,
@@ -297,6 +406,7 @@ class SyncApp(Generic[A]):
         since: datetime | None = None,
         actor: str | None = None,
         at_least: str = "",
+        archived: bool = False,
     ) -> SyncSession[A] | None: ...
     def get_or_create(
         self,
@@ -362,7 +472,12 @@ class SyncDocuments:
 class SyncLimpet:
     url: str
     def __init__(
-        self, url: str, *, seal: Seal | None = None, connections: int | None = None
+        self,
+        url: str,
+        *,
+        seal: Seal | None = None,
+        connections: int | None = None,
+        archive: str | None = None,
     ) -> None: ...
     def __enter__(self) -> SyncLimpet: ...
     def __exit__(
@@ -416,6 +531,7 @@ class SyncLimpet:
         since: datetime | None = None,
         at_least: str = "",
         actor: str | None = None,
+        archived: bool = False,
     ) -> SyncSession[S]: ...
     @overload
     def get(
@@ -430,6 +546,7 @@ class SyncLimpet:
         at_least: str = "",
         actor: str | None = None,
         untyped: bool = False,
+        archived: bool = False,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def find(
@@ -596,7 +713,52 @@ class SyncLimpet:
         timeouts: Timeouts | None = None,
         suspensions_per_day: float = ...,
     ) -> None: ...
+    def resume(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        tools: ToolRegistry | None = None,
+        retrieve: Retrieve | None = None,
+        memory: Sequence[str] | None = None,
+        queries: Sequence[Any] | None = None,
+        fresh_seconds: float = 3600,
+        deadline_seconds: float = 10,
+        tokens: int | None = None,
+        tokens_min: int = 1,
+        plan: Function | None = None,
+        fallback: bool = False,
+        activate: bool = True,
+        state_type: type[Any] | None = None,
+        actor: str | None = None,
+    ) -> tuple[SyncSession[Any], Resumption]: ...
+    def unarchive(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> None: ...
     def sweep(self, *, limit: int = 1000) -> Swept: ...
+    def checkpointing(
+        self, app: str, policy: CheckpointPolicy | None, *, actor: str | None = None
+    ) -> None: ...
+    def retention(
+        self,
+        app: str,
+        *,
+        events: int | None = None,
+        age: timedelta | None = None,
+        actor: str | None = None,
+    ) -> None: ...
+    def compact(
+        self, key: AnyKey | None = None, *, progress: Progress | None = None
+    ) -> CompactReport: ...
+    def on_metric(self, hook: Hook) -> None: ...
     def get_many(
         self, keys: Iterable[AnyKey], *, tail: int = 20, actor: str | None = None
     ) -> tuple[SyncSession[Mapping[str, Any]] | None, ...]: ...
@@ -629,6 +791,11 @@ class SyncLimpet:
         to: SyncLimpet,
         progress: Progress | None = None,
     ) -> Copied: ...
+    def wake(self, key: AnyKey, harness: Any, *, lease_seconds: float = 30, **how: Any) -> Any: ...
+    def dead_letters(
+        self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> Page: ...
+    def requeue(self, key: AnyKey, *, actor: str | None = None) -> Event: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...

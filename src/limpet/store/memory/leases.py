@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from limpet.errors import LimpetError
-from limpet.model.due import deadline_us, runnable_us
-from limpet.model.head import Head
-from limpet.model.keys import Key, is_reserved
+from limpet.model import Head, Key, Lease, deadline_us, is_reserved, runnable_us
 from limpet.model.lease import (
-    Lease,
     acquired,
     given_back,
     is_ahead,
@@ -95,7 +92,7 @@ class Leasing(Tables):
         seconds = lease.lease_seconds if lease_seconds is None else lease_seconds
         until_us = now_us + span_us(seconds)
         try:
-            self._set_head(renewed(self._head(lease.key), lease.fence, now_us, until_us))
+            self._set_head(renewed(self._head(lease.key), lease, now_us, until_us))
         except LimpetError as error:
             return error
         return lasting(lease, until_us, seconds)

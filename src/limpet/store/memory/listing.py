@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from limpet.model.head import Head
-from limpet.model.keys import Key, is_reserved
-from limpet.store import cursor as cursors
-from limpet.store.pages import walk
+from limpet.model import Head, Key, is_reserved
+from limpet.store.paging import cursor as cursors
+from limpet.store.paging import walk
 from limpet.store.protocol import Query
 
 Row: TypeAlias = tuple[int, Head]  # the number of its row

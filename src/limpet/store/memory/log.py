@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from limpet.model.commit import Base
-from limpet.model.events import Event, removed_event
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import Fold, Recorded, replay
-from limpet.model.head import based, blank
+from limpet.model import PROCESSED, Base, Event, Fold, Recorded, based, blank, removed_event, replay
 from limpet.store.blobs import Blob
 
 
@@ -20,6 +16,7 @@ class Log:
     __slots__ = (
         "base",
         "blobs",
+        "cold",
         "fold",
         "forks",
         "ids",
@@ -37,6 +34,7 @@ class Log:
         self.processed: dict[int, Event] = {}  # by seq of the input: the event that processed it
         self.blobs: dict[str, tuple[Blob, list[bytes]]] = {}  # by hash: what it is, and its chunks
         self.pins: dict[int, Fold] = {}
+        self.cold = 0  # up to here the feed no longer has its events
         self.forks: list[Log] = []  # logs that begin on a state of this one, living ones
 
     @property

@@ -17,15 +17,21 @@ from limpet.errors import (
     SessionCorrupt,
     SessionHasForks,
 )
-from limpet.model.canonical import canonical
-from limpet.model.chain import SALT_BYTES
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.head import buried
-from limpet.model.keys import Key, is_reserved, owner_of
-from limpet.model.values import FrozenDict
-from limpet.store import cursor as cursors
+from limpet.model import (
+    SALT_BYTES,
+    Base,
+    Commit,
+    Event,
+    Fold,
+    FrozenDict,
+    Key,
+    ScopeValue,
+    buried,
+    canonical,
+    is_reserved,
+    owner_of,
+)
+from limpet.model.keys import checkpoints_of
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
@@ -35,12 +41,15 @@ from limpet.store.memory.blobs import MemoryBlobs
 from limpet.store.memory.leases import Leasing
 from limpet.store.memory.log import Log
 from limpet.store.memory.marks import MemoryMarks
+from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
-from limpet.store.pages import Room, bare, newest, page
+from limpet.store.paging import Room, bare, newest, newest_since, page, wanted
+from limpet.store.paging import cursor as cursors
 from limpet.store.plan import Plan
 from limpet.store.protocol import (
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
@@ -58,11 +67,10 @@ from limpet.store.protocol import (
     scope_fields,
 )
 from limpet.store.scopes import Scopes
-from limpet.store.select import newest_since, wanted
 from limpet.store.verify import verify_session
 
 
-class MemoryStore(Leasing):
+class MemoryStore(Leasing, Naming):
     """Everything happens between two awaits, so every call is atomic."""
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -85,8 +93,10 @@ class MemoryStore(Leasing):
         for key, rec in plan.records:
             self._kept[key].add(rec)
             self._feed.append((self._kept[key].fold.head.uid, key, rec.event.seq))
-        for _, write in plan.writes:
+        for key, write in plan.writes:
             self._scopes.setdefault(write.key, []).append(write.at)
+            made_by = (plan.folds[key].head.uid, write.seq, self._kept[key].event(write.seq).at_us)
+            self._made_by.setdefault(write.key, []).append(made_by)
         for key, number, fold in plan.pins:
             self._kept[key].pins[number] = fold
         return answers
@@ -118,6 +128,9 @@ class MemoryStore(Leasing):
         if kept.event(seq).removed:
             raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
         return kept.fold_at(seq)
+
+    async def rung(self, key: Key, seq: int) -> Fold:
+        return await self.fold_at(key, seq)
 
     async def read(
         self, key: Key, *, after: int, limit: int, reverse: bool, types: tuple[str, ...] | None
@@ -198,7 +211,7 @@ class MemoryStore(Leasing):
             wanted_ = not is_reserved(of.app) if app is None else of.app == app
             wanted_ = of == key if key is not None else wanted_
             kept = self._kept.get(of)
-            if wanted_ and kept is not None and kept.fold.head.uid == uid:
+            if wanted_ and kept is not None and kept.fold.head.uid == uid and seq > kept.cold:
                 event, size = kept.sized(seq)
                 found.append(FeedEntry(cursors.write_position(place), of, event))
                 room.used += size
@@ -214,7 +227,7 @@ class MemoryStore(Leasing):
         found: dict[Key, int] = {}
         for uid, of, seq in self._feed[start:]:
             kept = self._kept.get(of)
-            if kept is not None and kept.fold.head.uid == uid:
+            if kept is not None and kept.fold.head.uid == uid and seq > kept.cold:
                 found[of] = max(seq, found.get(of, 0))
         end = cursors.write_position(len(self._feed))
         return Touched(found, end, more=False, whole=True, ended=str(self._ended))
@@ -232,7 +245,23 @@ class MemoryStore(Leasing):
         self._ended += 1
         kept.fold = Fold(buried(kept.fold.head, self._clock(), ending))
         self._deleted.setdefault(key, []).append(kept)
+        if not is_reserved(key.app):
+            await self.delete(checkpoints_of(key), ending=ending)
         return True
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        kept = self._living(key)
+        last = min(upto, kept.fold.head.version - 1)
+        while last > kept.cold and any(map(kept.is_pending, range(kept.floor + 1, last + 1))):
+            last -= 1
+        moved = max(0, last - max(kept.floor, kept.cold))
+        kept.cold = max(kept.cold, last if moved else 0)
+        return Compacted(moved)
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        kept = self._living(key)
+        pins = kept.pins.items()
+        kept.pins = {number: fold for number, fold in pins if fold.head.version not in seqs}
 
     async def forks(self, key: Key) -> tuple[Key, ...]:
         logs = self._deleted.get(key, []) if key not in self._kept else [self._living(key)]
@@ -265,7 +294,7 @@ class MemoryStore(Leasing):
         certificates = [await self.erase(key, forks="keep") for key in mine]
         names = [of for of in self._scopes if of[:2] == (app, user)]
         for of in names:
-            del self._scopes[of]
+            del self._scopes[of], self._made_by[of]
         done = tuple([each for each in certificates if each is not None])
         mark = _user_hash(app, user)
         link = sha256(b"".join(sorted(each.link for each in done))).digest()
@@ -320,6 +349,8 @@ class MemoryStore(Leasing):
                 fork.parent = None
         head, mark = logs[-1].fold.head, key_hash(key)
         self._erased[mark] = Erasure(mark, head.version, head.link, self._clock(), forks_kept)
+        if not is_reserved(key.app):
+            self._forget(checkpoints_of(key), 0)
 
 
 def _user_hash(app: str, user: str) -> bytes:

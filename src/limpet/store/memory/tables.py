@@ -9,13 +9,7 @@ from weakref import WeakSet
 import msgspec
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound, StoreClosed
-from limpet.model.canonical import canonical
-from limpet.model.commit import Base
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.values import encode
+from limpet.model import Base, Event, Fold, Head, Key, ScopeKey, ScopeValue, canonical, encode
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
 from limpet.store.memory.log import Log
@@ -31,6 +25,8 @@ class Tables:
         self._clock = clock or Clock()
         self._kept: dict[Key, Log] = {}
         self._scopes: dict[ScopeKey, list[ScopeValue]] = {}
+        # Who made each version of a name: uid, seq and time of the event.
+        self._made_by: dict[ScopeKey, list[tuple[str, int, int]]] = {}
         self._deleted: dict[Key, list[Log]] = {}  # tombstones: the head of each is buried
         self._erased: dict[bytes, Erasure] = {}
         self._rows = 0

@@ -11,8 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import LimpetError, SessionCorrupt, SessionDeleted, SessionFenced, UploadLost
-from limpet.model.keys import Key
-from limpet.model.limits import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX
+from limpet.model import BLOB_UPLOAD_SECONDS_MAX, BLOB_UPLOADS_SWEPT, INT_MAX, Key
 from limpet.store.blobs import (
     Blob,
     Packed,
@@ -23,10 +22,9 @@ from limpet.store.blobs import (
     unpack_blob,
     unpack_chunk,
 )
-from limpet.store.codec import Codec, Damaged
-from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.server.pool import Pools
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.coding import Codec, Damaged
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection, Pools
 from limpet.store.postgres.sql import SQL
 from limpet.store.threads import in_thread
 

@@ -7,12 +7,18 @@ from typing import Final
 import asyncpg
 
 from limpet.errors import InvalidInput, StoreOlder, StoreUnopened
-from limpet.model.values import described
+from limpet.model import described
 from limpet.store.postgres.failures import FAILURES, UNOPENED, translate, unopened
-from limpet.store.postgres.server import pooler, schema, settings
-from limpet.store.postgres.server.address import check_url, where
-from limpet.store.postgres.server.pool import open_pool
-from limpet.store.postgres.server.settings import Pool, check_version
+from limpet.store.postgres.server import (
+    Pool,
+    check_version,
+    open_pool,
+    pooler,
+    schema,
+    settings,
+    where,
+)
+from limpet.store.postgres.server.address import check_url
 
 CONNECTIONS: Final = 11  # of one store, unless its opener says otherwise
 CONNECTIONS_MIN: Final = 6

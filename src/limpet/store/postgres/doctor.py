@@ -13,13 +13,9 @@ from functools import partial
 from typing import Final
 
 from limpet.store.doctor import listed, plural, size
+from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import SCHEMA, TIMELINE, outdated
-from limpet.store.postgres.server.settings import (
-    ENCODING,
-    TABLES_SECONDS_MAX,
-    UTF8_DATABASE,
-    Connection,
-)
+from limpet.store.postgres.server.settings import ENCODING, UTF8_DATABASE
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Check
 

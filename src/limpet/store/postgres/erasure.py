@@ -13,21 +13,28 @@ from hashlib import sha256
 from typing import Any
 
 from limpet.errors import SessionHasForks
-from limpet.model.keys import Key, owner_of
-from limpet.store import bodies
+from limpet.model import Key, is_reserved, owner_of
+from limpet.model.keys import checkpoints_of
+from limpet.store.coding import bodies, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
-from limpet.store.postgres.reader import Reader
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
-from limpet.store.seal import scope_owner
 
 
 async def delete(conn: Connection, key: Key, ending: Ending) -> bool:
     """Leave a tombstone of the session. False if there is no such session."""
     await ledger.begin(conn)
-    await _lock_around(conn, [key])
+    await _lock_around(conn, _with_checkpoints([key]))
+    deleted = await _delete(conn, key, ending)
+    if deleted and not is_reserved(key.app):
+        await _delete(conn, checkpoints_of(key), ending)
+    return deleted
+
+
+async def _delete(conn: Connection, key: Key, ending: Ending) -> bool:
     row = await conn.fetchrow(SQL["unmake"], *_names(key))
     if row is None:
         return False
@@ -56,7 +63,7 @@ async def erase(
     Raises Unforgotten unless the keys of what goes are among those that are gone.
     """
     await ledger.begin(conn)
-    await _lock_around(conn, [key])
+    await _lock_around(conn, _with_checkpoints([key]))
     erasing = _Erasing(conn, reader, gone)
     found = await erasing.erase(key, forks)
     await ledger.enter(conn, erasing.sid, erasing.change)
@@ -103,7 +110,7 @@ class _Erasing:
         if forks != "erase":
             return await self._forget(key, len(children))
         below = await self._descent(key)
-        await _lock(self._conn, below)
+        await _lock(self._conn, _with_checkpoints(below))
         for each in (await self._descent(key))[1:]:
             await self._forget(each, 0)
         return await self._forget(key, 0)
@@ -130,6 +137,8 @@ class _Erasing:
         proof = (last["version"], last["link"], last["now_us"], forks_kept)
         erasure = Erasure(self._reader.key_hash(key), *proof)
         await self.certify(erasure)
+        if not is_reserved(key.app):
+            await self._forget(checkpoints_of(key), 0)
         return erasure
 
     async def _remove(self, key: Key) -> Any:
@@ -194,6 +203,12 @@ async def _lock(conn: Connection, keys: Iterable[Key]) -> None:
 
 async def _forks(conn: Connection, sids: list[int]) -> list[Key]:
     return [Key(*row) for row in await conn.fetch(SQL["forks"], sids)]
+
+
+def _with_checkpoints(keys: Iterable[Key]) -> list[Key]:
+    """These sessions, and the logs of their checkpoints, which end with them."""
+    logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
+    return [*keys, *logs]
 
 
 def _columns(keys: Iterable[Key]) -> list[list[str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -15,20 +15,20 @@ from limpet.errors import (
     SessionNotFound,
     StoreBusy,
 )
-from limpet.model.head import Head, blank
-from limpet.model.keys import Key
-from limpet.model.lease import LEFT_US, Lease, lasting, left_until, locked
-from limpet.model.limits import INT_MAX
+from limpet.model import INT_MAX, Head, Key, Lease, blank
+from limpet.model.lease import LEFT_US, lasting, left_until, locked
 from limpet.model.reasons import due_for
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
-from limpet.store.postgres.reader import Reader
+from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.rows import facts_from
-from limpet.store.postgres.server.pool import Pools
-from limpet.store.postgres.server.settings import Connection
+from limpet.store.postgres.server import Connection, Pools
 from limpet.store.postgres.sql import SQL
 
 TRIES_MAX: Final = 10
+
+
+Held: TypeAlias = tuple[Key, int, str]  # the session, the fence and the uid of a lease
 
 
 class Leases:
@@ -46,9 +46,10 @@ class Leases:
             lambda conn: conn.fetch(SQL["claim"], *args), asked="lease", repeatable=False
         )
         claimed = []
-        for of_app, user, id, fence, until_us, at_us, facts in found:
+        for of_app, user, id, uid, fence, until_us, at_us, facts in found:
             key, reasons = Key(of_app, user, id), due_for(facts_from(facts), at_us)
-            claimed.append(Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons))
+            lease = Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons, uid=uid)
+            claimed.append(lease)
         for lease in claimed:
             self._remember(lease, lease.claimed_us)
         return tuple(claimed)
@@ -57,13 +58,13 @@ class Leases:
         self, leases: Sequence[Lease], lease_seconds: float | None
     ) -> tuple[Lease | LimpetError, ...]:
         spans = [each.lease_seconds if lease_seconds is None else lease_seconds for each in leases]
-        asked = {(lease.key, lease.fence): span for lease, span in zip(leases, spans, strict=True)}
+        asked = {_held(lease): span for lease, span in zip(leases, spans, strict=True)}
 
         async def run(conn: Connection) -> tuple[Lease | LimpetError, ...]:
             renewed = await self._renewed(conn, asked)
             answers: list[Lease | LimpetError] = []
             for lease, span in zip(leases, spans, strict=True):
-                found = renewed.get((lease.key, lease.fence))
+                found = renewed.get(_held(lease))
                 if found is None:
                     answers.append(await self._lost(conn, lease))
                     continue
@@ -76,16 +77,16 @@ class Leases:
         return done
 
     async def _renewed(
-        self, conn: Connection, asked: Mapping[tuple[Key, int], float]
-    ) -> dict[tuple[Key, int], tuple[int, int]]:
+        self, conn: Connection, asked: Mapping[Held, float]
+    ) -> dict[Held, tuple[int, int]]:
         """By session and fence: the end of the lease, and now. Only of those that are held."""
         held = list(asked)
         if not held:
             return {}
-        names = [[key.app for key, _ in held], [key.user for key, _ in held]]
-        numbers = [[fence for _, fence in held], [span_us(each) for each in asked.values()]]
-        ids = [key.id for key, _ in held]
-        found = await conn.fetch(SQL["renew"], *names, ids, *numbers)
+        keys, fences, uids = [list(column) for column in zip(*held, strict=True)]
+        names = [[key.app for key in keys], [key.user for key in keys], [key.id for key in keys]]
+        spans = [span_us(each) for each in asked.values()]
+        found = await conn.fetch(SQL["renew"], *names, fences, spans, uids)
         return {held[row["i"] - 1]: (row["lease_us"], row["now_us"]) for row in found}
 
     async def _lost(self, conn: Connection, lease: Lease) -> LimpetError:
@@ -103,13 +104,13 @@ class Leases:
 
         async def run(conn: Connection) -> bool:
             for _ in range(TRIES_MAX):
-                row = await conn.fetchrow(SQL["release"], *held, retry_us, lease.lock)
+                row = await conn.fetchrow(SQL["release"], *held, retry_us, lease.lock, lease.uid)
                 if row is None or row["done"]:
                     return row is not None
                 # It is due: for anything new? Judged here, and again if something is recorded.
                 head = _with_facts(lease, row["facts"])
                 left_us = None if left_until(head, lease, row["now_us"]) is None else LEFT_US
-                judged = (*held, row["version"], left_us)
+                judged = (*held, row["version"], left_us, lease.uid)
                 if await conn.fetchval(SQL["release_judged"], *judged) is not None:
                     return True
             raise StoreBusy(str(key))
@@ -131,9 +132,9 @@ class Leases:
         for _ in range(TRIES_MAX):
             row = await conn.fetchrow(SQL["acquire"], *args)
             if row is not None:
-                fence, until_us, at_us, facts = row
-                reasons = due_for(facts_from(facts), at_us)
-                return Lease(key, worker, fence, until_us, lease_seconds, at_us, reasons, lock=True)
+                fence, until_us, at_us, facts, uid = row
+                given = (fence, until_us, lease_seconds, at_us, due_for(facts_from(facts), at_us))
+                return Lease(key, worker, *given, lock=True, uid=uid)
             await conn.execute(SQL["measure_again"])
             head = await self._head(conn, key)
             if head.worker is not None:
@@ -163,3 +164,7 @@ class Leases:
 def _with_facts(lease: Lease, facts: str | None) -> Head:
     """As much of a head as says what the session is due for."""
     return msgspec.structs.replace(blank(lease.key, "", 0), facts=facts_from(facts))
+
+
+def _held(lease: Lease) -> Held:
+    return lease.key, lease.fence, lease.uid

@@ -18,13 +18,12 @@ from typing import Final
 
 import msgspec
 
-from limpet.model.keys import Key
-from limpet.model.limits import PARTIAL_BYTES_MAX
-from limpet.store.codec import Codec
+from limpet.model import PARTIAL_BYTES_MAX, Key
+from limpet.store.coding import Codec
 from limpet.store.live import Inbox, Packed, can_pack, pack_all
 from limpet.store.postgres.failures import FAILURES
+from limpet.store.postgres.server import Connection
 from limpet.store.postgres.server.outage import Outage
-from limpet.store.postgres.server.settings import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Partial
 

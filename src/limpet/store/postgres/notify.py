@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from limpet.store.postgres.failures import FAILURES
+from limpet.store.postgres.server import Connection, Pool
 from limpet.store.postgres.server.outage import Outage
-from limpet.store.postgres.server.settings import Connection, Pool
 from limpet.store.postgres.sql import SQL
 
 CHANNEL: Final = "limpet"

@@ -12,15 +12,21 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model.chain import SALT_BYTES
-from limpet.model.events import Event, decode_body
-from limpet.model.facts.view import Facts
-from limpet.model.fold import ScopeKey, ScopeValue, scope_next
-from limpet.model.head import Head, buried
-from limpet.model.keys import Key
-from limpet.model.values import EMPTY, freeze
-from limpet.store import bodies
-from limpet.store.codec import REMOVED, SEALED, Codec, Damaged
+from limpet.model import (
+    EMPTY,
+    SALT_BYTES,
+    Event,
+    Facts,
+    Head,
+    Key,
+    ScopeKey,
+    ScopeValue,
+    buried,
+    decode_body,
+    freeze,
+    scope_next,
+)
+from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.protocol import Ending, Place, Record
 
 _LOW: Final = 0xFFFF_FFFF

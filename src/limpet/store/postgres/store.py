@@ -13,48 +13,60 @@ from functools import partial
 from typing import Any, Final
 
 from limpet.errors import InvalidInput, LimpetError, PositionUnknown, StoreBusy
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
-from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX
-from limpet.model.values import described
+from limpet.model import (
+    INT_MAX,
+    READ_PAGE_BYTES_MAX,
+    Base,
+    Commit,
+    Event,
+    Fold,
+    Head,
+    Key,
+    Lease,
+    ScopeValue,
+    described,
+)
 from limpet.store.blobs import Blobs, ReadyBlobs
-from limpet.store.codec import Codec
+from limpet.store.coding import Codec
 from limpet.store.leases import Place
 from limpet.store.live import NoChannel
 from limpet.store.marks import Marks
-from limpet.store.pages import bare, newest, page
-from limpet.store.postgres import doctor, erasure, feed, heads, lineage, rows, verify
-from limpet.store.postgres import states as states_of
+from limpet.store.paging import bare, newest, newest_since, page
+from limpet.store.postgres import cold, compaction, doctor, erasure, naming, rows, verify
 from limpet.store.postgres.blobs import PostgresBlobs
-from limpet.store.postgres.committer import LANES, Committer
 from limpet.store.postgres.connect import CONNECTIONS, connect, shares
 from limpet.store.postgres.failures import FAILURES, translate
 from limpet.store.postgres.leases import Leases
 from limpet.store.postgres.live import ServerChannel
 from limpet.store.postgres.marks import PostgresMarks
 from limpet.store.postgres.notify import Notifier
-from limpet.store.postgres.reader import Asked, Found, Reader
-from limpet.store.postgres.server import pooler
-from limpet.store.postgres.server.address import is_pooled, where
-from limpet.store.postgres.server.pool import Pools, open_pool
+from limpet.store.postgres.reading import feed, heads, lineage
+from limpet.store.postgres.reading import states as states_of
+from limpet.store.postgres.reading.reader import Asked, Found, Reader
+from limpet.store.postgres.server import (
+    Connection,
+    Pools,
+    WriteConnection,
+    is_pooled,
+    open_pool,
+    pooler,
+    where,
+)
 from limpet.store.postgres.server.schema import follow_timeline
-from limpet.store.postgres.server.settings import Connection
-from limpet.store.postgres.server.writer import WriteConnection
 from limpet.store.postgres.sql import SQL
+from limpet.store.postgres.writing.committer import LANES, Committer
 from limpet.store.protocol import (
     Channel,
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
     FeedEntry,
     Forks,
     Loaded,
+    NameSince,
     Owner,
     Page,
     Progress,
@@ -64,7 +76,6 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.select import newest_since
 
 POLL_SECONDS: Final = 0.25
 POOLED_POLL_SECONDS: Final = 0.1  # where nothing but a read shows a change
@@ -140,6 +151,21 @@ class PostgresStore:
         self._committer.cache.forget(key)
         return proof
 
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        done: Compacted = await self._reader.codec.sealer.opening(
+            lambda: self._pools.in_transaction(
+                lambda conn: compaction.compact(conn, self._reader, key, upto)
+            )
+        )
+        return done
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        async def run(conn: Connection) -> None:
+            if not await conn.fetchval(SQL["unpin"], key.app, key.user, key.id, list(seqs)):
+                raise await self._reader.gone(conn, key)
+
+        await self._pools.in_transaction(run)
+
     async def erase_user(self, app: str, user: str) -> Erasures:
         proof: Erasures = await self._reader.codec.sealer.erasing(
             lambda gone: self._pools.in_transaction(
@@ -214,7 +240,8 @@ class PostgresStore:
         fold, tail = found.live.fold, asked.tail
         head, sized = fold.head, newest(found.events, tail)
         own = min(tail, head.version - head.floor)
-        if head.floor and len(sized) == own < tail:
+        short = len(sized) < own and await cold.top(conn, found.live.sid)
+        if short or (head.floor and len(sized) == own < tail):
             sized = await self._with_parents(conn, head, tail)
         events = newest_since(bare(sized), asked.since_us)
         damaged = {*fold.damaged, *[event.seq for event in events if event.damage]}
@@ -247,7 +274,38 @@ class PostgresStore:
     async def read_ids(self, key: Key, ids: Sequence[str]) -> tuple[Event, ...]:
         found = await self._events(key, SQL["read_ids"], list(ids))
         by_id = {event.id: event for event in found}
+        if missing := [id for id in ids if id not in by_id]:
+            by_id |= {event.id: event for event in await self._cold_by_ids(key, missing)}
         return tuple([by_id[id] for id in ids if id in by_id])
+
+    async def _cold_by_ids(self, key: Key, ids: list[str]) -> list[Event]:
+        async def run(conn: Connection) -> list[Event]:
+            row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+            of = None if row is None else (row["sid"], row["uid"])
+            return [] if of is None else await cold.by_ids(self._reader.codec, conn, of, ids)
+
+        found: list[Event] = await self._reader.codec.sealer.opening(lambda: self._pools.run(run))
+        return found
+
+    async def rung(self, key: Key, seq: int) -> Fold:
+        fold: Fold = await self._pools.run(
+            lambda conn: lineage.fold_at(self._reader, conn, key, seq, replay=False)
+        )
+        return fold
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        asked = (key, name, (before, after), limit)
+        return page(
+            await self._pools.run(lambda conn: naming.events_naming(self._reader, conn, *asked))
+        )
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        found: dict[str, NameSince] = await self._pools.run(
+            lambda conn: naming.names_since(self._reader, conn, key, seq, names)
+        )
+        return found
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return page(await self._sized(key, SQL["pending_inputs"], limit, READ_PAGE_BYTES_MAX))

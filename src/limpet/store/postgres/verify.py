@@ -11,24 +11,31 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import SealUnavailable
-from limpet.model.commit import Base
-from limpet.model.due import deadline_us, due_us
-from limpet.model.fold import Fold
-from limpet.model.head import Head, blank
-from limpet.model.keys import Key
-from limpet.model.limits import INT_MAX, READ_PAGE_BYTES_MAX, UPDATE_SLOT_BITS
-from limpet.model.ops import scope_of
-from limpet.store import bodies
-from limpet.store.codec import SEALED, Damaged
+from limpet.model import (
+    INT_MAX,
+    READ_PAGE_BYTES_MAX,
+    UPDATE_SLOT_BITS,
+    Base,
+    Event,
+    Fold,
+    Head,
+    Key,
+    blank,
+    deadline_us,
+    due_us,
+    scope_of,
+)
+from limpet.store.coding import SEALED, Damaged, bodies, scope_owner
+from limpet.store.cold import mark
 from limpet.store.ledger import compare
-from limpet.store.postgres import blobs, ledger, lineage, rows
+from limpet.store.postgres import blobs, cold, ledger, rows
 from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.reader import LAST, Reader
+from limpet.store.postgres.reading import lineage
+from limpet.store.postgres.reading.reader import LAST, Reader
+from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import secret_crc
-from limpet.store.postgres.server.settings import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.protocol import Erasure, Finding, Progress, Report
-from limpet.store.seal import scope_owner
+from limpet.store.protocol import Erasure, Finding, Progress, Record, Report
 from limpet.store.verify import Log, Names, ScopeRow, Stored, event_problems
 
 _PAGE: Final = 500
@@ -70,6 +77,9 @@ class Verification:
         await self._tombs()
         await self._kept()
         await self._erased()
+        for row in await self._conn.fetch(SQL["verify_parents"], timeout=TABLES_SECONDS_MAX):
+            what = "has a parent that is not there"
+            self.findings.append(Finding(row["kind"], what, rows.key_from(row)))
         orphans = await self._conn.fetch(SQL["verify_orphans"], timeout=TABLES_SECONDS_MAX)
         for what, count in orphans:
             if count:
@@ -105,7 +115,7 @@ class Verification:
         self, log: Log, sid: int, head: Head, snapshots: dict[int, Fold | None], adopted: int
     ) -> tuple[int, int]:
         """Every event with the snapshots on it, a page at a time; the place of the last."""
-        after, place = 0, (0, 0)
+        after, place = await self._cold(log, sid, head, snapshots), (0, 0)
         while page := await self._conn.fetch(SQL["verify_events"], sid, after, *_BOUNDS):
             await self._rungs(sid, head, snapshots, after, page[-1]["seq"])
             after = page[-1]["seq"]
@@ -119,6 +129,34 @@ class Verification:
                     self.findings.append(Finding("event", what, head.key, row["seq"]))
         await self._rungs(sid, head, snapshots, after, LAST)
         return place
+
+    async def _cold(self, log: Log, sid: int, head: Head, snapshots: dict[int, Fold | None]) -> int:
+        """The events in segments, and whether each segment ends where it says; the last seq."""
+        after = 0
+        while (row := await self._conn.fetchrow(SQL["segments_of"], sid, after)) is not None:
+            first, last = row["first"], row["last"]
+            await self._sealer.ready([head.uid] if row["flags"] & SEALED else [])
+            await self._rungs(sid, head, snapshots, after, last)
+            after = last
+            try:
+                found = cold.segment(self._reader.codec, head.uid, row)
+            except Damaged as error:
+                what = str(error).replace("is in a segment that", "", 1).strip()
+                self.findings.append(Finding("segment", what, head.key, first))
+                continue
+            self.events += len(found)
+            for each in found:
+                record = each.record
+                self._count(record.event, adopted=each.adopted)
+                stored = (record.event, record.raw, record.salt, record.digest)
+                self.findings += log.add(stored)
+            marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
+            listed = await self._conn.fetch(SQL["segment_ids_of"], sid, first, last)
+            same = [tuple(each) for each in listed] == marks
+            if not same or found[-1].record.event.at_us != row["last_us"]:
+                what = "has other ids or times beside it than in it"
+                self.findings.append(Finding("segment", what, head.key, first))
+        return after
 
     async def _rungs(
         self, sid: int, head: Head, snapshots: dict[int, Fold | None], after: int, last: int
@@ -138,19 +176,23 @@ class Verification:
             self._find("base", str(error), head)
             return None
         if row["parent"] is not None:
-            link = await self._conn.fetchval(SQL["link_at"], sid, head.floor)
-            if link != base.link:
+            link = await lineage.link_at(self._reader, self._conn, sid, head.floor)
+            erased = link is None and await self._conn.fetchval(SQL["bottom"], sid) >= head.floor
+            if link != base.link and not erased:
                 self._find("base", "stands on an event that its parent does not have", head)
         return base
 
     def _one(self, row: Any, uid: str, adopted: int) -> Stored:
         record, _ = rows.record_from(row, uid, self._reader.codec)
         event = record.event
-        if event.seq > adopted:  # what another store recorded wrote to no names here
+        self._count(event, adopted=event.seq <= adopted)
+        return event, record.raw, record.salt, record.digest
+
+    def _count(self, event: Event, *, adopted: bool) -> None:
+        if not adopted:  # what another store recorded wrote to no names here
             scoped = [scope_of(str(op.path[0])) in ("app", "user") for op in event.ops]
             self._scoped += sum(scoped)
         self._unread += event.data is None
-        return event, record.raw, record.salt, record.digest
 
     async def _columns(self, sid: int, head: Head, row: Any, last_xid: int) -> None:
         facts = head.facts
@@ -227,17 +269,37 @@ class Verification:
                 before = msgspec.structs.replace(before, link=base.link)
             except Damaged as error:
                 self.findings.append(Finding("base", str(error), key))
+        before, seq = await self._kept_cold(row, before, seq)
         while page := await self._conn.fetch(SQL["verify_events"], sid, seq, *_BOUNDS):
             for each in page:
                 record, _ = rows.record_from(each, row["uid"], self._reader.codec)
-                stored = (record.event, record.raw, record.salt, record.digest)
-                for what in event_problems(before, *stored, seq + 1):
-                    self.findings.append(Finding("event", what, key, each["seq"]))
-                seq, at_us, link = each["seq"], each["at_us"], each["link"]
-                before = msgspec.structs.replace(before, updated_us=at_us, link=link)
-        if seq != row["most"]:
+                before, seq = self._follows(key, before, record, seq)
+        if seq < row["most"]:
             what = f"ends at {seq}, and others read it up to {row['most']}"
             self.findings.append(Finding("event", what, key))
+
+    def _follows(self, key: Key, before: Head, record: Record, seq: int) -> tuple[Head, int]:
+        """Whether an event follows the one before it; the head and the seq after it."""
+        event = record.event
+        stored = (event, record.raw, record.salt, record.digest)
+        for what in event_problems(before, *stored, seq + 1):
+            self.findings.append(Finding("event", what, key, event.seq))
+        after = msgspec.structs.replace(before, updated_us=event.at_us, link=event.link)
+        return after, event.seq
+
+    async def _kept_cold(self, row: Any, before: Head, seq: int) -> tuple[Head, int]:
+        """The same of what is in segments."""
+        key = rows.key_from(row)
+        while (held := await self._conn.fetchrow(SQL["segments_of"], row["sid"], seq)) is not None:
+            await self._sealer.ready([row["uid"]] if held["flags"] & SEALED else [])
+            try:
+                for each in cold.segment(self._reader.codec, row["uid"], held):
+                    before, seq = self._follows(key, before, each.record, seq)
+            except Damaged as error:
+                what = str(error).replace("is in a segment that", "", 1).strip()
+                self.findings.append(Finding("segment", what, key, held["first"]))
+                before, seq = msgspec.structs.replace(before, link=held["link"]), held["last"]
+        return before, seq
 
     async def _ledger(self, meta: dict[str, bytes]) -> None:
         try:

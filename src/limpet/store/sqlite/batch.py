@@ -11,16 +11,12 @@ from typing import Any
 
 import apsw
 
-from limpet.model.commit import Base
-from limpet.model.due import moves_with_activity
-from limpet.model.fold import Fold, ScopeKey, ScopeWrite
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.store import bodies
+from limpet.model import Base, Fold, Head, Key, ScopeKey, ScopeWrite, moves_with_activity
 from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.coding import bodies
 from limpet.store.plan import Plan
 from limpet.store.sqlite import rows
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.view import View
 

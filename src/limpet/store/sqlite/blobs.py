@@ -14,10 +14,8 @@ import apsw
 import msgspec
 
 from limpet.errors import SessionCorrupt, SessionDeleted, SessionFenced, UploadLost
-from limpet.model.head import Head
-from limpet.model.keys import Key
+from limpet.model import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX, Head, Key
 from limpet.model.lease import admits
-from limpet.model.limits import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX
 from limpet.store.blobs import (
     Blob,
     Packed,
@@ -28,9 +26,9 @@ from limpet.store.blobs import (
     unpack_chunk,
 )
 from limpet.store.blobs import Reading as BlobReading
-from limpet.store.codec import Codec, Damaged
-from limpet.store.sqlite import lineage
-from limpet.store.sqlite.reader import Reader
+from limpet.store.coding import Codec, Damaged
+from limpet.store.sqlite.reading import lineage
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.threads import in_thread

@@ -12,14 +12,14 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
-from limpet.model.head import Head
-from limpet.model.head import buried as tombstone
-from limpet.model.keys import Key, owner_of
-from limpet.store import bodies
+from limpet.model import Head, Key, is_reserved, owner_of
+from limpet.model import buried as tombstone
+from limpet.model.keys import checkpoints_of
+from limpet.store.coding import bodies, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
-from limpet.store.seal import scope_owner
-from limpet.store.sqlite import blobs, feed, ledger, rows
+from limpet.store.sqlite import blobs, ledger, rows
+from limpet.store.sqlite.reading import feed
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 
@@ -37,20 +37,34 @@ class _Ended(NamedTuple):
 def delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
     """Turn a living session into a tombstone. Durable when it returns."""
     with writes.transaction():
-        try:
-            found = writes.reader.head(key)
-        except (SessionDeleted, SessionErased):
-            return False
-        if found is None:
-            return False
-        sid, head = found
-        parent = writes.conn.execute(SQL["parent_of"], (sid,)).get
-        row = rows.tombstone_row(sid, tombstone(head, now_us, ending), parent)
-        _end(writes, sid, head)
-        writes.conn.execute(SQL["add_tombstone"], row)
-        ledger.enter(writes.conn, buried(row[-1]))
-    writes.purging = True
+        deleted = _delete(writes, key, now_us, ending)
+        if deleted and not is_reserved(key.app):
+            _delete(writes, checkpoints_of(key), now_us, ending)
+    writes.purging = writes.purging or deleted
+    return deleted
+
+
+def _delete(writes: WriteConnection, key: Key, now_us: int, ending: Ending) -> bool:
+    try:
+        found = writes.reader.head(key)
+    except (SessionDeleted, SessionErased):
+        return False
+    if found is None:
+        return False
+    sid, head = found
+    parent = writes.conn.execute(SQL["parent_of"], (sid,)).get
+    row = rows.tombstone_row(sid, tombstone(head, now_us, ending), parent)
+    _end(writes, sid, head)
+    writes.conn.execute(SQL["add_tombstone"], row)
+    ledger.enter(writes.conn, buried(row[-1]))
     return True
+
+
+def unpin(writes: WriteConnection, key: Key, seqs: Sequence[int]) -> None:
+    """Let go of pinned snapshots: from now on the log alone gives these states."""
+    with writes.transaction():
+        sid, _ = writes.reader.living(key)
+        writes.conn.executemany(SQL["drop_pinned"], [(sid, seq) for seq in seqs])
 
 
 def erase(
@@ -104,7 +118,8 @@ def erase_user(
 def _require_forgotten(
     writes: WriteConnection, keys: Sequence[Key], gone: frozenset[KeyOwner], *more: KeyOwner
 ) -> None:
-    uids = [end.head.uid for key in keys for end in _ends(writes, key)]
+    logs = [checkpoints_of(key) for key in keys if not is_reserved(key.app)]
+    uids = [end.head.uid for key in (*keys, *logs) for end in _ends(writes, key)]
     writes.codec.sealer.require_forgotten([*uids, *more], gone)
 
 
@@ -139,6 +154,8 @@ def _forget(writes: WriteConnection, key: Key, now_us: int, forks_kept: int) -> 
     erasure = Erasure(mark, last.version, last.link, now_us, forks_kept)
     _certify(writes, erasure)
     writes.conn.execute(SQL["set_overwrite"])
+    if not is_reserved(key.app) and _ends(writes, checkpoints_of(key)):
+        _forget(writes, checkpoints_of(key), now_us, 0)
     return erasure
 
 
@@ -207,6 +224,8 @@ def purge_some(writes: WriteConnection) -> bool:
         conn.execute(SQL["purge_some"], (sid, keep, PURGE_ROWS))
         if conn.changes() < PURGE_ROWS and not blobs.purge(conn, sid, keep):
             conn.execute(SQL["drop_snapshots"], (sid, keep))
+            conn.execute(SQL["purge_segments"], (sid, keep))
+            conn.execute(SQL["purge_segment_ids"], (sid, keep))
             conn.execute(SQL["drop_purge"], (sid,))
             if not keep:
                 conn.execute(SQL["drop_base"], (sid,))

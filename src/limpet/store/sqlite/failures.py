@@ -26,7 +26,7 @@ from limpet.errors import (
     StoreReadOnly,
     StoreUnopened,
 )
-from limpet.store.codec import Damaged
+from limpet.store.coding import Damaged
 from limpet.store.sqlite.file.filesystems import is_full
 from limpet.store.sqlite.file.header import kind_of
 from limpet.store.sqlite.file.locks import being_restored

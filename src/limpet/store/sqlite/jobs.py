@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeAlias
 
 from limpet.errors import Asked, LimpetError, StoreClosed
-from limpet.model.commit import Commit
+from limpet.model import Commit
 from limpet.store.sqlite.transactions import WriteConnection
 
 WAITING_MAX: Final = 16_384

@@ -14,11 +14,9 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model.head import Head
-from limpet.model.keys import Key
+from limpet.model import INT_MAX, PRIORITY_MAX, Head, Key, Lease
 from limpet.model.lease import (
     AHEAD_US,
-    Lease,
     acquired,
     given_back,
     lasting,
@@ -26,7 +24,6 @@ from limpet.model.lease import (
     measured_again,
     renewed,
 )
-from limpet.model.limits import INT_MAX, PRIORITY_MAX
 from limpet.store.leases import Place, span_us
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL
@@ -56,8 +53,9 @@ class Leases:
                     lease_seconds,
                     now_us,
                     rows.reasons_from(now_us, facts),
+                    uid=rows.unpack_id(uid),
                 )
-                for _, app, user, id, fence, facts in found
+                for _, app, user, id, uid, fence, facts in found
             ]
             values = [
                 (lease.fence, until_us, worker, now_us, row[0])
@@ -86,7 +84,7 @@ class Leases:
         until_us = now_us + span_us(seconds)
         try:
             sid, head = self._writes.reader.living(lease.key)
-            after = renewed(head, lease.fence, now_us, until_us)
+            after = renewed(head, lease, now_us, until_us)
         except SessionError as error:
             return error, None
         self._write(sid, after)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from limpet.model.limits import MARKS_SWEPT
+from limpet.model import MARKS_SWEPT
 from limpet.store.marks import Mark, added
 from limpet.store.sqlite.blobs import Reading, Writing
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 

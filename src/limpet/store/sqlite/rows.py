@@ -8,18 +8,25 @@ from typing import Any, Final
 import msgspec
 
 from limpet.errors import LimpetError
-from limpet.model.chain import SALT_BYTES
-from limpet.model.due import deadline_us, due_us
-from limpet.model.events import Event, decode_body
-from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import Recorded, ScopeWrite
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import UPDATE_SLOT_BITS
-from limpet.model.reasons import NONE, Reasons, due_for
-from limpet.model.values import EMPTY, freeze
-from limpet.store import bodies
-from limpet.store.codec import ADOPTED, REMOVED, SEALED, Codec, Damaged
+from limpet.model import (
+    EMPTY,
+    PROCESSED,
+    SALT_BYTES,
+    UPDATE_SLOT_BITS,
+    Event,
+    Head,
+    Key,
+    Reasons,
+    Recorded,
+    ScopeWrite,
+    deadline_us,
+    decode_body,
+    due_us,
+    freeze,
+)
+from limpet.model.reasons import NONE, due_for
+from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
+from limpet.store.coding.codec import ADOPTED
 from limpet.store.protocol import Erasure, Place
 
 # Of the alias `e`. When an input was processed stands in the event that processed it.

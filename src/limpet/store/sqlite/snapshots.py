@@ -11,11 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final
 
-from limpet.model.keys import Key
-from limpet.model.limits import SNAPSHOT_FLOOR_BYTES
-from limpet.store import bodies
+from limpet.model import SNAPSHOT_FLOOR_BYTES, Key
 from limpet.store.cache import Live
-from limpet.store.seal import Unready
+from limpet.store.coding import Unready, bodies
 from limpet.store.sqlite.sql import SQL
 from limpet.store.sqlite.transactions import WriteConnection
 

@@ -28,27 +28,25 @@ from limpet.errors import (
     StoreForked,
     StoreReadOnly,
 )
-from limpet.model.commit import Base, Commit
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeValue
-from limpet.model.keys import Key
-from limpet.model.lease import Lease
+from limpet.model import Base, Commit, Event, Fold, Key, Lease, ScopeValue
 from limpet.store.blobs import Blobs, ReadyBlobs
 from limpet.store.cache import Live
 from limpet.store.clock import Clock
-from limpet.store.codec import Codec
+from limpet.store.coding import Codec, Unavailable, Unready, owners_of
 from limpet.store.leases import Place
 from limpet.store.logs import SQLITE
 from limpet.store.marks import Marks
 from limpet.store.protocol import (
     Check,
     Committed,
+    Compacted,
     Ending,
     Erasure,
     Erasures,
     FeedEntry,
     Forks,
     Loaded,
+    NameSince,
     Owner,
     Page,
     Progress,
@@ -58,8 +56,7 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.seal import Unavailable, Unready, owners_of
-from limpet.store.sqlite import doctor, erasure, feed, live
+from limpet.store.sqlite import compaction, doctor, erasure, live, naming
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
@@ -68,8 +65,9 @@ from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.jobs import Job
 from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
-from limpet.store.sqlite.reader import Reader
-from limpet.store.sqlite.sessions import Sessions
+from limpet.store.sqlite.reading import feed
+from limpet.store.sqlite.reading.reader import Reader
+from limpet.store.sqlite.reading.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.sqlite.verify import Verification
 from limpet.store.sqlite.writer import Writer
@@ -151,6 +149,14 @@ class SQLiteStore:
         deleted = await self._run(lambda writes: erasure.delete(writes, key, now_us, ending))
         await self._forget_partials(key)
         return deleted
+
+    async def compact(self, key: Key, *, upto: int) -> Compacted:
+        return await self._codec.sealer.opening(
+            lambda: self._run(lambda writes: compaction.compact(writes, key, upto))
+        )
+
+    async def unpin(self, key: Key, seqs: Sequence[int]) -> None:
+        await self._run(lambda writes: erasure.unpin(writes, key, seqs))
 
     async def erase_user(self, app: str, user: str) -> Erasures:
         asked = (app, user, self._clock())
@@ -275,6 +281,18 @@ class SQLiteStore:
         return await self._open_read(
             lambda: self._sessions.events(key, after, limit, types, reverse=reverse)
         )
+
+    async def rung(self, key: Key, seq: int) -> Fold:
+        return await self._open_read(lambda: self._sessions.fold_at(key, seq, replay=False))
+
+    async def naming(
+        self, key: Key, name: str, *, before: int, after: int, limit: int
+    ) -> tuple[Event, ...]:
+        asked = (key, name, before, after, limit)
+        return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
+
+    async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        return await self._open_read(lambda: naming.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
         return await self._open_read(lambda: self._sessions.pending_inputs(key, limit))

@@ -9,13 +9,13 @@ import os
 
 import apsw
 
-from limpet.model.chain import SALT_BYTES
+from limpet.model import SALT_BYTES
 from limpet.model.ids import Entropy
 from limpet.store.cache import Cache
-from limpet.store.codec import Codec
+from limpet.store.coding import Codec
 from limpet.store.sqlite.file.connect import Database, close
 from limpet.store.sqlite.file.wal import RESTART_SECONDS_MAX, Wal
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading.reader import Reader
 
 
 class WriteConnection:

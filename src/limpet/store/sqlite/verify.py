@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import lru_cache
 from typing import Any, Final
 from zlib import crc32
@@ -11,22 +11,17 @@ from zlib import crc32
 import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
-from limpet.model.commit import Base
-from limpet.model.fold import Fold
-from limpet.model.head import Head
-from limpet.model.keys import Key
-from limpet.model.limits import INT_MAX
-from limpet.model.ops import scope_of
-from limpet.store import bodies
-from limpet.store.codec import Codec, Damaged
+from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
+from limpet.store.coding import Awaited, Codec, Damaged, bodies
+from limpet.store.cold import mark
 from limpet.store.ledger import compare
-from limpet.store.pages import Room, bare, within
-from limpet.store.protocol import Erasure, Finding, Progress, Report
-from limpet.store.seal import Awaited
-from limpet.store.sqlite import blobs, ledger, lineage, records, rows
-from limpet.store.sqlite.feed import last_position, noted_crc
+from limpet.store.paging import Room, bare, within
+from limpet.store.protocol import Erasure, Finding, Progress, Record, Report
+from limpet.store.sqlite import blobs, ledger, rows
 from limpet.store.sqlite.file.schema import SCHEMA, migrate
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading import lineage, records
+from limpet.store.sqlite.reading.feed import last_position, noted_crc
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 from limpet.store.verify import Names, ScopeRow, Stored, verify_session
 
@@ -122,16 +117,24 @@ class Verification:
                 yield Finding("base", str(error), head.key)
             else:
                 yield from self._parent(sid, head, base)
-        stored = self._stored(sid, head.uid)
+        stored = self._stored(sid, head)
         yield from verify_session(found.fold, stored, self._snapshots(sid, head), base)
         for seq in self._misplaced:
             what = "stands in the feed before the event it follows"
             yield Finding("event", what, head.key, seq)
+        yield from self._segments(sid, head)
         yield from self._columns(sid, head)
         yield from self._blobs(sid, head, INT_MAX)
 
-    def _stored(self, sid: int, uid: str) -> Iterator[Stored]:
+    def _stored(self, sid: int, head: Head) -> Iterator[Stored]:
         after = place = 0
+        uid = head.uid
+        for first, last, *_ in self._all(SQL["segments_of"], (sid,)):
+            with suppress(Damaged):  # told of by _segments; what is missing shows in the chain
+                for cold in self._reader.cold.segment(sid, uid, first, last):
+                    self._events += 1
+                    yield self._counted(cold.record, adopted=cold.adopted)
+            after = last
         while page := self._page(sid, after):
             if page[-1][1] <= after:
                 raise Damaged("has its events out of order")
@@ -153,8 +156,11 @@ class Verification:
 
     def _one(self, row: tuple[Any, ...], uid: str) -> Stored:
         record = records.sized(self._reader, row, uid)[0]
+        return self._counted(record, adopted=rows.is_adopted(row[10]))
+
+    def _counted(self, record: Record, *, adopted: bool) -> Stored:
         event = record.event
-        if not rows.is_adopted(row[10]):  # an adopted event wrote no shared names
+        if not adopted:  # an adopted event wrote no shared names
             self._scoped += sum(scope_of(str(op.path[0])) in ("app", "user") for op in event.ops)
         self._unread += event.data is None
         return event, record.raw, record.salt, record.digest
@@ -164,7 +170,7 @@ class Verification:
         found: dict[int, Fold | None] = {}
         for (seq,) in self._all(SQL["snapshot_seqs"], (sid,)):
             row = self._conn.execute(SQL["snapshot"], (sid, seq)).fetchone()
-            link = self._conn.execute(SQL["link_at"], (sid, seq)).get
+            link = self._reader.link_at(sid, head.uid, seq)
             made = None if row is None else self._reader.snapshot_in((*row, link), head)
             found[seq] = None if made is None else made[0]
         return found
@@ -176,9 +182,24 @@ class Verification:
             if self._conn.execute(SQL["parent_lost"], (sid,)).get is not None:
                 yield Finding("head", "has a parent that is not there", head.key)
             return
-        link = self._conn.execute(SQL["link_at"], (part.sid, head.floor)).get
+        link = self._reader.link_at(part.sid, part.head.uid, head.floor)
         if link != base.link:
             yield Finding("base", "stands on an event that its parent does not have", head.key)
+
+    def _segments(self, sid: int, head: Head) -> Iterator[Finding]:
+        """Each can be read, ends where it says, and its ids are found."""
+        for first, last, _, _, last_us in self._all(SQL["segments_of"], (sid,)):
+            try:
+                found = self._reader.cold.segment(sid, head.uid, first, last)
+            except Damaged as error:
+                what = str(error).replace("is in a segment that", "", 1).strip()
+                yield Finding("segment", what, head.key, first)
+                continue
+            marks = [(mark(c.record.event.id), c.record.event.seq) for c in found]
+            listed = self._all(SQL["segment_ids_of"], (sid, first, last))
+            if listed != marks or found[-1].record.event.at_us != last_us:
+                what = "has other ids or times beside it than in it"
+                yield Finding("segment", what, head.key, first)
 
     def _blobs(self, sid: int, head: Head, below: int) -> Iterator[Finding]:
         for problem in blobs.problems(self._conn, self._codec, sid, head.uid, below):

@@ -6,14 +6,12 @@ again. What was read stays in the view for the whole batch.
 
 from __future__ import annotations
 
-from limpet.model.events import Event
-from limpet.model.fold import Fold, ScopeKey, ScopeValue
-from limpet.model.keys import Key
+from limpet.model import Event, Fold, Key, ScopeKey, ScopeValue
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.room import Sizes
 from limpet.store.scopes import Scopes
-from limpet.store.sqlite import lineage
-from limpet.store.sqlite.reader import Reader
+from limpet.store.sqlite.reading import lineage
+from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
 
 
@@ -40,8 +38,7 @@ class View:
         part = lineage.segment_with(self._reader, live.sid, live.fold.head, seq)
         if part.sid is None:
             return None
-        link: bytes | None = self._reader.conn.execute(SQL["link_at"], (part.sid, seq)).get
-        return link
+        return self._reader.link_at(part.sid, part.head.uid, seq)
 
     def recorded(self, key: Key, id: str) -> Event | None:
         live = self.lives.get(key)

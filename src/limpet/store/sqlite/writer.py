@@ -16,8 +16,8 @@ import apsw
 
 from limpet.errors import Asked, LimpetError, SessionError
 from limpet.store import logs
+from limpet.store.coding import Awaited, Unready
 from limpet.store.logs import SQLITE
-from limpet.store.seal import Awaited, Unready
 from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure

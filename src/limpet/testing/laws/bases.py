@@ -16,15 +16,11 @@ from limpet.errors import (
     SessionHasForks,
     SessionNotFound,
 )
-from limpet.model.canonical import checksum
-from limpet.model.commit import Base
-from limpet.model.events import Event
-from limpet.model.keys import Key
-from limpet.model.values import FrozenDict
+from limpet.model import Base, Event, FrozenDict, Key, checksum
 from limpet.store.protocol import Forks, Query, Store
 from limpet.testing.commits import add, create, creation, draft, key, load, log, picture, refused
 from limpet.testing.histories import RecordStore, base_at, fork, forking, plain
-from limpet.testing.laws.facts import processed, timer
+from limpet.testing.laws.log.facts import processed, timer
 
 A, B, C, D = key("a"), key("b"), key("c"), key("d")
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from limpet.errors import SealUnavailable, SessionErased
-from limpet.model.keys import Key
+from limpet.model import Key
 from limpet.store.protocol import Committed, Feed, KeyOwner, Place, Query, Seal, Store
 from limpet.testing.commits import ALL, add, create, draft, key, load, log, picture
 from limpet.testing.seals import WatchedSeal

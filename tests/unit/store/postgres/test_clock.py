@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.store.postgres.clock import DRIFT, ServerClock
+from limpet.store.postgres.writing.clock import DRIFT, ServerClock
 
 OFFSET = 1_700_000_000_000_000
 

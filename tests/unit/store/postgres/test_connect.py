@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from limpet.store.postgres import connect, doctor
-from limpet.store.postgres.committer import LANES
 from limpet.store.postgres.server import settings
+from limpet.store.postgres.writing.committer import LANES
 
 PAGE = (Path(__file__).parents[4] / "docs" / "postgres.md").read_text()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from limpet.store.postgres.jobs import Job
+from limpet.store.postgres.writing.jobs import Job
 from limpet.testing.commits import addition, key
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from limpet.model.events import Event
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key
-from limpet.testing.laws.facts import processed
+from limpet.testing.laws.log.facts import processed
 
 A = key("a")
 

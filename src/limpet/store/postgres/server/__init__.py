@@ -1,1 +1,25 @@
-"""The server: how it is reached, what it is set to, and the schema that must be on it."""
+"""The server: addresses, pools, settings, schema and outages."""
+
+from limpet.store.postgres.server.address import is_pooled, where
+from limpet.store.postgres.server.pool import Pools, open_pool
+from limpet.store.postgres.server.settings import (
+    CONNECT_SECONDS_MAX,
+    TABLES_SECONDS_MAX,
+    Connection,
+    Pool,
+    check_version,
+)
+from limpet.store.postgres.server.writer import WriteConnection
+
+__all__ = [
+    "CONNECT_SECONDS_MAX",
+    "TABLES_SECONDS_MAX",
+    "Connection",
+    "Pool",
+    "Pools",
+    "WriteConnection",
+    "check_version",
+    "is_pooled",
+    "open_pool",
+    "where",
+]

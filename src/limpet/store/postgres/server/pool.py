@@ -17,13 +17,13 @@ from typing import Any
 import asyncpg
 
 from limpet.errors import Asked, LimpetError, StoreClosed, StoreForked
+from limpet.store.coding import Awaited, Sealer
 from limpet.store.postgres.failures import BROKEN, FAILURES, UNOPENED, translate, unopened
 from limpet.store.postgres.server import settings
 from limpet.store.postgres.server.address import check_url, is_pooled, where
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.server.pooler import Through, arguments, ready
 from limpet.store.postgres.server.settings import Connection, Pool
-from limpet.store.seal import Awaited, Sealer
 
 
 class Pooled(asyncpg.Connection):  # type: ignore[misc]  # asyncpg is not typed

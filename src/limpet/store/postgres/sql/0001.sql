@@ -50,6 +50,7 @@ CREATE TABLE limpet.sessions (
     UNIQUE (app, owner, id)
 ) WITH (fillfactor = 70);
 
+CREATE INDEX sessions_by_uid ON limpet.sessions (uid);
 CREATE INDEX sessions_by_created ON limpet.sessions (created_us, sid);
 CREATE INDEX sessions_by_app_created ON limpet.sessions (app, created_us, sid);
 CREATE INDEX sessions_by_owner_created ON limpet.sessions (app, owner, created_us, sid);
@@ -83,6 +84,7 @@ CREATE TABLE limpet.tombstones (
     ending     text COLLATE "C" NOT NULL,
     crc        bigint NOT NULL
 );
+CREATE INDEX tombstones_by_uid ON limpet.tombstones (uid);
 CREATE INDEX tombstones_by_key ON limpet.tombstones (app, owner, id, sid);
 CREATE INDEX tombstones_by_parent ON limpet.tombstones (parent, floor) WHERE parent IS NOT NULL;
 
@@ -138,6 +140,27 @@ CREATE TABLE limpet.snapshots (
     crc   bigint NOT NULL,
     pin   bigint,
     PRIMARY KEY (sid, seq)
+);
+
+-- Runs of a session's oldest events, compressed together in the place of their rows. `previous` and
+-- `link` are the links before and after. Of each event a hash of its id says in which segment it is.
+CREATE TABLE limpet.segments (
+    sid      bigint NOT NULL,
+    first    bigint NOT NULL,
+    last     bigint NOT NULL,
+    flags    integer NOT NULL,
+    body     bytea NOT NULL,
+    crc      bigint NOT NULL,
+    previous bytea NOT NULL,
+    link     bytea NOT NULL,
+    last_us  bigint NOT NULL,
+    PRIMARY KEY (sid, first)
+);
+CREATE TABLE limpet.segment_ids (
+    sid  bigint NOT NULL,
+    mark bigint NOT NULL,
+    seq  bigint NOT NULL,
+    PRIMARY KEY (sid, mark, seq)
 );
 
 -- The states that logs with a floor begin on.

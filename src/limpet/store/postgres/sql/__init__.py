@@ -19,6 +19,7 @@ STATEMENTS: Final = (
     "leases",
     "erasure",
     "blobs",
+    "cold",
     "verify",
     "doctor",
     "schema",

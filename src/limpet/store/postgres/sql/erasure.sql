@@ -43,6 +43,8 @@ RETURNING sid, uid, version, link, parent, crc, limpet.now_us() AS now_us
 WITH events AS (DELETE FROM limpet.events WHERE sid = ANY ($1::bigint[])),
      snapshots AS (DELETE FROM limpet.snapshots WHERE sid = ANY ($1::bigint[])),
      bases AS (DELETE FROM limpet.bases WHERE sid = ANY ($1::bigint[])),
+     segments AS (DELETE FROM limpet.segments WHERE sid = ANY ($1::bigint[])),
+     segment_ids AS (DELETE FROM limpet.segment_ids WHERE sid = ANY ($1::bigint[])),
      chunks AS (DELETE FROM limpet.blob_chunks WHERE bid IN (
          SELECT bid FROM limpet.blobs WHERE sid = ANY ($1::bigint[]))),
      blobs AS (DELETE FROM limpet.blobs WHERE sid = ANY ($1::bigint[])),

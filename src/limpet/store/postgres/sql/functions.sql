@@ -24,6 +24,11 @@ BEGIN
     END LOOP;
 END $$;
 
+-- By what an id is found among those of cold events: the first 64 bits of its SHA-256.
+CREATE OR REPLACE FUNCTION limpet.mark(id text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT ('x' || left(encode(sha256(convert_to(id, 'UTF8')), 'hex'), 16))::bit(64)::bigint
+$$;
+
 -- Whether a transaction, by its place in the feed, is visible to this statement. One from before the
 -- numbers began again is not waited for: it was restored, or it is lost.
 CREATE OR REPLACE FUNCTION limpet.seen(token bigint) RETURNS boolean LANGUAGE sql STABLE AS $$
@@ -175,6 +180,9 @@ BEGIN
         FOR r IN SELECT DISTINCT e_job[e.i] AS job FROM generate_subscripts(e_job, 1) AS e (i)
                  JOIN limpet.events x ON x.id = e_id[e.i] AND x.sid = sids[e_head[e.i]]
                  WHERE e_given[e.i]
+                 UNION SELECT e_job[e.i] FROM generate_subscripts(e_job, 1) AS e (i)
+                 JOIN limpet.segment_ids m ON m.sid = sids[e_head[e.i]] AND m.mark = limpet.mark(e_id[e.i])
+                 WHERE e_given[e.i]
         LOOP
             refused[r.job] := 'repeat';
             doubt := true;
@@ -297,7 +305,9 @@ BEGIN
     IF cardinality(k_job) > 0 THEN
         INSERT INTO limpet.snapshots (sid, seq, flags, body, crc, pin)
         SELECT sids[k_head[i]], k_seq[i], k_flags[i], k_body[i], k_crc[i], k_pin[i]
-        FROM generate_subscripts(k_job, 1) i WHERE refused[k_job[i]] IS NULL;
+        FROM generate_subscripts(k_job, 1) i WHERE refused[k_job[i]] IS NULL
+        ON CONFLICT (sid, seq) DO UPDATE
+        SET flags = excluded.flags, body = excluded.body, crc = excluded.crc, pin = excluded.pin;
     END IF;
 
     -- A head that was made for a job that did not hold was never there.
@@ -378,6 +388,8 @@ BEGIN
         most := limpet.needed(ended);
         DELETE FROM limpet.events e WHERE e.sid = ended AND e.seq > most;
         DELETE FROM limpet.snapshots n WHERE n.sid = ended AND n.seq > most;
+        DELETE FROM limpet.segments g WHERE g.sid = ended AND g.first > most;
+        DELETE FROM limpet.segment_ids m WHERE m.sid = ended AND m.seq > most;
         PERFORM limpet.drop_blobs(ARRAY(SELECT b.bid FROM limpet.blobs b
             WHERE b.sid = ended AND (b.version IS NULL OR b.version >= most)));
         IF most <= up.floor THEN
@@ -442,7 +454,7 @@ $$;
 -- statements are planned for the app or for all but the reserved, each on an index of its own. The lease
 -- tells when it was given and, in the facts, what the session was due for.
 CREATE OR REPLACE FUNCTION limpet.claim(of_worker text, most integer, span_us bigint, of_app text)
-RETURNS TABLE (app text, owner text, id text, fence bigint, until_us bigint, claimed_us bigint, facts text)
+RETURNS TABLE (app text, owner text, id text, uid text, fence bigint, until_us bigint, claimed_us bigint, facts text)
 LANGUAGE plpgsql AS $$
 DECLARE
     now_us bigint := limpet.now_us();
@@ -466,8 +478,8 @@ BEGIN
              leased AS (
                  UPDATE limpet.sessions s SET fence = s.fence + 1, lease_us = $5, leased_us = $3, worker = $6
                  FROM due WHERE s.sid = due.sid
-                 RETURNING s.app, s.owner, s.id, s.fence, s.lease_us, s.facts, due.since, s.sid)
-             SELECT l.app, l.owner, l.id, l.fence, l.lease_us, $3, l.facts::text
+                 RETURNING s.app, s.owner, s.id, s.uid, s.fence, s.lease_us, s.facts, due.since, s.sid)
+             SELECT l.app, l.owner, l.id, l.uid, l.fence, l.lease_us, $3, l.facts::text
              FROM leased l ORDER BY l.since, l.sid'
             USING of_app, level, now_us, most, now_us + span_us, of_worker;
         GET DIAGNOSTICS got = ROW_COUNT;

@@ -3,9 +3,10 @@
 -- holder waits for it.
 WITH held AS MATERIALIZED (
     SELECT k.i, k.fence, k.span_us, s.sid
-    FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[])
-        WITH ORDINALITY AS k (app, owner, id, fence, span_us, i)
+    FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::text[])
+        WITH ORDINALITY AS k (app, owner, id, fence, span_us, uid, i)
     JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id AND s.fence = k.fence
+        AND k.uid IN ('', s.uid)
     ORDER BY s.app, s.owner, s.id FOR UPDATE OF s
 ), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held)
 UPDATE limpet.sessions s SET lease_us = n.now_us + n.span_us, leased_us = n.now_us
@@ -17,7 +18,8 @@ RETURNING n.i, s.lease_us, n.now_us
 -- that is not due is released. One that is due is not, unless it was locked ($6): the model has to judge
 -- by `facts` whether it is due for anything new.
 WITH held AS MATERIALIZED (
-    SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 FOR UPDATE
+    SELECT * FROM limpet.sessions
+    WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND $7::text IN ('', uid) FOR UPDATE
 ), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held
 ), h AS MATERIALIZED (SELECT n.* FROM n WHERE n.worker IS NOT NULL AND n.lease_us > n.now_us
 ), done AS (
@@ -31,7 +33,8 @@ SELECT h.now_us, h.version, h.facts::text, EXISTS (SELECT FROM done) AS done FRO
 -- name: release_judged
 -- As the model judged it: held back for $6 if that is not NULL. Not if something was recorded meanwhile.
 WITH held AS MATERIALIZED (
-    SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND version = $5 FOR UPDATE
+    SELECT * FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3 AND fence = $4 AND version = $5
+        AND $7::text IN ('', uid) FOR UPDATE
 ), n AS MATERIALIZED (SELECT held.*, limpet.now_us() AS now_us FROM held)
 UPDATE limpet.sessions s SET lease_us = n.now_us + $6, worker = NULL,
     leased_us = CASE WHEN $6::bigint IS NOT NULL THEN n.now_us END
@@ -46,10 +49,10 @@ UPDATE limpet.sessions s
 SET fence = s.fence + 1, lease_us = n.now_us + $5, leased_us = n.now_us, worker = $4
 FROM n WHERE s.sid = n.sid
     AND (s.worker IS NULL OR s.lease_us IS NULL OR s.lease_us <= n.now_us OR s.worker = $4)
-RETURNING s.fence, s.lease_us, n.now_us, s.facts::text
+RETURNING s.fence, s.lease_us, n.now_us, s.facts::text, s.uid
 
 -- name: claim
-SELECT app, owner, id, fence, until_us, claimed_us, facts FROM limpet.claim($1, $2, $3, $4)
+SELECT app, owner, id, uid, fence, until_us, claimed_us, facts FROM limpet.claim($1, $2, $3, $4)
 
 -- name: measure_again
 SELECT limpet.measure_again(limpet.now_us())

@@ -8,8 +8,9 @@ WITH s AS MATERIALIZED (
     SELECT k.place, s.* FROM unnest($1::text[], $2::text[], $3::text[]) WITH ORDINALITY AS k (app, owner, id, place)
     JOIN limpet.sessions s ON s.app = k.app AND s.owner = k.owner AND s.id = k.id
 ), n AS MATERIALIZED (
-    SELECT s.place, n.*, CASE WHEN n.seq = s.version THEN s.link ELSE (
-        SELECT e.link FROM limpet.events e WHERE e.sid = s.sid AND e.seq = n.seq) END AS link
+    SELECT s.place, n.*, CASE WHEN n.seq = s.version THEN s.link ELSE coalesce((
+        SELECT e.link FROM limpet.events e WHERE e.sid = s.sid AND e.seq = n.seq), (
+        SELECT g.link FROM limpet.segments g WHERE g.sid = s.sid AND g.last = n.seq)) END AS link
     FROM s CROSS JOIN LATERAL (
         SELECT * FROM limpet.snapshots p WHERE p.sid = s.sid AND p.seq < $8 AND p.seq <= s.version
         ORDER BY p.seq DESC LIMIT 1) n
@@ -84,8 +85,9 @@ FROM (SELECT s.app, '' AS owner FROM s UNION SELECT s.app, s.owner FROM s) o,
                         FROM limpet.scopes_of(o.app, o.owner) c) z
 ), sized AS MATERIALIZED (
     SELECT shown.sid, shown.app, shown.owner, shown.place, shown.floor, coalesce(n.seq, 0) AS since,
-           CASE WHEN n.seq = shown.version THEN shown.link ELSE (
-               SELECT e.link FROM limpet.events e WHERE e.sid = shown.sid AND e.seq = n.seq) END AS link,
+           CASE WHEN n.seq = shown.version THEN shown.link ELSE coalesce((
+               SELECT e.link FROM limpet.events e WHERE e.sid = shown.sid AND e.seq = n.seq), (
+               SELECT g.link FROM limpet.segments g WHERE g.sid = shown.sid AND g.last = n.seq)) END AS link,
            coalesce(octet_length(n.body), 0) + coalesce((
                SELECT sum(octet_length(e.body) + $3::bigint) FROM limpet.events e
                WHERE e.sid = shown.sid AND e.seq > coalesce(n.seq, 0)), 0)
@@ -147,7 +149,8 @@ FROM (SELECT had.app, had.owner FROM had UNION SELECT had.app, '' FROM had) o,
 -- name: read
 -- Events after seq $4, at most $5 of them and as many as fit a page of $6 bytes. Types: those in $7,
 -- or like one of the patterns in $8; all where $7 is NULL. Only the session's own.
-SELECT s.sid, s.uid, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+SELECT s.sid, s.uid, s.floor, s.version,
+       EXISTS (SELECT FROM limpet.segments g WHERE g.sid = s.sid) AS cold, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
        CASE WHEN e.processed > 0 THEN (
            SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
@@ -165,7 +168,8 @@ ORDER BY e.seq
 
 -- name: read_reverse
 -- The same, before seq $4 and from there back.
-SELECT s.sid, s.uid, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+SELECT s.sid, s.uid, s.floor, s.version,
+       EXISTS (SELECT FROM limpet.segments g WHERE g.sid = s.sid) AS cold, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
        CASE WHEN e.processed > 0 THEN (
            SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
@@ -183,7 +187,8 @@ ORDER BY e.seq DESC
 
 -- name: read_line
 -- The same as `read`, of the logs too that the session began on. Nothing is read from `bottom` down.
-SELECT s.sid, e.of_uid AS uid, (SELECT min(l.low) FROM limpet.line(s.sid) l) AS bottom, e.floors, e.begans, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+SELECT s.sid, e.of_uid AS uid, (SELECT min(l.low) FROM limpet.line(s.sid) l) AS bottom,
+       EXISTS (SELECT FROM limpet.line(s.sid) l JOIN limpet.segments g USING (sid)) AS cold, e.floors, e.begans, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
        CASE WHEN e.processed > 0 THEN (
            SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
@@ -204,7 +209,8 @@ ORDER BY e.seq
 
 -- name: read_line_reverse
 -- The same, before seq $4 and from there back.
-SELECT s.sid, e.of_uid AS uid, (SELECT min(l.low) FROM limpet.line(s.sid) l) AS bottom, e.floors, e.begans, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
+SELECT s.sid, e.of_uid AS uid, (SELECT min(l.low) FROM limpet.line(s.sid) l) AS bottom,
+       EXISTS (SELECT FROM limpet.line(s.sid) l JOIN limpet.segments g USING (sid)) AS cold, e.floors, e.begans, s.floor, s.version, e.seq, e.id, e.type, e.actor, e.at_us, e.cause, e.invocation_id, e.correlation_id, e.wake_id,
        e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
        CASE WHEN e.processed > 0 THEN (
            SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
@@ -222,6 +228,49 @@ LEFT JOIN LATERAL (
 ) e ON true
 WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
 ORDER BY e.seq DESC
+
+-- name: naming
+-- Events before seq $4, from there back, whose bodies have the name $7, and those whose bodies cannot be
+-- looked into: compressed or sealed. At most $5 that fit a page of $6 bytes.
+SELECT s.sid, e.of_uid AS uid, e.floors, e.begans, e.seq, e.id, e.type, e.actor, e.at_us, e.cause,
+       e.invocation_id, e.correlation_id, e.wake_id, e.flags, e.body, e.crc, e.link, e.xid, e.pos, e.processed,
+       CASE WHEN e.processed > 0 THEN (
+           SELECT b.at_us FROM limpet.events b WHERE b.sid = e.sid AND b.seq = e.processed) END AS processed_us
+FROM limpet.sessions s
+LEFT JOIN LATERAL (
+    SELECT p.* FROM (
+        SELECT l.*, sum(octet_length(l.body)) OVER (ORDER BY l.seq DESC) - octet_length(l.body) AS before
+        FROM (SELECT l.uid AS of_uid, l.floors, l.begans, e.*
+              FROM limpet.line(s.sid) l CROSS JOIN LATERAL (
+                  SELECT * FROM limpet.events e WHERE e.sid = l.sid AND e.seq > l.low AND e.seq <= l.high AND e.seq < $4
+                  AND e.seq > $8 AND (e.flags & 3 > 0 OR position($7::bytea IN e.body) > 0)
+                  ORDER BY e.seq DESC LIMIT $5) e
+              ORDER BY e.seq DESC LIMIT $5) l
+    ) p WHERE p.before < $6
+) e ON true
+WHERE s.app = $1 AND s.owner = $2 AND s.id = $3
+ORDER BY e.seq DESC
+
+-- name: scope_makers
+-- Who made each version of a name below $4, the newest $5, and when. Of a session that was deleted, when
+-- it was last written to.
+SELECT c.version, c.uid, c.seq, coalesce(
+    (SELECT e.at_us FROM limpet.sessions s JOIN limpet.events e ON e.sid = s.sid AND e.seq = c.seq WHERE s.uid = c.uid),
+    (SELECT g.last_us FROM limpet.sessions s JOIN limpet.segments g ON g.sid = s.sid AND g.first <= c.seq
+     AND g.last >= c.seq WHERE s.uid = c.uid),
+    (SELECT max(t.updated_us) FROM limpet.tombstones t WHERE t.uid = c.uid)) AS at_us
+FROM limpet.scopes c WHERE c.app = $1 AND c.owner = $2 AND c.name = $3 AND c.version < $4
+ORDER BY c.version DESC LIMIT $5
+
+-- name: scope_at
+SELECT version, base, form, flags, body, crc, uid, seq FROM limpet.scopes
+WHERE app = $1 AND owner = $2 AND name = $3 AND version <= $4 AND version >= (
+    SELECT b.base FROM limpet.scopes b WHERE b.app = $1 AND b.owner = $2 AND b.name = $3 AND b.version = $4)
+ORDER BY version
+
+-- name: time_at
+SELECT e.at_us FROM limpet.line($1) l JOIN limpet.events e ON e.sid = l.sid AND e.seq = $2
+WHERE l.low < $2 AND l.high >= $2
 
 -- name: pending_inputs
 -- The oldest $4 that fit a page of $5 bytes, from an index of nothing but what is pending.
@@ -274,6 +323,12 @@ SELECT k.i FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS k (sid, se
 JOIN limpet.events e ON e.sid = k.sid AND e.seq = k.seq
 WHERE e.processed = 0
 
+-- name: unpin
+WITH s AS (SELECT sid FROM limpet.sessions WHERE app = $1 AND owner = $2 AND id = $3),
+     gone AS (DELETE FROM limpet.snapshots n USING s
+              WHERE n.sid = s.sid AND n.seq = ANY ($4::bigint[]) AND n.pin IS NOT NULL)
+SELECT count(*) FROM s
+
 -- name: link_at
 -- Of a living session, or of the one that it began on.
 SELECT e.link FROM limpet.line($1) l JOIN limpet.events e ON e.sid = l.sid AND e.seq = $2
@@ -286,7 +341,7 @@ UNION ALL
 SELECT sid, app, owner, id, uid, version, floor, created_us, parent FROM limpet.tombstones WHERE sid = $1
 
 -- name: living
-SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, parent FROM limpet.sessions
+SELECT sid, app, owner, id AS session_id, uid, version, floor, created_us, parent, adopted FROM limpet.sessions
 WHERE app = $1 AND owner = $2 AND id = $3
 
 -- name: gone
@@ -296,8 +351,9 @@ SELECT EXISTS (SELECT FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND i
 
 -- name: snapshot_below
 -- The newest at or below seq $2, with the link of the event that it stands on.
-SELECT n.seq, n.flags, n.body, n.crc, e.link FROM limpet.snapshots n
-LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
+SELECT n.seq, n.flags, n.body, n.crc, coalesce(e.link, (
+           SELECT g.link FROM limpet.segments g WHERE g.sid = n.sid AND g.last = n.seq)) AS link
+FROM limpet.snapshots n LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
 WHERE n.sid = $1 AND n.seq <= $2 ORDER BY n.seq DESC LIMIT 1
 
 -- name: base_of

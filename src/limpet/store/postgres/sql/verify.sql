@@ -14,8 +14,9 @@ FROM (
 
 -- name: verify_snapshots
 -- Of one session, by the events that they stand on; what stands on none comes with the last.
-SELECT n.seq, n.flags, n.body, n.crc, e.link FROM limpet.snapshots n
-LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
+SELECT n.seq, n.flags, n.body, n.crc, coalesce(e.link, (
+           SELECT g.link FROM limpet.segments g WHERE g.sid = n.sid AND g.last = n.seq)) AS link
+FROM limpet.snapshots n LEFT JOIN limpet.events e ON e.sid = n.sid AND e.seq = n.seq
 WHERE n.sid = $1 AND n.seq > $2 AND n.seq <= $3 ORDER BY n.seq
 
 -- name: verify_kept
@@ -70,6 +71,10 @@ SELECT 'snapshot', count(*) FROM limpet.snapshots n
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = n.sid)
   AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = n.sid AND n.seq <= limpet.needed(t.sid))
 UNION ALL
+SELECT 'segment', count(*) FROM limpet.segments g
+WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = g.sid)
+  AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = g.sid AND g.first <= limpet.needed(t.sid))
+UNION ALL
 SELECT 'base', count(*) FROM limpet.bases b
 WHERE NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = b.sid AND s.floor > 0)
   AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = b.sid AND t.floor < limpet.needed(t.sid))
@@ -82,6 +87,19 @@ SELECT 'chunk', count(*) FROM limpet.blob_chunks c
 WHERE NOT EXISTS (SELECT FROM limpet.blobs b WHERE b.bid = c.bid)
 UNION ALL
 SELECT 'tombstone', count(*) FROM limpet.tombstones t JOIN limpet.sessions s USING (sid)
+
+-- name: bottom
+-- From here down a session's history was erased with a parent.
+SELECT min(l.low) FROM limpet.line($1) l
+
+-- name: verify_parents
+-- Sessions, living or deleted, whose parent is neither.
+SELECT c.* FROM (
+    SELECT 'head' AS kind, s.app, s.owner, s.id AS session_id, s.parent FROM limpet.sessions s
+    UNION ALL SELECT 'tombstone', t.app, t.owner, t.id, t.parent FROM limpet.tombstones t
+) c
+WHERE c.parent IS NOT NULL AND NOT EXISTS (SELECT FROM limpet.sessions s WHERE s.sid = c.parent)
+  AND NOT EXISTS (SELECT FROM limpet.tombstones t WHERE t.sid = c.parent)
 
 -- name: verify_owners
 -- Owners whose names are not as many as is kept of them.

@@ -31,12 +31,12 @@ from limpet.store.doctor import damage, finding_line
 from limpet.store.logs import SQLITE
 from limpet.store.protocol import Progress, Report, Restored
 from limpet.store.sqlite.failures import DAMAGED_HEADER, translate
-from limpet.store.sqlite.feed import begin_after, last_position
 from limpet.store.sqlite.file.connect import Database, close, followed, may_write
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.file.header import is_dump, kind_of
 from limpet.store.sqlite.file.locks import first_bytes, locked, part_beside, refuse_open
 from limpet.store.sqlite.file.schema import SCHEMA, schema_of
+from limpet.store.sqlite.reading.feed import begin_after, last_position
 from limpet.store.sqlite.verify import verify_copy
 
 _PAGES_PER_STEP: Final = 1_000

@@ -35,6 +35,7 @@ CREATE TABLE sessions (
     standing    TEXT GENERATED ALWAYS AS (facts ->> '$.standing') VIRTUAL
 ) STRICT;
 
+CREATE INDEX sessions_by_uid ON sessions (uid);
 CREATE UNIQUE INDEX sessions_by_key ON sessions (app, user, id);
 CREATE INDEX sessions_by_created ON sessions (created_us, sid);
 CREATE INDEX sessions_by_app_created ON sessions (app, created_us, sid);
@@ -71,6 +72,7 @@ CREATE TABLE tombstones (
     crc        INTEGER NOT NULL  -- of this row, which has no log to be compared with
 ) STRICT;
 
+CREATE INDEX tombstones_by_uid ON tombstones (uid);
 CREATE INDEX tombstones_by_key ON tombstones (app, user, id, sid);
 CREATE INDEX tombstones_by_parent ON tombstones (parent, floor) WHERE parent IS NOT NULL;
 
@@ -129,6 +131,28 @@ CREATE TABLE snapshots (
     pin   INTEGER,
     PRIMARY KEY (sid, seq)
 ) STRICT;
+
+-- Runs of a session's oldest events, compressed together in the place of their rows. `previous` and
+-- `link` are the links before and after. Of each event a hash of its id says in which segment it is.
+CREATE TABLE segments (
+    sid      INTEGER NOT NULL,
+    first    INTEGER NOT NULL,
+    last     INTEGER NOT NULL,
+    flags    INTEGER NOT NULL,
+    body     BLOB NOT NULL,
+    crc      INTEGER NOT NULL,
+    previous BLOB NOT NULL,
+    link     BLOB NOT NULL,
+    last_us  INTEGER NOT NULL,
+    PRIMARY KEY (sid, first)
+) STRICT;
+
+CREATE TABLE segment_ids (
+    sid  INTEGER NOT NULL,
+    mark INTEGER NOT NULL,
+    seq  INTEGER NOT NULL,
+    PRIMARY KEY (sid, mark, seq)
+) STRICT, WITHOUT ROWID;
 
 -- The states that logs begin on, where that is not nothing.
 CREATE TABLE bases (

@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from limpet.model.limits import EVENT_OVERHEAD_BYTES
+from limpet.model import EVENT_OVERHEAD_BYTES
 from limpet.store.sqlite.rows import EVENT_COLUMNS, HEAD_COLUMNS, TOMBSTONE_COLUMNS
 
 _FILES: Final = (
@@ -25,6 +25,7 @@ _FILES: Final = (
     "leases",
     "erasure",
     "blobs",
+    "cold",
     "verify",
     "doctor",
     "schema",

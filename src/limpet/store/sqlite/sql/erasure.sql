@@ -73,6 +73,9 @@ DELETE FROM events WHERE pos IN (SELECT pos FROM events WHERE sid = ? AND seq > 
 -- name: drop_snapshots
 DELETE FROM snapshots WHERE sid = ? AND seq > ?
 
+-- name: drop_pinned
+DELETE FROM snapshots WHERE sid = ? AND seq = ? AND pin IS NOT NULL
+
 -- name: drop_base
 DELETE FROM bases WHERE sid = ?
 

@@ -42,6 +42,27 @@ SELECT {event} FROM events e WHERE e.sid = ? AND e.seq > ? AND e.seq <= ? AND ({
 -- name: events_last
 SELECT {event} FROM events e WHERE e.sid = ? AND e.seq < ? AND e.seq > ? AND ({types}) ORDER BY e.seq DESC LIMIT ?
 
+-- name: events_naming
+-- Those whose bodies have the name, and those whose bodies cannot be looked into: compressed or sealed.
+SELECT {event} FROM events e WHERE e.sid = ? AND e.seq < ? AND e.seq > ?
+  AND (e.flags & 3 OR instr(e.body, ?) > 0) ORDER BY e.seq DESC LIMIT ?
+
+-- name: scope_makers
+-- Who made each version of a name, the newest first, and when. Of a session that was deleted, when it
+-- was last written to.
+SELECT c.version, c.uid, c.seq, coalesce(
+    (SELECT e.at_us FROM sessions s JOIN events e ON e.sid = s.sid AND e.seq = c.seq WHERE s.uid = c.uid),
+    (SELECT g.last_us FROM sessions s JOIN segments g ON g.sid = s.sid AND g.first <= c.seq AND g.last >= c.seq
+     WHERE s.uid = c.uid),
+    (SELECT max(t.updated_us) FROM tombstones t WHERE t.uid = c.uid))
+FROM scopes c WHERE c.app = ? AND c.user = ? AND c.name = ? ORDER BY c.version DESC
+
+-- name: scope_at
+SELECT version, base, form, flags, body, crc, uid, seq FROM scopes
+WHERE app = ?1 AND user = ?2 AND name = ?3 AND version <= ?4 AND version >= (
+    SELECT b.base FROM scopes b WHERE b.app = ?1 AND b.user = ?2 AND b.name = ?3 AND b.version = ?4)
+ORDER BY version
+
 -- name: pending_inputs
 SELECT {event} FROM events e WHERE e.sid = ? AND e.seq > ? AND e.seq <= ? AND e.processed = 0 ORDER BY e.seq LIMIT ?
 

@@ -62,6 +62,11 @@ WHERE n.sid NOT IN (SELECT sid FROM sessions) AND n.sid NOT IN (SELECT sid FROM 
   AND NOT EXISTS (SELECT 1 FROM sessions f WHERE f.parent = n.sid)
   AND NOT EXISTS (SELECT 1 FROM tombstones f WHERE f.parent = n.sid)
 UNION ALL
+SELECT 'segment', count(*) FROM segments g
+WHERE g.sid NOT IN (SELECT sid FROM sessions) AND g.sid NOT IN (SELECT sid FROM purges)
+  AND NOT EXISTS (SELECT 1 FROM sessions f WHERE f.parent = g.sid AND f.floor >= g.first)
+  AND NOT EXISTS (SELECT 1 FROM tombstones f WHERE f.parent = g.sid AND f.floor >= g.first)
+UNION ALL
 SELECT 'base', count(*) FROM bases b
 WHERE b.sid NOT IN (SELECT sid FROM sessions) AND b.sid NOT IN (SELECT sid FROM purges)
   AND b.sid NOT IN (SELECT sid FROM tombstones)

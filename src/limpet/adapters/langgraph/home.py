@@ -1,0 +1,131 @@
+"""The event loop that an adapter's store lives on, and the way to it from anywhere else.
+
+LangGraph calls savers with and without await, and from its own threads. A store belongs to one
+loop: the one it was opened on, or one in a thread of its own when it is opened without await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from limpet import Limpet, Seal
+from limpet import open as open_limpet
+from limpet.errors import InvalidInput, StoreClosed
+
+R = TypeVar("R")
+Self = TypeVar("Self", bound="Homed")
+
+
+class Homed:
+    """Opens a Limpet, or uses one that is open, with `async with` or `with`."""
+
+    _lp: Limpet
+    _owned: bool = False
+    _loop: asyncio.AbstractEventLoop | None = None
+    _thread: threading.Thread | None = None
+
+    def _take(self, store: Limpet | str, seal: Seal | None = None) -> None:
+        self._owned = isinstance(store, str)
+        self._lp = open_limpet(store, seal=seal) if isinstance(store, str) else store
+        if not self._owned:  # it is open, so its loop is the one that runs
+            self._loop = asyncio.get_running_loop()
+
+    async def __aenter__(self: Self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        if self._owned:
+            await self._lp.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._owned:
+            await self._lp.close()
+
+    def __enter__(self: Self) -> Self:
+        if not self._owned:
+            return self
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="limpet-langgraph", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._wait(self._open())
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._thread is None:
+            return
+        try:
+            self._wait(self._lp.close())
+        finally:
+            self._stop()
+
+    async def _open(self) -> None:
+        await self._lp.__aenter__()
+
+    def _stop(self) -> None:
+        assert self._loop is not None
+        assert self._thread is not None
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        self._loop = self._thread = None
+
+    async def _here(self, work: Coroutine[Any, Any, R]) -> R:
+        """What a coroutine gives, run on the store's loop, for callers on any loop."""
+        loop = self._home(work)
+        if asyncio.get_running_loop() is loop:
+            return await work
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+
+    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+        """The same for callers who do not await."""
+        loop = self._home(work)
+        try:
+            here = asyncio.get_running_loop() is loop
+        except RuntimeError:
+            here = False
+        if here:
+            work.close()
+            raise InvalidInput(
+                "this call waits for the event loop that it was made on. Await the method whose "
+                "name begins with 'a' instead, as in `await saver.aget_tuple(config)`."
+            )
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    def _home(self, work: Coroutine[Any, Any, Any]) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            work.close()
+            raise StoreClosed
+        return self._loop
+
+    def _step(self, items: AsyncIterator[R]) -> Iterator[R]:
+        """An async iterator without await."""
+
+        async def step() -> tuple[R | None, bool]:
+            async for item in items:
+                return item, True
+            return None, False
+
+        while True:
+            item, more = self._wait(step())
+            if not more:
+                return
+            yield item  # type: ignore[misc]  # there was one

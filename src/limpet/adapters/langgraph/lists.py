@@ -1,0 +1,168 @@
+"""Growing lists: what a channel of messages holds, kept so that a longer version costs its growth.
+
+A List is a length of a shared Run. Appending to the newest List of a Run makes the Run longer;
+anything else begins a new Run. So a thread of n messages holds n messages, whatever the number of
+its checkpoints.
+
+Messages are also held as objects, because making them again for every turn would cost their number.
+They are handed out, so whoever has one may change it in place, which LangGraph asks nobody to do. A
+copy of the fields is kept and compared before an object is given out again, or counts as unchanged:
+the content of all messages, and every field of the newest ones and of those with parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from limpet.adapters.langgraph.values import Values, fields_shot, is_message
+
+_raw: Final = msgspec.json.Encoder().encode
+_NEWEST: Final = 64  # messages whose every field is compared
+_content: Final = attrgetter("content")
+_NO_SHOT: Final[Mapping[str, Any]] = {"": None}  # equal to the fields of no message
+
+
+class Growth(NamedTuple):
+    """How a list follows from another: items kept, what is new, items kept at the end.
+
+    `live` and `shots` are the new items as objects, taken when `data` was: an object may be changed
+    by its owner at any time.
+    """
+
+    keep: int
+    data: Sequence[Any]
+    tail: int = 0
+    live: Sequence[Any] = ()
+    shots: Sequence[Mapping[str, Any]] = ()
+
+
+def grown(keep: int, data: Sequence[Any], tail: int, values: Sequence[Any]) -> Growth:
+    live = [value if is_message(value) else None for value in values]
+    shots = [_NO_SHOT if value is None else fields_shot(value) for value in live]
+    return Growth(keep, data, tail, live, shots)
+
+
+class _Run:
+    """Items in the order they were added, with the objects that are handed out for them."""
+
+    __slots__ = ("contents", "data", "live", "parted", "raws", "shots")
+
+    def __init__(self) -> None:
+        self.data: list[Any] = []
+        self.live: list[Any] = []  # messages; None where there is no object, or not a message
+        self.shots: list[Mapping[str, Any]] = []
+        self.contents: list[Any] = []  # of the messages, which are texts mostly
+        self.parted: list[int] = []  # where they are not
+        self.raws: list[bytes] = []  # made when first compared
+
+    def add(
+        self, data: Sequence[Any], live: Sequence[Any], shots: Sequence[Mapping[str, Any]]
+    ) -> None:
+        missing, begin = len(data) - len(live), len(self.data)
+        self.data += data
+        self.live += [*live, *([None] * missing)]
+        self.shots += [*shots, *([_NO_SHOT] * missing)]
+        self.contents += [None] * len(data)
+        for place in range(begin, begin + len(live)):
+            self._note(place)
+
+    def show(self, place: int, value: Any) -> None:
+        """Hold the object that is handed out for an item."""
+        if is_message(value):
+            self.live[place], self.shots[place] = value, fields_shot(value)
+            self._note(place)
+
+    def _note(self, place: int) -> None:
+        content = self.contents[place] = self.shots[place].get("content")
+        if type(content) is not str and place not in self.parted:
+            self.parted.append(place)
+
+    def is_unchanged(self, messages: Sequence[Any]) -> bool:
+        """Whether these are the first items of the run, and still what they were."""
+        count = len(messages)
+        if messages != self.live[:count]:
+            return False
+        try:
+            if list(map(_content, messages)) != self.contents[:count]:
+                return False
+        except AttributeError:  # an item that is not a message
+            return False
+        newest = range(max(0, count - _NEWEST), count)
+        looked = [*newest, *[place for place in self.parted if place < newest.start]]
+        return all([messages[place].__dict__ == self.shots[place] for place in looked])
+
+    def part(self, begin: int, end: int) -> tuple[list[Any], list[Any], list[Any]]:
+        return self.data[begin:end], self.live[begin:end], self.shots[begin:end]
+
+    def raw(self, count: int) -> list[bytes]:
+        self.raws += [_raw(item) for item in self.data[len(self.raws) : count]]
+        return self.raws[:count]
+
+
+class List:
+    """One version of a list."""
+
+    __slots__ = ("_run", "count")
+
+    def __init__(self, run: _Run | None = None, count: int = 0) -> None:
+        self._run, self.count = run or _Run(), count
+
+    def data(self) -> list[Any]:
+        return self._run.data[: self.count]
+
+    def grow(self, by: Growth) -> List:
+        """The list that follows. This one stays as it is."""
+        run, count, keep, tail = self._run, self.count, by.keep, by.tail
+        if keep + tail > count:
+            raise IndexError(f"a list of {count} items has not {keep} first and {tail} last ones")
+        if tail or keep != len(run.data):  # not the newest of its run, or not only longer
+            mine, run = run, _Run()
+            run.add(*mine.part(0, keep))
+            run.add(by.data, by.live, by.shots)
+            run.add(*mine.part(count - tail, count))
+        else:
+            run.add(by.data, by.live, by.shots)
+        return List(run, keep + len(by.data) + tail)
+
+    def values(self, codec: Values) -> list[Any]:
+        """The items as objects. A message that somebody changed in place is made again."""
+        run, count = self._run, self.count
+        live = run.live[:count]
+        if run.is_unchanged(live):
+            return live
+        return [self._value(codec, place) for place in range(count)]
+
+    def _value(self, codec: Values, place: int) -> Any:
+        run = self._run
+        found = run.live[place]
+        if found is not None and found.__dict__ == run.shots[place]:
+            return found
+        value = codec.decode(run.data[place])
+        run.show(place, value)
+        return value
+
+    def compare(self, codec: Values, new: list[Any]) -> Growth:
+        """How `new` follows from this list. Raises InvalidInput if it cannot be stored."""
+        count = self.count
+        if len(new) >= count and self._run.is_unchanged(new[:count]):
+            added = new[count:]
+            return grown(count, [codec.encode(item) for item in added], 0, added)
+        data = [codec.encode(item) for item in new]
+        mine, theirs = self._run.raw(count), [_raw(item) for item in data]
+        keep = _common(mine, theirs)
+        tail = _common(mine[keep:][::-1], theirs[keep:][::-1])
+        end = len(data) - tail
+        return grown(keep, data[keep:end], tail, new[keep:end])
+
+
+def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
+    place = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        place += 1
+    return place

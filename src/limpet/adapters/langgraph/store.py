@@ -1,0 +1,283 @@
+"""The long-term store of LangGraph: items under namespaces, as documents.
+
+An item is the document "a.b/key" of one collection, so the items of a namespace stand together and
+a batch of puts is one commit. An item that has expired is not shown any more; `sweep` takes out its
+content, unless somebody has put it again in the meantime.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from langgraph.store.base import (
+    BaseStore,
+    GetOp,
+    Item,
+    ListNamespacesOp,
+    MatchCondition,
+    Op,
+    PutOp,
+    Result,
+    SearchItem,
+    SearchOp,
+    TTLConfig,
+)
+
+from limpet import Document, Documents, Limpet, Seal
+from limpet.adapters.langgraph.home import Homed
+from limpet.errors import DocumentConflict, InvalidInput
+
+Namespace = tuple[str, ...]
+_ACTOR: Final = "langgraph"
+_PAGE: Final = 200
+_MINUTE: Final = 60.0
+# A read that refreshes a TTL writes. It does so only once this part of the time is over.
+_REFRESH_PART: Final = 1 / 16
+_ORDER: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "$gt": lambda a, b: a > b,
+    "$gte": lambda a, b: a >= b,
+    "$lt": lambda a, b: a < b,
+    "$lte": lambda a, b: a <= b,
+}
+
+
+class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it is checked
+    """Items of LangGraph in a Limpet store. `store` is a URL or an open Limpet.
+
+    Values are JSON. There is no semantic search: a `query` does not rank. `ttl` as LangGraph
+    describes it; expired items are never shown. `clock` gives seconds since 1970.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        store: Limpet | str,
+        *,
+        collection: str = "langgraph",
+        ttl: TTLConfig | None = None,
+        seal: Seal | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.collection, self.ttl_config, self._clock = collection, ttl, clock
+        self._take(store, seal)
+
+    @classmethod
+    def from_url(cls, url: str, **how: Any) -> LimpetStore:
+        """A store at `url`: `async with LimpetStore.from_url(url) as store`, or `with`."""
+        return cls(url, **how)
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        return self._wait(self._batch(list(ops)))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Reads see what was there before the batch. All puts are one commit, deletions follow."""
+        return await self._here(self._batch(list(ops)))
+
+    async def _batch(self, ops: list[Op]) -> list[Result]:
+        results: list[Result] = []
+        puts: dict[str, PutOp] = {}
+        for op in ops:
+            if isinstance(op, PutOp):
+                puts[_name(op.namespace, op.key)] = op
+                results.append(None)
+            elif isinstance(op, GetOp):
+                results.append(await self._get(op))
+            elif isinstance(op, SearchOp):
+                results.append(await self._search(op))
+            elif isinstance(op, ListNamespacesOp):
+                results.append(await self._namespaces(op))
+            else:
+                raise InvalidInput(f"{op!r} is not an operation that LimpetStore knows.")
+        await self._put(puts)
+        return results
+
+    async def sweep(self) -> int:
+        """Take out the content of items that have expired. How many there were."""
+        documents, now, count = self._documents(), self._clock(), 0
+        async for document in _all(documents, ""):
+            if _is_there(document) and not _is_live(document, now):
+                try:
+                    await documents.put(document.name, None, expect=document.version)
+                except DocumentConflict:  # it was put again
+                    continue
+                count += 1
+        return count
+
+    # --- operations ----------------------------------------------------------------------------
+
+    async def _put(self, puts: Mapping[str, PutOp]) -> None:
+        documents, now = self._documents(), self._clock()
+        kept = {name: op for name, op in puts.items() if op.value is not None}
+        before = {name: await documents.find(name) for name in kept}
+        if kept:
+            async with self._lp.commit() as c:
+                for name, op in kept.items():
+                    c.put(documents, name, _content(op, before[name], now))
+        for name, op in puts.items():
+            if op.value is None:
+                await documents.delete(name)
+
+    async def _get(self, op: GetOp) -> Item | None:
+        documents = self._documents()
+        document = await documents.find(_name(op.namespace, op.key))
+        if document is None or not _is_live(document, self._clock()):
+            return None
+        if op.refresh_ttl:
+            await self._refresh(documents, document)
+        return _item(Item, document)
+
+    async def _search(self, op: SearchOp) -> list[SearchItem]:
+        documents, now = self._documents(), self._clock()
+        found: list[Document] = []
+        for prefix in _prefixes(op.namespace_prefix):
+            async for document in _all(documents, prefix):
+                if _is_live(document, now) and _fits(document.value["value"], op.filter):
+                    found.append(document)
+        found.sort(key=lambda document: document.value["updated"], reverse=True)
+        page = found[op.offset : op.offset + op.limit]
+        if op.refresh_ttl:
+            for document in page:
+                await self._refresh(documents, document)
+        return [_item(SearchItem, document) for document in page]
+
+    async def _namespaces(self, op: ListNamespacesOp) -> list[Namespace]:
+        found: set[Namespace] = set()
+        now = self._clock()
+        async for document in _all(self._documents(), ""):
+            namespace, _ = _parts(document.name)
+            if _is_live(document, now) and _matches(namespace, op.match_conditions or ()):
+                found.add(namespace[: op.max_depth])
+        return sorted(found)[op.offset : op.offset + op.limit]
+
+    async def _refresh(self, documents: Documents, document: Document) -> None:
+        """Begin the time to live of an item again, unless it was changed meanwhile."""
+        kept, now = document.value, self._clock()
+        if kept["ttl"] is None:
+            return
+        whole = kept["ttl"] * _MINUTE
+        if kept["expires"] - now < whole * (1 - _REFRESH_PART):
+            try:
+                new = {**kept, "expires": now + whole}
+                await documents.put(document.name, new, expect=document.version)
+            except DocumentConflict:
+                return
+
+    def _documents(self) -> Documents:
+        return self._lp.documents(self.collection, actor=_ACTOR)
+
+
+def _content(op: PutOp, before: Document | None, now: float) -> dict[str, Any]:
+    created = now
+    if before is not None and _is_live(before, now):
+        created = before.value["created"]
+    expires = None if op.ttl is None else now + op.ttl * _MINUTE
+    times = {"created": created, "updated": now, "ttl": op.ttl, "expires": expires}
+    return {"value": dict(op.value or {}), **times}
+
+
+async def _all(documents: Documents, prefix: str) -> AsyncIterator[Document]:
+    cursor: str | None = None
+    while True:
+        page = await documents.list(prefix, limit=_PAGE, cursor=cursor)
+        for document in page.items:
+            yield document
+        if (cursor := page.cursor) is None:
+            return
+
+
+def _is_there(document: Document) -> bool:
+    return document.value is not None
+
+
+def _is_live(document: Document, now: float) -> bool:
+    if not _is_there(document):
+        return False
+    expires = document.value["expires"]
+    return expires is None or bool(now < expires)
+
+
+def _item(cls: type[Any], document: Document) -> Any:
+    namespace, key = _parts(document.name)
+    kept = document.value
+    return cls(
+        value=copy.deepcopy(kept["value"]),
+        key=key,
+        namespace=namespace,
+        created_at=datetime.fromtimestamp(kept["created"], UTC),
+        updated_at=datetime.fromtimestamp(kept["updated"], UTC),
+    )
+
+
+# --- names --------------------------------------------------------------------------------------
+
+
+def _name(namespace: Namespace, key: str) -> str:
+    return f"{_joined(namespace)}/{key}"
+
+
+def _prefixes(namespace: Namespace) -> tuple[str, ...]:
+    """What the names of items in a namespace, and below it, begin with."""
+    joined = _joined(namespace)
+    return (f"{joined}/", f"{joined}.") if namespace else ("",)
+
+
+def _joined(namespace: Namespace) -> str:
+    """The labels, each told apart from the next: a batch may hold labels with any character."""
+    labels = [label.replace("%", "%25").replace(".", "%2E") for label in namespace]
+    return ".".join([label.replace("/", "%2F") for label in labels])
+
+
+def _parts(name: str) -> tuple[Namespace, str]:
+    joined, _, key = name.partition("/")
+    labels = [label.replace("%2F", "/").replace("%2E", ".") for label in joined.split(".")]
+    return tuple([label.replace("%25", "%") for label in labels]) if joined else (), key
+
+
+# --- filters ------------------------------------------------------------------------------------
+
+
+def _matches(namespace: Namespace, conditions: Iterable[MatchCondition]) -> bool:
+    for condition in conditions:
+        path = condition.path
+        mine = namespace[: len(path)]
+        if condition.match_type == "suffix":
+            mine = namespace[max(0, len(namespace) - len(path)) :]
+        if len(mine) < len(path):
+            return False
+        if any(b not in ("*", a) for a, b in zip(mine, path, strict=True)):
+            return False
+    return True
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value has all that a filter names, with the filter's operators."""
+    if not wanted and (wanted is None or isinstance(wanted, dict)):
+        return True
+    if isinstance(wanted, dict):
+        if any(name.startswith("$") for name in wanted):
+            return all(_holds(value, name, bound) for name, bound in wanted.items())
+        return isinstance(value, dict) and all(
+            _equals(value.get(name), part) for name, part in wanted.items()
+        )
+    return bool(value == wanted)
+
+
+def _equals(value: Any, wanted: Any) -> bool:
+    return _fits(value, wanted) if isinstance(wanted, dict) and wanted else bool(value == wanted)
+
+
+def _holds(value: Any, operator: str, bound: Any) -> bool:
+    if operator in ("$eq", "$ne"):
+        return bool(value == bound) is (operator == "$eq")
+    compare = _ORDER.get(operator)
+    if compare is None:
+        raise InvalidInput(f"{operator} is not an operator. Use $eq, $ne, $gt, $gte, $lt or $lte.")
+    try:
+        return compare(float(value), float(bound))
+    except (TypeError, ValueError):  # not a number, so neither above nor below
+        return False

@@ -1,0 +1,465 @@
+"""One thread: the tree of checkpoints that its log of events describes.
+
+Three types of events are recorded, and nothing else is stored. A `langgraph.checkpoint` says how a
+checkpoint differs from the one it was made from: what changed, and of lists what was added. Its id
+is the id of the event. A `langgraph.writes` holds the writes of one task (its invocation) under a
+checkpoint (its cause). A `langgraph.removed` names checkpoints that are hidden from then on; what
+was made from them still stands.
+
+Graphs go in circles, so most of what an event says was said before: `shape` holds that part, and
+an event of a known shape says only `as`, where it stands. Events refer to others by their number
+among those of this module, from 1, so a copy of a thread needs no changes.
+
+Pure: events go in, checkpoints and new events come out. Reading and recording are `saver`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
+
+from limpet import Event
+from limpet.adapters.langgraph.changes import (
+    NONE,
+    changed,
+    is_id,
+    long_time,
+    metadata_after,
+    raw,
+    short_time,
+    tell,
+    tell_changes,
+    tell_metadata,
+    tell_versions,
+    versions_after,
+)
+from limpet.adapters.langgraph.lists import Growth, List
+from limpet.adapters.langgraph.values import FORM, Values
+
+CHECKPOINT: Final = "langgraph.checkpoint"
+WRITES: Final = "langgraph.writes"
+REMOVED: Final = "langgraph.removed"
+TYPES: Final = (CHECKPOINT, WRITES, REMOVED)
+_WRITTEN: Final = "written"  # the form of an item that a write before this checkpoint has already
+_INPUT: Final = "input"  # the form of a write that the input of the graph has already
+_START: Final = "__start__"
+_REFER_BYTES_MIN: Final = 64  # a shorter item is not worth a reference
+_PARTS: Final = ("id", "ts", "channel_values", "channel_versions", "versions_seen")
+_EMPTY: Final[Mapping[str, Any]] = {}
+
+
+class Write(NamedTuple):
+    """One write of a task to a channel."""
+
+    task: str
+    channel: str
+    data: Any
+    path: str
+
+
+class Node:
+    """A checkpoint, whole: what its event says, on top of the one it was made from."""
+
+    def __init__(self, ns: str, id: str, parent: str | None, number: int, seq: int) -> None:
+        self.ns, self.id, self.parent, self.number, self.seq = ns, id, parent, number, seq
+        self.ts = ""
+        self.rest: dict[str, Any] = {}  # v and other members of the checkpoint, as data
+        self.meta: dict[str, Any] = {}
+        self.versions: dict[str, Any] = {}
+        self.seen: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}  # data, or a List
+        self.children: dict[str, int] = {}  # the ids of checkpoints made from this one, and seqs
+        self.hidden = False
+
+
+class Told(NamedTuple):
+    """An event to be recorded, and how the lists of its checkpoint grow."""
+
+    data: dict[str, Any]
+    growths: Mapping[str, Growth] = {}
+    id: str | None = None
+    cause: str | None = None
+    invocation_id: str | None = None
+    expect: int | None = None  # it refers to others, so it holds on this version only
+
+
+class Broken(Exception):
+    """The events that a checkpoint stands on cannot be read."""
+
+
+class Thread:
+    """The tree, as of event `version`."""
+
+    def __init__(self, codec: Values) -> None:
+        self._codec = codec
+        self.version = 0
+        self._nodes: dict[str, dict[str, Node | None]] = {}  # by namespace and id; None: broken
+        self._count = 0  # of the events of this module
+        self._by_number: dict[int, Node | None] = {}
+        self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
+        self._written: dict[int, Sequence[Any]] = {}
+        self._shapes: dict[int, Mapping[str, Any]] = {}
+        self._shaped: dict[bytes, int] = {}
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def namespaces(self) -> list[str]:
+        return list(self._nodes)
+
+    def nodes(self, ns: str) -> list[Node]:
+        """The checkpoints of a namespace that are not hidden, the newest first."""
+        found = self._nodes.get(ns, {}).values()
+        return [node for node in reversed(found) if node is not None and not node.hidden]
+
+    def find(self, ns: str, id: str | None) -> Node | None:
+        """The checkpoint of this id, or the newest one. Raises Broken."""
+        nodes = self._nodes.get(ns, {})
+        for place in reversed(nodes) if id is None else (id,):
+            node = nodes.get(place)
+            if node is None and place in nodes:
+                raise Broken(place)
+            if node is not None and not node.hidden:
+                return node
+        return None
+
+    def is_removed(self, ns: str, id: str) -> bool:
+        node = self._nodes.get(ns, {}).get(id)
+        return node is not None and node.hidden
+
+    def is_before(self, ns: str, id: str, other: str) -> bool:
+        """Whether one was recorded before the other; by their ids if the other is not here."""
+        order = self._nodes.get(ns, {})
+        if other not in order:
+            return id < other
+        for each in order:
+            if each in (id, other):
+                return each == id and id != other
+        return False
+
+    def checkpoint(self, node: Node) -> dict[str, Any]:
+        decode = self._codec.decode
+        rest = {name: decode(data) for name, data in node.rest.items()}
+        values = {
+            name: held.values(self._codec) if isinstance(held, List) else decode(held)
+            for name, held in node.values.items()
+        }
+        seen = {name: dict(versions) for name, versions in node.seen.items()}
+        whole = {"id": node.id, "ts": node.ts, "channel_values": values, "versions_seen": seen}
+        return {"updated_channels": None, **rest, **whole, "channel_versions": dict(node.versions)}
+
+    def metadata(self, node: Node) -> Any:
+        return self._codec.decode(node.meta)
+
+    def pending(self, ns: str, id: str) -> list[tuple[str, str, Any]]:
+        """The writes under a checkpoint, in the order in which LangGraph applies them."""
+        stored = self._writes.get((ns, id), {})
+        ordered = sorted(stored, key=lambda at: writes_sort_key(stored[at].path, *at))
+        decode = self._codec.decode
+        return [(w.task, w.channel, decode(w.data)) for w in (stored[at] for at in ordered)]
+
+    def history(self, node: Node, channels: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The writes to each channel on the way from its last stored value to this checkpoint.
+
+        Hidden checkpoints count: what was removed from view can still be built upon.
+        """
+        found: dict[str, dict[str, Any]] = {name: {"writes": []} for name in channels}
+        left = set(found)
+        parent = self._parent(node)
+        while parent is not None and left:
+            for write in reversed(self.pending(parent.ns, parent.id)):
+                if write[1] in left:
+                    found[write[1]]["writes"].append(write)
+            for name in left & parent.values.keys():
+                found[name]["seed"] = self._value(parent, name)
+                left.discard(name)
+            parent = self._parent(parent)
+        for entry in found.values():
+            entry["writes"].reverse()
+        return found
+
+    def _parent(self, node: Node) -> Node | None:
+        return None if node.parent is None else self._nodes[node.ns].get(node.parent)
+
+    def _value(self, node: Node, name: str) -> Any:
+        held = node.values[name]
+        return held.values(self._codec) if isinstance(held, List) else self._codec.decode(held)
+
+    # --- what is to be recorded ----------------------------------------------------------------
+
+    def describe(
+        self,
+        ns: str,
+        parent: str | None,
+        checkpoint: Mapping[str, Any],
+        meta: Mapping[str, Any],
+        new: Collection[str],
+        *,
+        named: bool = True,
+    ) -> Told:
+        """The event for a new checkpoint. It holds only as the very next event of the thread.
+
+        `new` names the channels that were written to; others with the same version are the same.
+        The event has the checkpoint's id, unless that is taken already or not `named`.
+        """
+        base = None if parent is None else self._nodes.get(ns, {}).get(parent)
+        on = base or Node(ns, "", None, self._count, 0)
+        id: str = checkpoint["id"]
+        data: dict[str, Any] = {"ts": short_time(checkpoint["ts"])}
+        shape: dict[str, Any] = {"ns": ns} if ns else {}
+        if base is not None:
+            shape["back"] = self._count + 1 - base.number
+        if not named or id in self._nodes.get(ns, {}) or not is_id(id):
+            data["id"], named = id, False
+        tell_metadata(data, shape, on.meta, self._codec.encode(dict(meta)))
+        tell_versions(data, shape, on, checkpoint)
+        growths = self._tell_values(data, shape, on, checkpoint, new)
+        rest = {name: part for name, part in checkpoint.items() if name not in _PARTS}
+        self._tell_rest(data, shape, on, rest)
+        told = self._shaped_data(data, shape)
+        return Told(told, growths, id if named else None, expect=self.version)
+
+    def _tell_rest(
+        self, data: dict[str, Any], shape: dict[str, Any], on: Node, rest: Mapping[str, Any]
+    ) -> None:
+        encoded = {name: self._codec.encode(part) for name, part in rest.items()}
+        touched = sorted({*data.get("values", ()), *data.get("lists", ()), *shape.get("nulls", ())})
+        touched = sorted({*touched, *shape.get("grown", ())})
+        if encoded.get("updated_channels", NONE) == touched:
+            shape["updated"] = True
+            del encoded["updated_channels"]
+            kept = {n: part for n, part in on.rest.items() if n != "updated_channels"}
+        else:
+            kept = on.rest
+        tell_changes(shape, "rest", kept, encoded)
+
+    def _tell_values(
+        self,
+        data: dict[str, Any],
+        shape: dict[str, Any],
+        on: Node,
+        checkpoint: Mapping[str, Any],
+        written: Collection[str],
+    ) -> dict[str, Growth]:
+        values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+        whole: dict[str, Any] = {}
+        growths: dict[str, Growth] = {}
+        for name, value in values.items():
+            held = on.values.get(name, NONE)
+            is_old = name not in written and on.versions.get(name) == versions.get(name)
+            if held is not NONE and is_old:
+                continue
+            if type(value) is list:
+                before = held if isinstance(held, List) else List()
+                growths[name] = before.compare(self._codec, value)
+                continue
+            new = self._codec.encode(value)
+            if held is NONE or isinstance(held, List) or raw(held) != raw(new):
+                whole[name] = new
+        tell(shape, "nulls", [name for name, held in whole.items() if held is None])
+        tell(data, "values", {name: held for name, held in whole.items() if held is not None})
+        tell(shape, "values_gone", [name for name in on.values if name not in values])
+        self._tell_lists(data, shape, on, growths)
+        return growths
+
+    def _tell_lists(
+        self, data: dict[str, Any], shape: dict[str, Any], on: Node, growths: Mapping[str, Growth]
+    ) -> None:
+        written = self._written_since() if growths else {}
+        lists, grown = {}, {}
+        for name, by in growths.items():
+            held = on.values.get(name)
+            keeps = by.keep == (held.count if isinstance(held, List) else -1) and not by.tail
+            refs = [written.get(name, {}).get(raw(item)) for item in by.data]
+            if keeps and None not in refs:
+                grown[name] = refs
+            else:
+                pairs = zip(by.data, refs, strict=True)
+                items = [i if r is None else {FORM: _WRITTEN, "v": r} for i, r in pairs]
+                lists[name] = [by.keep, items, by.tail] if by.tail else [by.keep, items]
+        tell(data, "lists", lists)
+        tell(shape, "grown", grown)
+
+    def _written_since(self) -> dict[str, dict[bytes, list[int]]]:
+        """By channel, the items that were written since the last checkpoint, and where each is."""
+        found: dict[str, dict[bytes, list[int]]] = {}
+        for number in range(self._count, 0, -1):
+            rows = self._written.get(number)
+            if rows is None:
+                return found
+            for place, (channel, value, *_) in enumerate(rows):
+                items = enumerate(value) if isinstance(value, list) else [(-1, value)]
+                for at, item in items:
+                    if len(text := raw(item)) >= _REFER_BYTES_MIN:
+                        found.setdefault(channel, {})[text] = [self._count + 1 - number, place, at]
+        return found
+
+    def writes(
+        self, ns: str, id: str, writes: Sequence[tuple[str, Any]], task: str, path: str
+    ) -> Told | None:
+        """The event for the writes of a task; None if all are recorded."""
+        known = self._writes.get((ns, id), {})
+        given = self._input(ns, id)
+        rows: list[Any] = []
+        for place, (channel, value) in enumerate(writes):
+            at = WRITES_IDX_MAP.get(channel, place)
+            if at < 0 or (task, at) not in known:
+                data = self._codec.encode(value)
+                if given.get(channel, NONE) is not NONE and raw(given[channel]) == raw(data):
+                    data = {FORM: _INPUT}
+                rows.append([channel, data] if at == len(rows) else [channel, data, at])
+        if not rows:
+            return None
+        repeats = all(row[1] is None or row[1] == {FORM: _INPUT} for row in rows)
+        told: dict[str, Any] = {} if repeats else {"writes": rows}
+        shape = {"writes": rows} if repeats else {}
+        tell(shape, "path", path)
+        tell(shape, "ns", ns)
+        for name, value in (("checkpoint", id), ("task", task)):
+            if not is_id(value):
+                told[name] = value
+        ids = (None, id if is_id(id) else None, task if is_id(task) else None)
+        refers = any(row[1] == {FORM: _INPUT} for row in rows)
+        return Told(
+            self._shaped_data(told, shape), {}, *ids, expect=self.version if refers else None
+        )
+
+    def _input(self, ns: str, id: str) -> Mapping[str, Any]:
+        """What a graph was begun with at this checkpoint, by channel."""
+        node = self._nodes.get(ns, {}).get(id)
+        held = None if node is None else node.values.get(_START)
+        return held if isinstance(held, dict) and FORM not in held else {}
+
+    def _shaped_data(self, data: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+        known = self._shaped.get(raw(shape))
+        if known is not None:
+            return {**data, "as": known}
+        return {**data, "shape": shape} if shape else data
+
+    # --- folding -------------------------------------------------------------------------------
+
+    def fold(self, event: Event, growths: Mapping[str, Growth] | None = None) -> None:
+        """Take in the next event. `growths`: as describe gave them, with their objects."""
+        self.version = event.seq
+        if event.type not in TYPES:
+            return
+        self._count += 1
+        data = event.data
+        if data is None:
+            return
+        shape = data.get("shape", _EMPTY)
+        if "as" in data:
+            shape = self._shapes.get(data["as"])
+        elif "shape" in data:
+            self._shapes[self._count] = shape
+            self._shaped.setdefault(raw(shape), self._count)
+        if event.type == CHECKPOINT:
+            self._fold_checkpoint(event, shape, growths)
+        elif event.type == REMOVED:
+            self._fold_removed(data)
+        elif shape is not None:
+            self._fold_writes(event, shape)
+
+    def _fold_removed(self, data: Mapping[str, Any]) -> None:
+        for ns, id in data["checkpoints"]:
+            if (node := self._nodes.get(ns, {}).get(id)) is not None:
+                node.hidden = True
+
+    def _fold_checkpoint(
+        self, event: Event, shape: Mapping[str, Any] | None, growths: Mapping[str, Growth] | None
+    ) -> None:
+        data = event.data
+        id = data.get("id", event.id)
+        if shape is None:
+            return
+        nodes = self._nodes.setdefault(shape.get("ns", ""), {})
+        back = shape.get("back")
+        base = None if back is None else self._by_number.get(self._count - back)
+        try:
+            if back is not None and base is None:
+                raise Broken(id)
+            node = self._node(event, id, shape, base, growths)
+        except (Broken, IndexError, KeyError):  # an event that it stands on is damaged
+            nodes[id] = None
+            return
+        nodes[id] = self._by_number[self._count] = node
+        if base is not None:
+            base.children[id] = event.seq
+
+    def _node(
+        self,
+        event: Event,
+        id: str,
+        shape: Mapping[str, Any],
+        base: Node | None,
+        growths: Mapping[str, Growth] | None,
+    ) -> Node:
+        data = event.data
+        parent = None if base is None else base.id
+        node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
+        on = base or node
+        node.ts = long_time(data["ts"])
+        node.meta = metadata_after(on.meta, data, shape)
+        node.versions, node.seen = versions_after(on, data, shape)
+        node.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
+        node.values |= dict.fromkeys(shape.get("nulls", ()))
+        for name, by in self._growths(data, shape, on, growths).items():
+            held = on.values.get(name)
+            node.values[name] = (held if isinstance(held, List) else List()).grow(by)
+        node.rest = changed(on.rest, shape, "rest")
+        if shape.get("updated"):
+            lists = (*data.get("lists", ()), *shape.get("grown", ()))
+            touched = {*data.get("values", ()), *shape.get("nulls", ()), *lists}
+            node.rest["updated_channels"] = sorted(touched)
+        return node
+
+    def _growths(
+        self,
+        data: Mapping[str, Any],
+        shape: Mapping[str, Any],
+        on: Node,
+        growths: Mapping[str, Growth] | None,
+    ) -> Mapping[str, Growth]:
+        if growths is not None:
+            return growths
+        found = {}
+        for name, (keep, items, *tail) in data.get("lists", {}).items():
+            found[name] = Growth(keep, [self._item(i) for i in items], tail[0] if tail else 0)
+        for name, refs in shape.get("grown", {}).items():
+            found[name] = Growth(on.values[name].count, [self._write(ref) for ref in refs])
+        return found
+
+    def _item(self, item: Any) -> Any:
+        is_ref = isinstance(item, dict) and item.get(FORM) == _WRITTEN
+        return self._write(item["v"]) if is_ref else item
+
+    def _write(self, ref: Sequence[int]) -> Any:
+        back, place, at = ref
+        value = self._written[self._count - back][place][1]
+        return value if at < 0 else value[at]
+
+    def _fold_writes(self, event: Event, shape: Mapping[str, Any]) -> None:
+        data, ns = event.data, shape.get("ns", "")
+        id, task = str(data.get("checkpoint", event.cause)), event.invocation_id
+        task = str(data.get("task", task))
+        rows = data["writes"] if "writes" in data else shape["writes"]
+        given = self._input(ns, id)
+        rows = [[r[0], given.get(r[0]) if r[1] == {FORM: _INPUT} else r[1], *r[2:]] for r in rows]
+        self._written[self._count] = rows
+        under = self._writes.setdefault((ns, id), {})
+        for place, (channel, value, *at) in enumerate(rows):
+            index = at[0] if at else place
+            write = Write(task, channel, value, shape.get("path", ""))
+            if index < 0:  # an error, an interrupt: the last one counts
+                under[task, index] = write
+            else:
+                under.setdefault((task, index), write)
+
+    def late_sibling(self, ns: str, parent: str, id: str, seen: int) -> int | None:
+        """The seq of another checkpoint made from this parent after event `seen`, if there is."""
+        node = self._nodes.get(ns, {}).get(parent)
+        if node is None:
+            return None
+        later = [seq for child, seq in node.children.items() if child != id and seq > seen]
+        return max(later, default=None)

@@ -1,0 +1,258 @@
+"""Answers about a session's past: tables, trees and coloured diffs, plain lines, or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from rich.console import Group
+from rich.json import JSON
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+import limpet
+from limpet.cli.diff_table import diff_table
+from limpet.cli.show import Screen
+from limpet.model.diff.changes import brief
+from limpet.model.ops import show as show_path
+from limpet.session.wire import event_form, key_form, time_form
+from limpet.store.doctor import plural, size
+
+_DATA_CHARS_MAX = 80
+
+
+def show_log(screen: Screen, events: tuple[limpet.Event, ...]) -> None:
+    told = {"ok": True, "events": [event_form(event) for event in events]}
+    screen.display(told, lambda: _log_table(events), map(_log_line, events))
+
+
+def show_event(screen: Screen, event: limpet.Event, changed: limpet.Diff) -> None:
+    told = {"ok": True, "event": event_form(event), "diff": _changes(changed)}
+    head = [f"event {event.seq}  {event.type}", f"actor  {event.actor}"]
+    head += [f"at     {time_form(event.at_us)}", f"id     {event.id}"]
+    lines = [*head, "", _json(event.data), "", *str(changed).splitlines()]
+    screen.display(
+        told,
+        lambda: Group(Text("\n".join(head)), "", JSON(_json(event.data)), "", diff_table(changed)),
+        lines,
+    )
+
+
+def show_state(screen: Screen, state: Mapping[str, Any]) -> None:
+    text = _json(state)
+    screen.display({"ok": True, "state": state}, lambda: JSON(text), [text])
+
+
+def show_diff(screen: Screen, changed: limpet.Diff) -> None:
+    told = {"ok": True, "changes": _changes(changed)}
+    screen.display(
+        told,
+        lambda: diff_table(changed) if changed else Text("no changes", "dim"),
+        str(changed).splitlines(),
+    )
+
+
+def show_blame(screen: Screen, found: tuple[limpet.Blame, ...]) -> None:
+    rows = [(str(b.event.seq), b.actor, time_form(b.event.at_us) or "", _op(b.op)) for b in found]
+    told = [
+        {"seq": b.event.seq, "actor": b.actor, "at": time_form(b.event.at_us), "op": _form(b.op)}
+        for b in found
+    ]
+    lines = ["  ".join(row) for row in rows] or ["never changed"]
+    screen.display(
+        {"ok": True, "changes": told},
+        lambda: _table(("seq", "actor", "at", "operation"), rows),
+        lines,
+    )
+
+
+def show_found(screen: Screen, event: limpet.Event | None, asked: int) -> None:
+    told = {"ok": True, "event": None if event is None else event_form(event), "asked": asked}
+    line = "the state is good now."
+    if event is not None:
+        line = f"first bad event: {_log_line(event)}"
+    screen.display(told, lambda: Text(line, "green" if event is None else "red"), [line])
+
+
+def show_lineage(screen: Screen, found: limpet.Lineage) -> None:
+    told = {"ok": True, "lineage": _lineage_form(found)}
+    screen.display(told, lambda: _tree(found), _tree_lines(found))
+
+
+def show_fork(screen: Screen, fork: limpet.Session[Any]) -> None:
+    told = {"ok": True, "session": key_form(fork.key), "version": fork.version}
+    with screen.answer(told) as say:
+        say(f"forked: {fork.key} at version {fork.version}.", "ok")
+
+
+def show_rewound(screen: Screen, done: limpet.Rewound) -> None:
+    event = None if done.event is None else event_form(done.event)
+    told = {"ok": True, "event": event, "restored": done.restored, "left": done.left}
+    with screen.answer(told) as say:
+        if done.event is None:
+            say("nothing to do: the state is the same.", "ok")
+        else:
+            say(f"rewound by event {done.event.seq}: {', '.join(done.restored)}.", "ok")
+        if done.left:
+            names = ", ".join(done.left)
+            say(f"left, because other sessions changed them too: {names}.", "warning")
+
+
+def show_merged(screen: Screen, done: Any) -> None:
+    event = None if done.event is None else event_form(done.event)
+    resolved = [show_path(each.path) for each in done.resolved]
+    told = {"ok": True, "event": event, "at": done.at, "resolved": resolved}
+    with screen.answer(told) as say:
+        if done.event is None:
+            say("nothing to do: the other session has nothing new.", "ok")
+        else:
+            say(f"merged by event {done.event.seq}, up to its event {done.at}.", "ok")
+
+
+def show_checkpoint(screen: Screen, done: Any) -> None:
+    """What the command did: made one, listed them, restored one, or let go of one."""
+    if isinstance(done, limpet.Rewound):
+        show_rewound(screen, done)
+    elif isinstance(done, tuple):
+        _show_checkpoints(screen, done)
+    elif done is None:
+        with screen.answer({"ok": True}) as say:
+            say("the checkpoint was let go.", "ok")
+    else:
+        told = {"ok": True, "checkpoint": _ref_form(done)}
+        with screen.answer(told) as say:
+            say(f"checkpoint #{done.number} at event {done.seq}.", "ok")
+
+
+def show_compacted(screen: Screen, done: limpet.CompactReport) -> None:
+    told = {"ok": True, **msgspec.structs.asdict(done)}
+    with screen.answer(told) as say:
+        moved = f"{plural(done.events, 'event')} of {plural(done.sessions, 'session')} moved"
+        sizes = (
+            f": {size(done.rows_bytes)} became {size(done.segment_bytes)}" if done.events else ""
+        )
+        say(f"{moved}{sizes}.", "ok")
+
+
+# --- forms ---------------------------------------------------------------------------------------
+
+
+def _show_checkpoints(screen: Screen, found: tuple[limpet.Checkpoint, ...]) -> None:
+    told = [
+        {**_ref_form(c.ref), "type": c.kind, "trigger": c.trigger, "at": c.at, "size": c.size}
+        for c in found
+    ]
+    rows = [(f"#{c.number}", str(c.seq), c.kind, c.trigger, f"{c.at:%FT%TZ}") for c in found]
+    screen.display(
+        {"ok": True, "checkpoints": told},
+        lambda: _table(("number", "event", "type", "trigger", "at"), rows),
+        ["  ".join(row) for row in rows] or ["no checkpoints"],
+    )
+
+
+def _ref_form(ref: limpet.CheckpointRef) -> dict[str, Any]:
+    session = key_form(ref.key)
+    return {"session": session, "number": ref.number, "seq": ref.seq, "checksum": ref.checksum}
+
+
+def _changes(changed: limpet.Diff) -> list[dict[str, Any]]:
+    return [
+        {"path": list(c.path), "kind": c.kind, "old": c.old, "new": c.new} for c in changed.changes
+    ]
+
+
+def _lineage_form(found: limpet.Lineage) -> dict[str, Any]:
+    merges = [{"session": key_form(m.key), "at": m.at, "seq": m.seq} for m in found.merges]
+    return {
+        "session": key_form(found.key),
+        "at": found.at,
+        "parent": None if found.parent is None else _lineage_form(found.parent),
+        "forks": [_lineage_form(fork) for fork in found.forks],
+        "merges": merges,
+    }
+
+
+def _log_table(events: tuple[limpet.Event, ...]) -> Table:
+    rows = [(str(e.seq), time_form(e.at_us) or "", e.actor, e.type, _data(e)) for e in events]
+    return _table(("seq", "at", "actor", "type", "data"), rows)
+
+
+def _log_line(event: limpet.Event) -> str:
+    at = time_form(event.at_us)
+    return f"{event.seq}  {at}  {event.actor}  {event.type}  {_data(event)}".rstrip()
+
+
+def _data(event: limpet.Event) -> str:
+    if event.data is None:
+        return "(removed)" if event.removed else f"({event.damage})"
+    return brief(event.data, _DATA_CHARS_MAX) if event.data else ""
+
+
+def _table(names: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in names:
+        made.add_column(name, overflow="fold", no_wrap=name in ("seq", "at"))
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def _top(found: limpet.Lineage) -> list[limpet.Lineage]:
+    """The parents, the oldest first."""
+    above: list[limpet.Lineage] = []
+    parent = found.parent
+    while parent is not None:
+        above.insert(0, parent)
+        parent = parent.parent
+    return above
+
+
+def _tree(found: limpet.Lineage) -> Tree:
+    line = [*_top(found), found]
+    tree = at = Tree(Text(_node(line[0]), "bold" if line[0] is found else "dim"))
+    for each in line[1:]:
+        at = at.add(Text(_node(each), "bold" if each is found else "dim"))
+    _grow(at, found)
+    return tree
+
+
+def _grow(tree: Tree, found: limpet.Lineage) -> None:
+    for merge in found.merges:
+        tree.add(Text(f"← {merge.key} up to {merge.at}, in event {merge.seq}", "cyan"))
+    for fork in found.forks:
+        _grow(tree.add(Text(_node(fork))), fork)
+
+
+def _tree_lines(found: limpet.Lineage) -> Iterator[str]:
+    above = _top(found)
+    for depth, each in enumerate(above):
+        yield "  " * depth + _node(each)
+    yield from _lines_below(found, len(above))
+
+
+def _lines_below(found: limpet.Lineage, depth: int) -> Iterator[str]:
+    yield "  " * depth + _node(found)
+    for merge in found.merges:
+        yield "  " * (depth + 1) + f"<- {merge.key} up to {merge.at}, in event {merge.seq}"
+    for fork in found.forks:
+        yield from _lines_below(fork, depth + 1)
+
+
+def _node(found: limpet.Lineage) -> str:
+    return f"{found.key}" + (f" (from event {found.at})" if found.at else "")
+
+
+def _op(op: Any) -> str:
+    kind, path, *rest = _form(op)
+    return " ".join([kind, show_path(tuple(path)), *[brief(each, 60) for each in rest]])
+
+
+def _form(op: Any) -> list[Any]:
+    found: list[Any] = msgspec.to_builtins(op)
+    return found
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

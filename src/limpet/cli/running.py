@@ -1,0 +1,182 @@
+"""The commands that run agents and look at their runs: work, trace."""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+import limpet
+from limpet.cli.asked import Json, Url, named_by_options, on
+from limpet.cli.moving import App, Id, User
+from limpet.cli.show import Screen
+from limpet.errors import InvalidInput
+from limpet.runtime.worker import Rates
+
+_SHOW_SECONDS: Final = 1.0
+_COLOURS: Final = {"success": "green", "error": "bold red", "blocked": "yellow"}
+
+
+def work(
+    url: Url,
+    *,
+    harness: Annotated[
+        str, typer.Option("--harness", metavar="MODULE:NAME", help="The harness to run.")
+    ],
+    app_name: Annotated[
+        str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
+    ] = None,
+    concurrency: Annotated[int, typer.Option(help="Sessions that run at the same time.")] = 64,
+    lease_seconds: Annotated[float, typer.Option(help="How long a dead worker holds them.")] = 30,
+    stop_when_idle: Annotated[
+        bool, typer.Option("--stop-when-idle", help="Exit when nothing is due.")
+    ] = False,
+    max_turns: Annotated[int | None, typer.Option(help="Exit after so many.")] = None,
+    retries: Annotated[int, typer.Option(help="Before a turn becomes a dead letter.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Run the turns of agents until stopped.
+
+    Run as many of these as you like, on as many machines as share the store. SIGTERM lets turns
+    finish, or gives them back. Shows rates on a terminal, JSON lines otherwise.
+    """
+    screen = Screen(as_json=as_json)
+    show = Rate(as_json=as_json or not sys.stdout.isatty())
+
+    async def run(lp: limpet.Limpet) -> Rates:
+        worker = limpet.Worker(
+            lp,
+            loaded(harness),
+            app=app_name,
+            concurrency=concurrency,
+            lease_seconds=lease_seconds,
+            idle_exit=stop_when_idle,
+            max_turns=max_turns,
+            retries=retries,
+            progress=show,
+        )
+        return await worker.run()
+
+    with screen.errors():
+        rates = on(url, run)
+        show.last(rates)
+
+
+def trace(
+    url: Url,
+    *,
+    app_name: App,
+    user: User,
+    id_: Id,
+    wake: Annotated[
+        str | None,
+        typer.Option("--wake", metavar="ID", help="Which wake, if not the newest."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show one wake of a session as a tree with times."""
+    screen = Screen(as_json=as_json)
+
+    async def run(lp: limpet.Limpet) -> limpet.Trace:
+        session = lp.session(app_name, user, id_)
+        with named_by_options():
+            await session.refresh()
+        wakes = await session.wakes(limit=1)
+        if wake is None and not wakes:
+            raise InvalidInput(f"session {session.key} has no wakes yet. Run a worker first.")
+        return await session.trace(wake or str(wakes[0].wake_id))
+
+    with screen.errors():
+        found = on(url, run, looking=True)
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(_form(found)).decode() + "\n")
+        else:
+            Console(highlight=False).print(tree_of(found))
+
+
+def loaded(name: str) -> Any:
+    """The harness that `module:name` names. Raises InvalidInput."""
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise InvalidInput(f"{name!r} does not name a harness. Write --harness module:name.")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        found: Any = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise InvalidInput(f"the harness {name!r} cannot be loaded: {error}.") from error
+    finally:
+        sys.path.remove(here)
+    return found
+
+
+class Rate:
+    """What a worker has done: a line that is rewritten, or JSON lines."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._json, self._at, self._began = as_json, 0.0, time.monotonic()
+
+    def __call__(self, rates: Rates) -> None:
+        now = time.monotonic()
+        if now - self._at >= _SHOW_SECONDS:
+            self._at = now
+            self._write(rates, now - self._began)
+
+    def last(self, rates: Rates) -> None:
+        """What it came to."""
+        self._write(rates, rates.seconds)
+        if not self._json:
+            sys.stdout.write("\n")
+
+    def _write(self, rates: Rates, seconds: float) -> None:
+        if self._json:
+            form = {**msgspec.structs.asdict(rates), "seconds": round(seconds, 3)}
+            sys.stdout.write(msgspec.json.encode(form).decode() + "\n")
+        else:
+            per_second = rates.turns / seconds if seconds else 0.0
+            counts = f"{rates.turns:,} turns, {per_second:,.1f}/s, {rates.running} running"
+            more = f", {rates.paused} paused, {rates.failed} failed, {rates.dead} dead"
+            sys.stdout.write(f"\r\x1b[K{counts}{more}")
+        sys.stdout.flush()
+
+
+def tree_of(trace: limpet.Trace) -> Tree:
+    """The spans of a wake, each under what began it."""
+    nodes = {span.id: Tree(_line(span, trace)) for span in trace.spans}
+    for span in trace.spans[1:]:
+        nodes[span.parent or trace.span.id].add(nodes[span.id])
+    root = nodes[trace.span.id]
+    for event in trace.events:
+        if not event.type.startswith("span."):
+            root.add(Text(f"{_after(event.at_us, trace)}  {event.type}", style="dim"))
+    return root
+
+
+def _line(span: limpet.Span, trace: limpet.Trace) -> Text:
+    took = "…" if span.took is None else f"{span.took.total_seconds() * 1_000:,.1f} ms"
+    text = Text(f"{span.kind} {span.name}  {_after(span.started_us, trace)}  {took}  ")
+    text.append(span.result or "open", style=_COLOURS.get(span.result or "", "dim"))
+    if span.error:
+        text.append(f"  {span.error}")
+    return text
+
+
+def _after(at_us: int, trace: limpet.Trace) -> str:
+    return f"+{(at_us - trace.span.started_us) / 1_000:,.1f} ms"
+
+
+def _form(trace: limpet.Trace) -> dict[str, Any]:
+    form = {"wake_id": trace.wake_id, "turn_id": trace.turn_id, "attempt": trace.attempt}
+    spans = [msgspec.structs.asdict(span) for span in trace.spans]
+    events = [{"seq": e.seq, "type": e.type, "at_us": e.at_us} for e in trace.events]
+    return {**form, "worker": trace.worker, "spans": spans, "events": events}

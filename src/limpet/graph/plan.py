@@ -1,0 +1,70 @@
+"""The plan of a graph: its steps, and what it was compiled with. Data that a run reads.
+
+It stands below whatever runs it. `CompiledGraph` is a plan with the verbs of a caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+from limpet.graph.binding import SessionConfig
+from limpet.graph.checkpoint import ChangeCheckpointer, Checkpointer
+from limpet.graph.observe import Delivery, Observer, Tracer
+from limpet.graph.state import State, StatePlan
+from limpet.model.state.labels import LabelRegistry
+
+S = TypeVar("S", bound=State)
+
+
+class GraphPlan(Generic[S]):
+    """The steps of a graph by name, and what stands around them."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: StatePlan[S],
+        entry: str,
+        steps: Mapping[str, Any],
+        *,
+        checkpointer: Checkpointer | None = None,
+        migrations: LabelRegistry,
+        session: SessionConfig | None = None,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.name, self.plan, self.entry = name, plan, entry
+        self.steps: dict[str, Any] = dict(steps)
+        self.checkpointer, self.migrations = checkpointer, migrations
+        self.changes = checkpointer if isinstance(checkpointer, ChangeCheckpointer) else None
+        self.session, self.tracer = session, tracer
+        self.observers: tuple[Observer, ...] = ()
+        self.deliveries: set[Delivery] = set()
+
+    @property
+    def state_type(self) -> type[S]:
+        """The State class of the graph."""
+        return self.plan.of
+
+    def inside(self, node: str) -> GraphPlan[Any] | None:
+        """The graph that a subgraph node runs; None for any other node."""
+        step: Any = self.steps.get(node)
+        found: GraphPlan[Any] | None = step.graph if _kind(step) == "subgraph" else None
+        return found
+
+    def branches_of(self, node: str) -> Mapping[str, Any]:
+        """The branches of a parallel-branches node, by name."""
+        found: Mapping[str, Any] = getattr(self.steps.get(node), "branches", {})
+        return found
+
+    def branch_graph(self, node: str, key: str) -> GraphPlan[Any] | None:
+        """The graph that an instance or a branch runs; None for a branch that is a call."""
+        step = self.steps[node]
+        if step.kind == "fan_out":
+            graph: GraphPlan[Any] = step.graph
+            return graph
+        branch: GraphPlan[Any] | None = step.branches[key][0].subgraph
+        return branch
+
+
+def _kind(step: Any) -> str:
+    return getattr(step, "kind", "")

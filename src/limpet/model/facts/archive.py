@@ -1,0 +1,66 @@
+"""The archive: what stays in a store of a session whose log was moved to cold storage.
+
+A log of one event under the same key: its head is listed, has the labels and the timeouts, and says
+where the log is. It accepts nothing but what an archived session does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from limpet.model.events import Fact
+from limpet.model.facts.view import Changes, Facts
+from limpet.model.keys import Key
+from limpet.model.values import EMPTY, FrozenDict
+
+_CREATED: Final = "session.created"
+_KEPT: Final = ("labels", "timeouts", "durations", "archived_from", "schema_version")
+
+
+class Stubbed(Protocol):
+    """What a stub keeps of a head."""
+
+    @property
+    def key(self) -> Key: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def link(self) -> bytes: ...
+    @property
+    def created_us(self) -> int: ...
+    @property
+    def facts(self) -> Facts: ...
+
+
+def stub(head: Stubbed, place: str, size: int, sha256: str) -> Fact:
+    """The log of this archived session is at `place` in the archive from now on."""
+    key, facts = head.key, head.facts
+    data: dict[str, Any] = {"app": key.app, "user": key.user, "id": key.id}
+    data["archived"] = {
+        "place": place,
+        "bytes": size,
+        "sha256": sha256,
+        "uid": head.uid,
+        "version": head.version,
+        "link": head.link.hex(),
+        "created_us": head.created_us,
+        "facts": {name: facts[name] for name in _KEPT if name in facts},
+    }
+    return Fact(type=_CREATED, data=data)
+
+
+def place(facts: Facts) -> Mapping[str, Any] | None:
+    """Where the log is, if it is not in this store."""
+    found: Mapping[str, Any] | None = facts.get("archive")
+    return found
+
+
+def kept(data: Mapping[str, Any]) -> Changes:
+    """What the head of a stub knows."""
+    archived = data["archived"]
+    shown = {name: value for name, value in archived.items() if name != "facts"}
+    standing = {"phase": "archived", "standing": "archived", "archive": FrozenDict(shown)}
+    return {**archived.get("facts", EMPTY), **standing}

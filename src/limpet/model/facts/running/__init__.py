@@ -1,0 +1,1 @@
+"""Facts of running: wakes, steps, effects, requests, revisits, children, budgets."""

@@ -1,0 +1,108 @@
+"""Children: sessions that a turn has delegated work to, and how they end.
+
+The parent's member `children` has those that have not ended. The child's member `delegation` names
+its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import CHILD_ENDED, Fact
+from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.keys import Key
+from limpet.model.limits import CHILDREN_MAX, DELEGATION_DEPTH_MAX
+from limpet.model.values import EMPTY, FrozenDict
+
+CHILD_CREATED: Final = "session.child_created"
+DELEGATED: Final = "session.delegated"
+CHILD_RELEASED: Final = "session.child_released"
+DELEGATION_ENDED: Final = "session.delegation_ended"
+
+
+def child_created(child: Key, occurrence: int, args_hash: str, title: str | None) -> Fact:
+    """A child was created, to do something for this session."""
+    data: dict[str, Any] = {"child": child.id, "app": child.app, "user": child.user}
+    data |= {"name": child.app, "occurrence": occurrence, "args_hash": args_hash}
+    if title is not None:
+        data["title"] = title
+    return Fact(type=CHILD_CREATED, data=data, id=f"{child.id}/child")
+
+
+def child_ended(child: Key, stop_reason: str, *, summary: str | None, output: Any) -> Fact:
+    """A child has ended: an input of its parent."""
+    data: dict[str, Any] = {"child": child.id, "app": child.app, "stop_reason": stop_reason}
+    if summary is not None:
+        data["summary"] = summary
+    if output is not None:
+        data["output"] = output
+    return Fact(type=CHILD_ENDED, data=data, id=f"{child.id}/ended")
+
+
+def child_released(child: Key) -> Fact:
+    """A child was interrupted with its parent, which does not wait for it."""
+    return Fact(type=CHILD_RELEASED, data={"child": child.id})
+
+
+def delegated(parent: Key, turn: str, depth: int, tools: Any = None) -> Fact:
+    """This session works for another one. Raises InvalidEvent if it is too far down."""
+    if depth > DELEGATION_DEPTH_MAX:
+        raise InvalidEvent(f"sessions may delegate {DELEGATION_DEPTH_MAX} levels down, no further")
+    data = {"app": parent.app, "user": parent.user, "id": parent.id, "turn": turn, "depth": depth}
+    if tools is not None:
+        data["tools"] = tools
+    return Fact(type=DELEGATED, data=data)
+
+
+def delegation_ended() -> Fact:
+    """What this session did for another one is done."""
+    return Fact(type=DELEGATION_ENDED, data={"ended": True})
+
+
+def children_in(facts: Facts) -> FrozenDict:
+    """The children that have not ended, by id."""
+    found: FrozenDict = facts.get("children", EMPTY)
+    return found
+
+
+def is_open(facts: Facts, id: str) -> bool:
+    return id in children_in(facts)
+
+
+def delegation(facts: Facts) -> FrozenDict | None:
+    """For whom the session works: app, user and id of its parent, and how far down it is."""
+    found: FrozenDict | None = facts.get("delegation")
+    return found
+
+
+def depth(facts: Facts) -> int:
+    """How many sessions are above it."""
+    return int(facts.get("delegation", EMPTY).get("depth", 0))
+
+
+def fold_created(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    child = FrozenDict({name: data[name] for name in ("app", "user", "title") if name in data})
+    return {"children": FrozenDict({**children_in(facts), data["child"]: child})}
+
+
+def fold_ended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    if data.get("child") not in children_in(facts):
+        return {}
+    left = {id: child for id, child in children_in(facts).items() if id != data["child"]}
+    return {"children": FrozenDict(left) if left else None}
+
+
+def fold_delegated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    return {"delegation": FrozenDict(data)}
+
+
+def fold_delegation_ended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    return {"delegation": FrozenDict({**facts.get("delegation", EMPTY), "ended": True})}
+
+
+def check_created(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
+    """Raise InvalidEvent if too many children would be open."""
+    if len(children_in(after)) > CHILDREN_MAX:
+        raise InvalidEvent(f"the session would have more than {CHILDREN_MAX} children at work")

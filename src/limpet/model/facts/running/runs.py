@@ -1,0 +1,285 @@
+"""Runs: the turn that is under way, how the last one stopped, and when the next may begin.
+
+The member `run` holds them. A session that no worker ever ran has none and pays nothing. That a
+session is running is not a fact: it follows from its lease, so a worker that died leaves nothing
+behind that says otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from limpet.model.events import Fact, to_time
+from limpet.model.facts import inputs, labels
+from limpet.model.facts.running import budgets, children, requests
+from limpet.model.facts.running.revisits import without_revisits
+from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.values import EMPTY, FrozenDict
+
+SPAN_STARTED: Final = "span.started"
+SPAN_COMPLETED: Final = "span.completed"
+STATUS_CHANGED: Final = "session.status_changed"
+STATUS_IDLE: Final = "session.status_idle"
+ERROR: Final = "session.error"
+REQUEUED: Final = "session.requeued"
+INTERRUPT: Final = "user.interrupt"
+DEAD: Final = "$dead"  # the label of dead letters, by which they are listed
+
+Status: TypeAlias = Literal["idle", "running", "rescheduling", "terminated"]
+StopReason: TypeAlias = Literal[
+    "end_turn",
+    "requires_action",
+    "rescheduling",
+    "retries_exhausted",
+    "budget_reached",
+    "interrupted",
+    "terminated",
+]
+SpanKind: TypeAlias = Literal["wake", "tool", "step", "model"]
+SpanResult: TypeAlias = Literal["success", "error", "blocked"]
+_MESSAGE_CHARS_MAX: Final = 1_000
+# What remains of a run when its turn is over.
+_OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_us", "fails"))
+
+
+# --- the events -----------------------------------------------------------------------------------
+
+
+def wake_started(
+    wake_id: str,
+    turn: str,
+    *,
+    attempt: int,
+    inputs: Iterable[int],
+    timers: Iterable[str],
+    worker: str,
+) -> Fact:
+    """A wake began: one run of a harness within a turn, whose inputs the first one fixes."""
+    data = {"span_id": wake_id, "kind": "wake", "name": "wake", "turn": turn, "attempt": attempt}
+    data |= {"inputs": list(inputs), "timers": list(timers), "worker": worker}
+    return Fact(type=SPAN_STARTED, data=data, wake_id=wake_id, invocation_id=turn)
+
+
+def wake_completed(
+    wake_id: str, turn: str, result: SpanResult, *, fence: int, error: str | None = None
+) -> Fact:
+    """A wake ended, under the lease with this fence; or the next one found it dead."""
+    data: dict[str, Any] = {"span_id": wake_id, "kind": "wake", "name": "wake", "result": result}
+    data["fence"] = fence
+    if error is not None:
+        data["error"] = error[:_MESSAGE_CHARS_MAX]
+    return Fact(type=SPAN_COMPLETED, data=data, wake_id=wake_id, invocation_id=turn)
+
+
+def span_started(span_id: str, kind: SpanKind, name: str, *, parent: str) -> Fact:
+    """Something within a wake began: a tool, a step, a call of a model."""
+    data = {"span_id": span_id, "parent_span_id": parent, "kind": kind, "name": name}
+    return Fact(type=SPAN_STARTED, data=data)
+
+
+def span_completed(
+    span_id: str,
+    kind: SpanKind,
+    name: str,
+    result: SpanResult,
+    *,
+    parent: str,
+    error: str | None = None,
+) -> Fact:
+    """It ended."""
+    data: dict[str, Any] = {"span_id": span_id, "parent_span_id": parent, "kind": kind}
+    data |= {"name": name, "result": result}
+    if error is not None:
+        data["error"] = error[:_MESSAGE_CHARS_MAX]
+    return Fact(type=SPAN_COMPLETED, data=data)
+
+
+def status_changed(before: Status, after: Status, reason: str) -> Fact:
+    """The session's status, apart from running, is another one."""
+    return Fact(type=STATUS_CHANGED, data={"from": before, "to": after, "reason": reason})
+
+
+def status_idle(
+    stop_reason: StopReason, *, blocked_on: Iterable[str] = (), summary: str | None = None
+) -> Fact:
+    """A wake stopped for this reason. With requires_action, it waits for these requests."""
+    data: dict[str, Any] = {"stop_reason": stop_reason, "blocked_on": list(blocked_on)}
+    if summary is not None:
+        data["summary"] = summary[:_MESSAGE_CHARS_MAX]
+    return Fact(type=STATUS_IDLE, data=data)
+
+
+def failed(
+    code: str,
+    message: str,
+    attempt: int,
+    *,
+    retry_us: int | None = None,
+    counts: bool = True,
+    effects: Iterable[str] = (),
+) -> Fact:
+    """A run failed. With a time, it is tried again then.
+
+    `effects` are those whose recorded failure ended the run: the next attempt performs them again.
+    """
+    data: dict[str, Any] = {"code": code, "message": message[:_MESSAGE_CHARS_MAX]}
+    data |= {"attempt": attempt, "counts": counts}
+    if retry_us is not None:
+        data |= {"retry_at": to_time(retry_us).isoformat(), "retry_us": retry_us}
+    if named := list(effects):
+        data["effects"] = named
+    return Fact(type=ERROR, data=data)
+
+
+def requeued(*, actor: str | None = None) -> Fact:
+    """A dead letter is tried again, with all its attempts."""
+    return Fact(type=REQUEUED, data={"fails": 0}, actor=actor)
+
+
+# --- what follows from them -----------------------------------------------------------------------
+
+
+def run_in(facts: Facts) -> FrozenDict:
+    found: FrozenDict = facts.get("run", EMPTY)
+    return found
+
+
+def turn_in(facts: Facts) -> FrozenDict | None:
+    """The turn that is under way: id, from, inputs, timers, attempt, span, since_us."""
+    found: FrozenDict | None = run_in(facts).get("turn")
+    return found
+
+
+def is_dead(facts: Facts) -> bool:
+    """Whether it is a dead letter: held until somebody requeues it."""
+    return "dead" in run_in(facts)
+
+
+def is_paused(facts: Facts) -> bool:
+    """Whether its turn waits for an answer that has not come."""
+    return "paused" in run_in(facts)
+
+
+def is_interrupted(facts: Facts) -> bool:
+    """Whether an interrupt came that no wake has dealt with."""
+    return "interrupt" in run_in(facts)
+
+
+def is_retried(facts: Facts) -> bool:
+    """Whether the time of the next attempt is set."""
+    return "retry_us" in run_in(facts)
+
+
+def next_us(facts: Facts, due_us: int | None) -> int | None:
+    """When a session may run that would be due at `due_us` by its inputs and timers."""
+    run = facts.get("run")
+    if run is None:
+        return due_us
+    if "dead" in run:
+        return None
+    if "interrupt" in run:
+        return due_us
+    if "paused" in run:
+        deadline_us: int | None = run.get("deadline_us")
+        return deadline_us
+    if (retry_us := run.get("retry_us")) is not None:
+        return int(retry_us)
+    turn = run.get("turn")
+    if turn is not None and turn["span"] is not None:  # its worker died, if nobody has it
+        since_us: int = turn["since_us"]
+        return since_us if due_us is None else min(due_us, since_us)
+    return due_us
+
+
+# --- folds ----------------------------------------------------------------------------------------
+
+
+def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    if data.get("kind") != "wake":
+        return {}
+    before = turn_in(facts)
+    goes_on = before is not None and before["id"] == data["turn"]
+    turn = {"id": data["turn"], "from": before["from"] if before and goes_on else at.seq - 1}
+    turn |= {name: data[name] for name in ("inputs", "timers", "attempt")}
+    turn |= {"span": data["span_id"], "since_us": at.now_us}
+    return _run(facts, turn=FrozenDict(turn), paused=None, deadline_us=None, retry_us=None)
+
+
+def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    turn = turn_in(facts)
+    if data.get("kind") != "wake" or turn is None or turn["span"] != data["span_id"]:
+        return {}
+    return _run(facts, turn=FrozenDict({**turn, "span": None}), fence=data["fence"])
+
+
+def fold_idle(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    reason, run = data["stop_reason"], run_in(facts)
+    if reason == "requires_action":
+        blocked = data["blocked_on"]
+        waits = "interrupt" not in run and all([_is_awaited(facts, id) for id in blocked])
+        deadline_us = requests.deadline_us(facts, blocked) if waits else None
+        paused = True if waits else None
+        return _run(facts, stop=reason, paused=paused, deadline_us=deadline_us)
+    if reason == "rescheduling":
+        return _run(facts, stop=reason)
+    if reason == "retries_exhausted":
+        dead = FrozenDict({"at_us": at.now_us, **run.get("error", EMPTY)})
+        changes = _run(facts, stop=reason, dead=dead, retry_us=None, paused=None, deadline_us=None)
+        return changes | labels.fold(facts, {"labels": {DEAD: "yes"}}, at)
+    over = _run(facts, stop=reason, error=None, **_OVER)
+    return {**over, "requests": None, **budgets.fold_turn(facts)}
+
+
+def fold_error(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    error = FrozenDict({name: data[name] for name in ("code", "message", "attempt")})
+    fails = run_in(facts).get("fails", 0) + (1 if data.get("counts", True) else 0)
+    return _run(facts, error=error, fails=fails, retry_us=data.get("retry_us"))
+
+
+def fold_requeued(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    changes = _run(facts, dead=None, fails=None, retry_us=None, stop="rescheduling")
+    return changes | labels.fold(facts, {"labels": {DEAD: None}}, at)
+
+
+def fold_interrupt(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    """Blocks are cleared and revisits dropped at once, also if no worker is alive."""
+    changes: dict[str, Any] = {"paused": None, "deadline_us": None, "retry_us": None}
+    if (turn := turn_in(facts)) is not None and turn["span"] is None:
+        changes["stop"] = "interrupted"
+    run = _run(facts, interrupt=at.seq, **changes)
+    if data.get("by") == "parent" and (works_for := children.delegation(facts)) is not None:
+        run["delegation"] = FrozenDict({**works_for, "quiet": True})
+    return {**run, "requests": None, "timers": without_revisits(facts)}
+
+
+def fold_processed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    changes = inputs.fold_processed(facts, data, at)
+    interrupt = run_in(facts).get("interrupt")
+    if interrupt is not None and interrupt in data["seqs"]:
+        changes |= _run(facts, interrupt=None)
+    return changes
+
+
+def fold_answer(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    """An answer to a request that is open, or the end of a child: a paused turn goes on."""
+    changes = requests.fold_answer(facts, data, at)
+    return {**changes, **_awake(facts)} if changes else {}
+
+
+def fold_child_ended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    changes = children.fold_ended(facts, data, at)
+    return {**changes, **_awake(facts)} if changes else {}
+
+
+def _awake(facts: Facts) -> Changes:
+    return _run(facts, paused=None, deadline_us=None) if is_paused(facts) else {}
+
+
+def _is_awaited(facts: Facts, id: str) -> bool:
+    return requests.is_open(facts, id) or children.is_open(facts, id)
+
+
+def _run(facts: Facts, **changes: Any) -> Changes:
+    merged = {**run_in(facts), **changes}
+    return {"run": FrozenDict({name: value for name, value in merged.items() if value is not None})}

@@ -1,0 +1,55 @@
+"""Steps and effects: the events by which a turn remembers what it has done. They change no head."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from limpet.model.events import Fact
+
+STEP: Final = "step.recorded"
+INTENDED: Final = "effect.intended"
+SUCCEEDED: Final = "effect.succeeded"
+FAILED: Final = "effect.failed"
+UNKNOWN: Final = "effect.unknown"
+OUTCOMES: Final = {SUCCEEDED: "succeeded", FAILED: "failed", UNKNOWN: "unknown"}
+
+
+def step_recorded(id: str, name: str, occurrence: int, args_hash: str, result: Any) -> Fact:
+    """A step of a turn has this result."""
+    data = {"name": name, "occurrence": occurrence, "args_hash": args_hash, "result": result}
+    return Fact(type=STEP, data=data, id=id)
+
+
+def effect_intended(
+    id: str, name: str, occurrence: int, args_hash: str, key: str, tries: int, span_id: str
+) -> Fact:
+    """An action on the world is about to be performed."""
+    return _effect(INTENDED, id, name, occurrence, args_hash, key, tries=tries, span_id=span_id)
+
+
+def effect_succeeded(
+    id: str, name: str, occurrence: int, args_hash: str, key: str, result: Any
+) -> Fact:
+    """It was performed, with this result."""
+    return _effect(SUCCEEDED, id, name, occurrence, args_hash, key, result=result)
+
+
+def effect_failed(
+    id: str, name: str, occurrence: int, args_hash: str, key: str, error: str
+) -> Fact:
+    """It was not performed."""
+    return _effect(FAILED, id, name, occurrence, args_hash, key, error=error)
+
+
+def effect_unknown(
+    id: str, name: str, occurrence: int, args_hash: str, key: str, error: str
+) -> Fact:
+    """Nobody knows whether it was performed."""
+    return _effect(UNKNOWN, id, name, occurrence, args_hash, key, error=error)
+
+
+def _effect(
+    type: str, id: str, name: str, occurrence: int, args_hash: str, key: str, **more: Any
+) -> Fact:
+    data = {"name": name, "occurrence": occurrence, "args_hash": args_hash, "key": key}
+    return Fact(type=type, data={**data, **more}, id=id)

@@ -1,0 +1,108 @@
+"""Closing a wake: one commit with the last outputs, the processed inputs, the status, the end of
+the span, and the lease given back. Until it is recorded, the inputs stay pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import NotPending, SessionConflict
+from limpet.model import PAGE_MAX, Draft, Lease, Prepared
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.running import runs
+from limpet.model.facts.running.budgets import reservations, settled
+from limpet.model.facts.running.revisits import timers_taken
+from limpet.runtime.children import Ending
+from limpet.runtime.log import TurnLog
+from limpet.runtime.opening import Opening, unanswered, unknown_effects
+
+_TRIES: Final = 8
+
+
+class Close(msgspec.Struct):
+    """How a wake ends."""
+
+    stop_reason: runs.StopReason
+    result: runs.SpanResult
+    error: str | None = None
+    blocked_on: tuple[str, ...] = ()
+    drafts: list[Draft] = msgspec.field(default_factory=list)  # of the harness, and errors
+    summary: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the turn is over, and not only this wake."""
+        return self.stop_reason not in ("requires_action", "rescheduling", "retries_exhausted")
+
+
+async def close_wake(log: TurnLog, opening: Opening, how: Close, lease: Lease) -> None:
+    """Record the end of a wake and of its lease. Raises SessionFenced if the lease is lost."""
+    session = log.session
+    done: Iterable[int] = _done(opening) if how.is_over else ()
+    ending = Ending.of(session, how.stop_reason, how.summary) if how.is_over else None
+    for left in reversed(range(_TRIES)):
+        drafts = log.closing(*_drafts(log, opening, how, done, lease))
+        try:
+            await commit_last(log, drafts, ending, lease)
+            return
+        except NotPending:  # somebody else marked one of them
+            if not left:
+                raise
+            waiting = {event.seq for event in await session.pending(limit=PAGE_MAX)}
+            done = [seq for seq in done if seq in waiting]
+        except SessionConflict:
+            if not left:
+                raise
+            await session.refresh()
+
+
+async def commit_last(
+    log: TurnLog, drafts: tuple[Prepared, ...], ending: Ending | None, lease: Lease
+) -> None:
+    """The last commit of a wake; of a child that has ended, with its parent."""
+    if ending is not None and ending.is_now(drafts):
+        await ending.commit(log, drafts, lease)
+    else:
+        await log.session.writer.commit(drafts, release=lease)
+
+
+def _done(opening: Opening) -> list[int]:
+    """The seqs that the turn has dealt with."""
+    records, inputs = opening.records, [event.seq for event in opening.inputs]
+    ended = [event.seq for event in records.ended.values() if event.processed == 0]
+    return sorted({*inputs, *opening.control, *ended})
+
+
+def _drafts(
+    log: TurnLog, opening: Opening, how: Close, done: Iterable[int], lease: Lease
+) -> list[Draft]:
+    facts, drafts = log.session.head.facts, list(how.drafts)
+    if how.is_over:
+        drafts = [*_outcomes(log, opening, how), *drafts]
+        if opening.timers:
+            drafts.insert(0, timers_taken(opening.timers))
+        if done := list(done):
+            drafts.append(processed(done))
+    drafts.append(
+        runs.wake_completed(
+            log.wake_id, log.turn_id, how.result, fence=lease.fence, error=how.error
+        )
+    )
+    was = "rescheduling" if runs.run_in(facts).get("stop") == "rescheduling" else "idle"
+    now = "rescheduling" if how.stop_reason == "rescheduling" else "idle"
+    if was != now:
+        drafts.append(runs.status_changed(was, now, how.stop_reason))  # type: ignore[arg-type]  # two of them
+    idle = runs.status_idle(how.stop_reason, blocked_on=how.blocked_on, summary=how.summary)
+    return [*drafts, idle]
+
+
+def _outcomes(log: TurnLog, opening: Opening, how: Close) -> list[Draft]:
+    """What nobody waits for any more when a turn is over."""
+    why = "interrupted" if how.stop_reason == "interrupted" else "the turn ended"
+    drafts: list[Draft] = [*unknown_effects(opening.turn_id, opening.records, why)]
+    drafts += unanswered(opening.records, why)
+    held: Any = reservations(log.session.head.facts)
+    return [*drafts, *(settled(id, of) for id, of in held.items())]

@@ -1,0 +1,135 @@
+"""Driving a harness: its coroutine in a task that can be stopped for a reason.
+
+Whoever stops it says why. A pause, a lost lease and the end of the worker cancel it; an interrupt
+is raised in it as Interrupted, at its next await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import types
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from limpet.errors import Interrupted, InvalidInput, TurnMisused
+from limpet.model import described
+from limpet.session.logs import SESSION
+
+Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch"]
+GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
+
+
+class HarnessObject(Protocol):
+    """An object that runs turns."""
+
+    async def run(self, turn: Any) -> None: ...
+
+
+# A turn is a `limpet.Turn`, which is made of what is here.
+Harness: TypeAlias = "Callable[[Any], Awaitable[Any]] | HarnessObject"
+
+
+def harness_of(given: Any) -> Callable[[Any], Awaitable[Any]]:
+    """The function that runs a turn. Raises InvalidInput."""
+    run = getattr(given, "run", given)
+    if not callable(run) or inspect.isclass(given):
+        raise InvalidInput(
+            f"{described(given)} is not a harness. Pass an async function of a turn, or an object "
+            "with an async run(turn)."
+        )
+    found: Callable[[Any], Awaitable[Any]] = run
+    return found
+
+
+class Driver:
+    """One run of a harness."""
+
+    def __init__(self, key: object) -> None:
+        self._key = key
+        self._task: asyncio.Task[Any] | None = None
+        self._patience: asyncio.Future[None] | None = None  # over when a stopped run takes long
+        self.stopped: Stopped | None = None
+        self.note: str | None = None
+
+    def stop(self, why: Stopped, note: str | None = None) -> None:
+        """End the run. The first reason counts, but for a lost lease, after which nothing does."""
+        if self.stopped is None or why == "lost":
+            self.stopped, self.note = why, note
+            if self._task is not None:
+                self._cancel(self._task)
+
+    def check(self) -> None:
+        """Raise if the run has been stopped: what it does now would come too late."""
+        if self.stopped == "interrupted":
+            raise Interrupted(self._key, self.note)
+        if self.stopped is not None:
+            raise asyncio.CancelledError(self.stopped)
+
+    async def run(self, harness: Callable[[Any], Awaitable[Any]], turn: Any) -> Exception | None:
+        """Run it to its end, or until it is stopped; the error it raised, if any."""
+        running = harness(turn)
+        if not inspect.isawaitable(running):
+            return TurnMisused("a harness is an async function. Define it with `async def`.")
+        self._patience = asyncio.get_running_loop().create_future()
+        task = self._task = asyncio.ensure_future(self._main(running))
+        if self.stopped is not None:
+            self._cancel(task)
+        try:
+            await self._ended(task)
+        except asyncio.CancelledError:  # whoever runs the wake is cancelled: so is the harness
+            self.stop("stopped")
+            await self._ended(task)
+            raise
+        if not task.done() or task.cancelled():
+            if self.stopped is None:
+                return TurnMisused("the harness cancelled itself. Let it return or raise.")
+            return None
+        error = task.exception()
+        if error is None or isinstance(error, Exception):
+            return error
+        raise error
+
+    async def _ended(self, task: asyncio.Task[Any]) -> None:
+        """Wait for the end; of one that was stopped, not for long."""
+        assert self._patience is not None
+        await asyncio.wait([task, self._patience], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            SESSION.warning("harness does not end: session=%s why=%s", self._key, self.stopped)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        task.cancel()
+        if (patience := self._patience) is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(GRACE_SECONDS, _give_up, patience)
+            task.add_done_callback(lambda _: timer.cancel())
+
+    async def _main(self, running: Awaitable[Any]) -> Any:
+        return await self._driven(running)
+
+    @types.coroutine
+    def _driven(self, running: Awaitable[Any]) -> Generator[Any, Any, Any]:
+        """The harness, with a cancellation by an interrupt turned into Interrupted."""
+        steps = running.__await__()
+        thrown: BaseException | None = None
+        try:
+            while True:
+                try:
+                    waits_for = next(steps) if thrown is None else steps.throw(thrown)
+                except StopIteration as end:
+                    return end.value
+                thrown = None
+                try:
+                    yield waits_for
+                except asyncio.CancelledError as error:
+                    interrupted = self.stopped == "interrupted"
+                    thrown = Interrupted(self._key, self.note) if interrupted else error
+        finally:
+            close = getattr(steps, "close", None)
+            if close is not None:
+                close()
+
+
+def _give_up(patience: asyncio.Future[None]) -> None:
+    if not patience.done():
+        patience.set_result(None)

@@ -1,0 +1,235 @@
+"""Effects: actions on the world. Intent, act, result; each of the three is known or is asked.
+
+The intent is durable before anything is done. A result that is recorded is returned. An intent
+without an outcome means that nobody knows: it is tried again under the same idempotency key, or a
+person is asked, as the caller has decided; it is never silently done twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
+from limpet.model import Draft
+from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running.budgets import Amount
+from limpet.model.facts.running.runs import span_completed, span_started
+from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
+from limpet.runtime.requests import answered, request
+from limpet.runtime.under_way import UnderWay
+
+OnUnknown: TypeAlias = Literal["ask", "retry"]
+BACKOFF_SECONDS: Final = 0.5
+BACKOFF_SECONDS_MAX: Final = 30.0
+TRIES_MAX: Final = 16  # of an effect with a key of the caller's that are looked for
+_key: ContextVar[str | None] = ContextVar("limpet_idempotency_key", default=None)
+
+
+def idempotency_key() -> str:
+    """The key of the effect that this code is called by. Raises TurnMisused outside of one."""
+    found = _key.get()
+    if found is None:
+        raise TurnMisused("there is no effect here. Call it inside the function of turn.effect.")
+    return found
+
+
+class Effect(msgspec.Struct):
+    """One call of turn.effect."""
+
+    name: str
+    fn: Callable[..., Any]
+    args: Mapping[str, Any]
+    on_unknown: OnUnknown = "ask"
+    key: str | None = None
+    timeout: float | timedelta | None = None
+    retries: int = 0
+    reserve: Amount | None = None
+    occurrence: int = 1
+    args_hash: str = ""
+
+    def __post_init__(self) -> None:
+        if self.on_unknown not in ("ask", "retry"):
+            raise InvalidInput(f"on_unknown is 'ask' or 'retry', not {self.on_unknown!r}")
+        if not callable(self.fn) or type(self.retries) is not int or self.retries < 0:
+            raise InvalidInput("an effect takes a function, and retries is a number from 0")
+
+    @property
+    def seconds(self) -> float | None:
+        given = self.timeout
+        return given.total_seconds() if isinstance(given, timedelta) else given
+
+
+class Performing:
+    """An effect on its way, within a turn."""
+
+    def __init__(self, turn: UnderWay, effect: Effect) -> None:
+        self._turn, self._effect = turn, effect
+        self._key = ""
+        self._tries = 0
+
+    async def run(self) -> Any:
+        """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
+        effect, turn = self._effect, self._turn
+        effect.occurrence = turn.records.occurrence("effect", effect.name)
+        effect.args_hash = args_hash(dict(effect.args), effect.key)
+        record = turn.records.reach(effect.name, effect.occurrence)
+        if record is None and effect.key is not None:
+            record = await self._elsewhere()
+        self._key = effect.key or identity(turn.id, "effect", effect.name, effect.occurrence)
+        if record is None:
+            return await self._perform()
+        of = (effect.name, effect.occurrence, record.args_hash, effect.args_hash)
+        turn.check_same("the effect", *of)
+        self._key, self._tries = record.key, record.tries
+        return await self._from(record)
+
+    async def _from(self, record: EffectRecord) -> Any:
+        effect = self._effect
+        if record.state == "succeeded":
+            return record.result
+        if record.state == "failed":
+            if record.error:
+                raise EffectFailed(effect.name, effect.occurrence, record.error)
+            return await self._perform()  # its failure ended a run, which is tried again
+        if effect.on_unknown == "retry":
+            return await self._perform()
+        return await self._asked()
+
+    async def _elsewhere(self) -> EffectRecord | None:
+        """What another turn of this session has recorded under the caller's key."""
+        kinds = ("intended", *steps.OUTCOMES.values())
+        ids = [self._id(kind, tries) for kind in kinds for tries in range(1, TRIES_MAX + 1)]
+        events = sorted(await self._turn.session.read_ids(ids), key=lambda event: event.seq)
+        found = [*Records(events).effects.values()]
+        for record in found:  # that of the newest turn is the last
+            if record.state == "failed":
+                record.error = ""  # it ended there; here it is another attempt
+        return found[-1] if found else None
+
+    async def _asked(self) -> Any:
+        """Nobody knows whether it was done: what a person says about it."""
+        turn, effect = self._turn, self._effect
+        id = identity(turn.id, "unknown", effect.name, effect.occurrence, self._tries)
+        shown = {
+            "effect": effect.name,
+            "idempotency_key": self._key,
+            "args": plain(dict(effect.args)),
+        }
+        data = await request(turn, id, "effect", effect.name, shown, hashed=effect.args_hash)
+        answered(turn, id, data)
+        if "output" in data:
+            await self._record(steps.effect_succeeded, "succeeded", data["output"])
+            return data["output"]
+        if data.get("allow") is True:
+            return await self._perform()
+        raise EffectUnknown(effect.name, effect.occurrence, data.get("note"))
+
+    async def _perform(self) -> Any:
+        effect, turn = self._effect, self._turn
+        self._tries += 1
+        of = (effect.name, effect.occurrence, effect.args_hash, self._key)
+        drafts: list[Draft] = [span_started(self._span, "tool", effect.name, parent=turn.wake_id)]
+        if effect.reserve is not None:
+            drafts.append(budgets.reserved(self._span, effect.reserve))
+        drafts.append(steps.effect_intended(self._id("intended"), *of, self._tries, self._span))
+        *_, intent = await turn.log.write(*drafts)
+        turn.records.add(intent)
+        for left in reversed(range(effect.retries + 1)):
+            turn.driver.check()
+            try:
+                result = await self._act()
+            except (EffectUnknown, TimeoutError) as error:
+                if effect.on_unknown == "ask" or not left:
+                    return await self._unknown(error)
+            except Interrupted:
+                raise  # nobody knows how far it came: the closing commit says so
+            except Exception as error:
+                if not left:
+                    raise await self._failed(error) from error
+            else:
+                return await self._record(steps.effect_succeeded, "succeeded", result)
+            await asyncio.sleep(_jitter(effect.retries - left))
+        raise AssertionError("the last try returns or raises")
+
+    async def _act(self) -> Any:
+        effect = self._effect
+        args = dict(effect.args)
+        if "idempotency_key" in _parameters(effect.fn):
+            args["idempotency_key"] = self._key
+        token = _key.set(self._key)
+        try:
+            async with asyncio.timeout(effect.seconds):
+                return await called(effect.fn, **args)
+        finally:
+            _key.reset(token)
+
+    async def _unknown(self, error: Exception) -> Any:
+        why = f"{type(error).__name__}: {error}" if str(error) else "it took too long"
+        await self._record(steps.effect_unknown, "unknown", why, failed=why)
+        if self._effect.on_unknown == "ask":
+            return await self._asked()
+        raise EffectUnknown(self._effect.name, self._effect.occurrence, why) from error
+
+    async def _failed(self, error: Exception) -> EffectFailed:
+        why = f"{type(error).__name__}: {error}"[:1_000]
+        await self._record(steps.effect_failed, "failed", why, failed=why)
+        return EffectFailed(self._effect.name, self._effect.occurrence, why)
+
+    async def _record(
+        self, fact: Callable[..., Draft], outcome: str, value: Any, *, failed: str | None = None
+    ) -> Any:
+        """The outcome, the end of its span and of its reservation, in one commit."""
+        effect, turn = self._effect, self._turn
+        of = (effect.name, effect.occurrence, effect.args_hash, self._key)
+        drafts: list[Draft] = [fact(self._id(outcome), *of, value)]
+        if effect.reserve is not None:
+            drafts.append(budgets.settled(self._span, turn.settled_at(effect.reserve)))
+        result: Any = "success" if failed is None else "error"
+        how = {"parent": turn.wake_id, "error": failed}
+        drafts.append(span_completed(self._span, "tool", effect.name, result, **how))  # type: ignore[arg-type]
+        event, *_ = await turn.log.write(*drafts)
+        turn.records.add(event)
+        return event.data.get("result")
+
+    @property
+    def _span(self) -> str:
+        effect = self._effect
+        of = (effect.name, effect.occurrence, self._tries)
+        return identity(self._turn.id, "span", *of, self._turn.wake_id)
+
+    def _id(self, outcome: str, tries: int | None = None) -> str:
+        """The id of an event of this effect. With a key of the caller's, the same in any turn."""
+        effect, turn = self._effect, self._turn
+        tries = self._tries if tries is None else tries
+        if effect.key is not None:
+            return identity(turn.session.head.uid, f"effect.{outcome}", effect.key, tries)
+        return identity(turn.id, f"effect.{outcome}", effect.name, effect.occurrence, tries)
+
+
+async def called(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a function returns, async or not."""
+    found = fn(*args, **kwargs)
+    if inspect.isawaitable(found):
+        waited: Awaitable[Any] = found
+        return await waited
+    return found
+
+
+def _parameters(fn: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        return tuple(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):  # of some built-in functions nobody knows
+        return ()
+
+
+def _jitter(tried: int) -> float:
+    """Full jitter: anything from nothing to the bound, which doubles."""
+    return random.uniform(0, min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2**tried))

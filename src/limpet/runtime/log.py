@@ -1,0 +1,119 @@
+"""The writes of one wake: under its lease, with its ids, begun by the first of them.
+
+That a wake began is recorded with the first thing that it records, so that an empty turn takes one
+commit. Nothing of a turn is ever in the log before its beginning is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import structs
+
+from limpet.errors import StoreError
+from limpet.model import Commit, Draft, Event, Fact, Prepared
+from limpet.session.session import Session
+
+_TRIES: Final = 4
+_PAUSE_SECONDS: Final = 0.05
+
+
+class TurnLog:
+    """How a turn records. Facts are the worker's, everything else is the agent's."""
+
+    def __init__(
+        self, session: Session[Any], *, turn_id: str, wake_id: str, agent: str, worker: str
+    ) -> None:
+        self.session, self.turn_id, self.wake_id = session, turn_id, wake_id
+        self._agent, self._worker = agent, worker
+        self._first: list[Draft] = []  # the beginning of the wake, until it is recorded
+        self._queued: dict[str, Draft] = {}
+        self._beginning = asyncio.Lock()
+        self.heard: Callable[[], None] = _nothing  # called when something was recorded
+
+    def begin(self, *drafts: Draft) -> None:
+        """Record these before everything else."""
+        self._first += drafts
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the log has the beginning of this wake."""
+        return not self._first
+
+    def queue(self, draft: Draft) -> None:
+        """Record it with whatever comes next; it has an id, so that it is recorded once."""
+        assert draft.id is not None
+        self._queued[draft.id] = draft
+
+    async def write(self, *drafts: Draft, beside: tuple[Commit, ...] = ()) -> tuple[Event, ...]:
+        """Record the drafts, durably, or nothing; a lost answer is asked for again.
+
+        `beside` are commits of other sessions that are recorded with it, all or nothing.
+        """
+        if self._first:
+            async with self._beginning:
+                if self._first:
+                    events = await self._commit([*self._first, *drafts], beside)
+                    self._first.clear()
+                    return events[len(events) - len(drafts) :]
+        return (await self._commit(list(drafts), beside))[-len(drafts) :]
+
+    async def flush(self) -> tuple[Event, ...]:
+        """Record the beginning now."""
+        async with self._beginning:
+            events = await self._commit(list(self._first), ())
+            self._first.clear()
+            return events
+
+    def closing(self, *drafts: Draft) -> tuple[Prepared, ...]:
+        """All that is left to record, and these: for the commit that ends the wake."""
+        return tuple([self.prepare(d) for d in (*self._first, *self._queued.values(), *drafts)])
+
+    def prepare(self, draft: Draft) -> Prepared:
+        """A draft as this wake records it."""
+        who = self._worker if isinstance(draft, Fact) else self._agent
+        wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
+        dressed = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
+        return self.session.writer.journal.prepare(dressed, who)
+
+    async def _commit(self, drafts: list[Draft], beside: tuple[Commit, ...]) -> tuple[Event, ...]:
+        queued, new_id = dict(self._queued), self.session.writer.journal.new_id
+        place = len(self._first)  # the beginning comes first
+        all_of = [*drafts[:place], *queued.values(), *drafts[place:]]
+        named = [d if d.id is not None else structs.replace(d, id=new_id()) for d in all_of]
+        events = await self._send(tuple([self.prepare(draft) for draft in named]), beside)
+        for id in queued:
+            self._queued.pop(id, None)
+        self.heard()
+        return events
+
+    async def _send(
+        self, prepared: tuple[Prepared, ...], beside: tuple[Commit, ...]
+    ) -> tuple[Event, ...]:
+        for left in reversed(range(_TRIES)):
+            try:
+                if beside:
+                    return await self._commit_all(prepared, beside)
+                return await self.session.writer.commit(prepared)
+            except StoreError as error:  # its ids are given: what was recorded is found again
+                if not error.retryable or not left:
+                    raise
+            await asyncio.sleep(_PAUSE_SECONDS)
+        raise AssertionError("the last try returns or raises")
+
+    async def _commit_all(
+        self, prepared: tuple[Prepared, ...], beside: tuple[Commit, ...]
+    ) -> tuple[Event, ...]:
+        writer = self.session.writer
+        known, lease = writer.known, writer.lease
+        fence = None if lease is None else lease.fence
+        mine = Commit(known.key, prepared, None, fence, uid=known.uid)
+        committed, *_ = await writer.journal.commit((mine, *beside))
+        known.absorb(committed, prepared)
+        return committed.events
+
+
+def _nothing() -> None:
+    """Nobody wants to know."""

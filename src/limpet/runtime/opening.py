@@ -1,0 +1,211 @@
+"""Opening a wake: what the turn is, what of it is recorded, and what a dead run left open.
+
+Reads only. What has to be recorded first comes back as drafts, which go with the first commit of
+the wake: so a dead run is settled, and the new one begun, in one step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from limpet.model import EMPTY, PAGE_MAX, TURN_INPUTS_MAX, Draft, Event, Facts, FrozenDict, Lease
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.running import requests, runs
+from limpet.model.facts.running.budgets import reservations, settled
+from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_RESULT, TOOL_USE
+from limpet.model.facts.running.revisits import Revisit, revisits_of, timers_taken
+from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED, effect_unknown
+from limpet.model.reasons import due_for
+from limpet.runtime.children import interrupt_all
+from limpet.runtime.records import Records, identity
+from limpet.session.session import Session
+
+_TAIL: Final = 50  # it mostly has the pending inputs, which then need not be read
+CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
+# A run that died after one of these was not in vain: it does not count as failed.
+_PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
+_DIED: Final = "the worker stopped before the end of the run"
+
+
+class Opening(msgspec.Struct):
+    """What a wake begins with."""
+
+    turn_id: str
+    attempt: int
+    inputs: tuple[Event, ...] = ()
+    revisits: tuple[Revisit, ...] = ()
+    timers: tuple[str, ...] = ()  # the names of what `revisits` shows
+    control: tuple[int, ...] = ()  # seqs of answers and interrupts that are pending
+    records: Records = msgspec.field(default_factory=Records)
+    drafts: list[Draft] = msgspec.field(default_factory=list)  # to be recorded first
+    fails: int = 0  # runs of this turn that failed or died
+    died: bool = False  # the run before this one did, and had not got on
+    is_eager: bool = False  # record the beginning before the harness runs
+    has_turn: bool = True  # False: an interrupt is all there was
+
+
+async def open_wake(session: Session[Any], lease: Lease) -> Opening | str:
+    """The beginning of a wake; or why there is nothing to run."""
+    now_us = lease.claimed_us  # by the store's clock
+    await session.writer.load(tail=_TAIL)
+    facts = session.head.facts
+    if session.head.phase != "active":
+        return session.head.phase
+    if runs.is_dead(facts):
+        return "dead_letter"
+    overdue = requests.overdue(facts, now_us)
+    if runs.is_paused(facts) and not overdue:
+        return "requires_action"
+    pending = await _pending(session)
+    return await _opened(session, lease, pending, overdue)
+
+
+async def _opened(
+    session: Session[Any],
+    lease: Lease,
+    pending: tuple[Event, ...],
+    overdue: dict[str, bool],
+) -> Opening | str:
+    facts = session.head.facts
+    turn, new_id = runs.turn_in(facts), session.writer.journal.new_id
+    control = tuple([event.seq for event in pending if event.type in CONTROL])
+    settling, records = await _settle(session, turn, lease)
+    died = any([d.type == runs.ERROR and d.data["counts"] for d in settling])
+    if runs.is_interrupted(facts):
+        gone = _interrupted_inputs(facts, turn, pending)
+        settling += _interrupted(facts, turn, records, {*gone, *control})
+        pending = tuple([e for e in pending if e.seq not in gone and e.type not in CONTROL])
+        turn, control, died = None, (), False
+        settling[:0] = await interrupt_all(session, None)
+    if turn is not None:
+        opening = await _going_on(session, turn, records, pending)
+        opening.fails = runs.run_in(facts).get("fails", 0) + died
+        for id, allow in overdue.items():
+            settling.append(answer := _by_default(id, allow=allow))
+            records.answers[id] = answer.data
+    else:
+        opening = _new(new_id(), pending, facts, lease)
+        if not opening.has_turn and not settling and not control:
+            return "nothing_pending"
+    opening.control, opening.drafts, opening.died = control, settling, died
+    fence = runs.run_in(facts).get("fence", 0)
+    opening.is_eager = bool(settling) or lease.fence > fence + 1
+    return opening
+
+
+def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -> Opening:
+    """A turn that begins: it fixes what it is about."""
+    inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
+    timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
+    revisits = revisits_of(facts, timers)
+    has_turn = bool(inputs or timers)
+    return Opening(turn_id, 1, inputs, revisits, timers, has_turn=has_turn)
+
+
+async def _going_on(
+    session: Session[Any], turn: FrozenDict, records: Records, pending: tuple[Event, ...]
+) -> Opening:
+    """A turn that was begun: the same inputs, and what it has recorded."""
+    by_seq = {event.seq: event for event in pending}
+    inputs = []
+    for seq in turn["inputs"]:
+        if seq not in by_seq:  # somebody marked it as processed; it is the turn's all the same
+            (by_seq[seq],) = await session.read(after=seq - 1, limit=1)
+        inputs.append(by_seq[seq])
+    timers = tuple(turn["timers"])
+    revisits = revisits_of(session.head.facts, timers)
+    return Opening(
+        turn["id"], turn["attempt"] + 1, tuple(inputs), revisits, timers, records=records
+    )
+
+
+async def _settle(
+    session: Session[Any], turn: FrozenDict | None, lease: Lease
+) -> tuple[list[Draft], Records]:
+    """What has to be recorded of a run that died, and the records of its turn."""
+    if turn is None:
+        return [], Records()
+    events = await _since(session, turn["from"])
+    records = Records(events)
+    if turn["span"] is None:
+        return [], records
+    drafts: list[Draft] = list(unknown_effects(turn["id"], records, _DIED))
+    drafts += [settled(id, of) for id, of in reservations(session.head.facts).items()]
+    got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
+    drafts.append(runs.failed("turn.died", _DIED, turn["attempt"], counts=not got_on))
+    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=_DIED)
+    return [*drafts, end], records
+
+
+def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:
+    """An outcome for each effect that has none."""
+    found: list[Draft] = []
+    for (name, occurrence), record in records.dangling():
+        id = identity(turn_id, "effect.dangling", name, occurrence, record.tries)
+        of = (name, occurrence, record.args_hash, record.key)
+        found.append(effect_unknown(id, *of, why))
+        how: Any = {"parent": record.wake, "error": why}
+        found.append(runs.span_completed(record.span, "tool", name, "error", **how))
+        record.state = "unknown"
+    return found
+
+
+def unanswered(records: Records, why: str) -> list[Draft]:
+    """An outcome for each tool call of a turn that has none: the conversation stays valid."""
+    found = []
+    for id in records.asked:
+        result = f"{id}/result"
+        if result not in records.events and id not in records.outcomes:
+            data = {"request_id": id, "output": why, "is_error": True}
+            found.append(Draft(type=TOOL_RESULT, data=data, id=result))
+    return found
+
+
+def _interrupted_inputs(
+    facts: Facts, turn: FrozenDict | None, pending: tuple[Event, ...]
+) -> set[int]:
+    """The inputs that an interrupt ends: those of the turn; of a child whose parent was
+    interrupted, all that came before."""
+    waiting = {event.seq for event in pending}
+    if facts.get("delegation", EMPTY).get("quiet"):
+        return {seq for seq in waiting if seq < runs.run_in(facts)["interrupt"]}
+    return set() if turn is None else waiting & set(turn["inputs"])
+
+
+def _interrupted(
+    facts: Facts, turn: FrozenDict | None, records: Records, done: set[int]
+) -> list[Draft]:
+    """The end of a turn that was interrupted while nobody ran it."""
+    drafts = unanswered(records, "interrupted") if turn is not None else []
+    if turn is not None and turn["timers"]:
+        drafts.append(timers_taken(turn["timers"]))
+    drafts.append(processed({*done, runs.run_in(facts)["interrupt"]}))
+    drafts.append(runs.status_idle("interrupted"))
+    return drafts
+
+
+def _by_default(id: str, *, allow: bool) -> Draft:
+    data = {"request_id": id, "allow": allow, "note": "the deadline passed"}
+    return Draft(type=requests.CONFIRMATION, data=data, id=f"{id}/default", actor="system:runtime")
+
+
+async def _pending(session: Session[Any]) -> tuple[Event, ...]:
+    """The inputs that are not processed: from the tail, if it has them all."""
+    known = session.head.pending
+    if not known:
+        return ()
+    found = tuple([event for event in session.events if event.processed == 0])
+    return found if len(found) == known else await session.pending(limit=PAGE_MAX)
+
+
+async def _since(session: Session[Any], seq: int) -> list[Event]:
+    """The log of a turn, from its beginning."""
+    events = session.events
+    if events and events[0].seq <= seq + 1:
+        return [event for event in events if event.seq > seq]
+    found: list[Event] = []
+    while page := await session.read(after=found[-1].seq if found else seq, limit=PAGE_MAX):
+        found += page
+    return found

@@ -1,0 +1,149 @@
+"""What earlier runs of a turn have recorded, found by kind, name and occurrence.
+
+A call of the turn looks here first. What it finds is returned instead of done again; if the call
+has other arguments than the record, the turn stops. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput, TurnMismatch
+from limpet.model import Event, canonical
+from limpet.model.events import CHILD_ENDED
+from limpet.model.facts.running.children import CHILD_CREATED
+from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_USE
+from limpet.model.facts.running.runs import ERROR
+from limpet.model.facts.running.steps import INTENDED, OUTCOMES, STEP
+from limpet.model.values import settle
+
+EffectState: TypeAlias = Literal["intended", "succeeded", "failed", "unknown"]
+_DIGITS: Final = 32
+
+
+class EffectRecord(msgspec.Struct):
+    """How far an effect has come."""
+
+    key: str
+    args_hash: str
+    state: EffectState = "intended"
+    tries: int = 0
+    result: Any = None
+    error: str = ""
+    span: str = ""
+    wake: str = ""
+
+
+class Records:
+    """The records of one turn, and which of them this run has reached."""
+
+    def __init__(self, events: Iterable[Event] = ()) -> None:
+        self.steps: dict[tuple[str, int], Event] = {}
+        self.effects: dict[tuple[str, int], EffectRecord] = {}
+        self.events: dict[str, Event] = {}  # what the harness recorded under an id of the turn
+        self.asked: dict[str, Event] = {}
+        self.outcomes: set[str] = set()  # requests whose outcome is about to be recorded
+        self.answers: dict[str, Mapping[str, Any]] = {}  # their data
+        self.children: dict[tuple[str, int], Event] = {}
+        self.ended: dict[str, Event] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._reached: set[tuple[str, int]] = set()
+        for event in events:
+            self.add(event)
+
+    def occurrence(self, kind: str, name: str) -> int:
+        """The number of this call among those of its kind and name in this run, from 1."""
+        self._counts[kind, name] += 1
+        return self._counts[kind, name]
+
+    def reach(self, name: str, occurrence: int) -> EffectRecord | None:
+        """The record of an effect, which this run has reached."""
+        self._reached.add((name, occurrence))
+        return self.effects.get((name, occurrence))
+
+    def not_reached(self) -> tuple[str, int] | None:
+        """A recorded effect that this run has passed by."""
+        left = [of for of in self.effects if of not in self._reached]
+        return left[0] if left else None
+
+    def dangling(self) -> list[tuple[tuple[str, int], EffectRecord]]:
+        """Effects that were begun and have no outcome."""
+        return [(of, record) for of, record in self.effects.items() if record.state == "intended"]
+
+    @property
+    def accepted(self) -> bool | None:
+        """Whether somebody has said that the turn goes on although it takes another way."""
+        asked = [id for id, event in self.asked.items() if event.data["awaits"] == "mismatch"]
+        said = [self.answers[id].get("allow") is True for id in asked if id in self.answers]
+        return said[-1] if said else None
+
+    def add(self, event: Event) -> None:
+        """Take note of an event of the turn."""
+        data, type = event.data, event.type
+        if data is None:
+            return
+        if type == STEP:
+            self.steps[data["name"], data["occurrence"]] = event
+        elif type == INTENDED or type in OUTCOMES:
+            self._add_effect(event)
+        elif type in (TOOL_USE, CUSTOM_TOOL_USE) and "awaits" in data:
+            self.asked[data["request_id"]] = event
+        elif type in ANSWERS:
+            self.answers.setdefault(str(data.get("request_id")), data)
+        elif type == CHILD_CREATED:
+            self.children[data["name"], data["occurrence"]] = event
+        elif type == CHILD_ENDED:
+            self.ended[data["child"]] = event
+        elif type == ERROR:
+            for name, occurrence in data.get("effects", ()):
+                self.effects[name, occurrence].state = "failed"
+                self.effects[name, occurrence].error = ""  # to be tried again
+        else:
+            self.events[event.id] = event
+
+    def _add_effect(self, event: Event) -> None:
+        data, of = event.data, (event.data["name"], event.data["occurrence"])
+        record = self.effects.get(of)
+        if record is None:
+            record = self.effects[of] = EffectRecord(data["key"], data["args_hash"])
+        if event.type == INTENDED:
+            record.tries, record.state = data["tries"], "intended"
+            record.span, record.wake = data["span_id"], event.wake_id or ""
+            return
+        record.state = OUTCOMES[event.type]  # type: ignore[assignment]  # one of its states
+        record.result, record.error = data.get("result"), data.get("error", "")
+
+
+def identity(*parts: object) -> str:
+    """A short id that is the same whenever the same call of the same turn is made."""
+    return sha256(canonical([str(part) for part in parts])).hexdigest()[:_DIGITS]
+
+
+def args_hash(*args: Any) -> str:
+    """The hash of a call's arguments. Of one that cannot be stored, its type counts."""
+    return sha256(canonical([plain(arg) for arg in args])).hexdigest()
+
+
+def check_same(what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
+    """Raise TurnMismatch if a call has other arguments than its record."""
+    if recorded != now:
+        why = f"was recorded with other arguments (hash {recorded[:8]}, now {now[:8]})"
+        raise TurnMismatch(what, name, occurrence, why)
+
+
+def plain(value: Any) -> Any:
+    """A value that can be stored, with the names of types where it cannot."""
+    try:
+        return settle(value, "an argument")
+    except InvalidInput:
+        pass
+    if isinstance(value, Mapping):
+        return {str(name): plain(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    return {"$type": f"{type(value).__module__}.{type(value).__qualname__}"}

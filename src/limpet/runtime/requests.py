@@ -1,0 +1,104 @@
+"""Requests: a turn asks the outside, pauses, and goes on with the answer.
+
+Each is answered once, and bound to the hash of what was asked: an approval is of that input alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput, ToolFailed
+from limpet.model import Draft
+from limpet.model.facts.running.requests import TOOL_RESULT, RequestKind, asked
+from limpet.runtime.records import args_hash, identity
+from limpet.runtime.under_way import UnderWay
+
+Otherwise: TypeAlias = Literal["allow", "deny"]
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """What a person said. True if they allowed it; `input` is what they allowed."""
+
+    allow: bool
+    note: str | None
+    input: Any
+
+    def __bool__(self) -> bool:
+        return self.allow
+
+
+async def approve(
+    turn: UnderWay, name: str, input: Any, deadline: timedelta | None, otherwise: Otherwise | None
+) -> Approval:
+    """Ask whether this may be done; pause until somebody says, or the deadline does."""
+    if otherwise not in (None, "allow", "deny"):
+        raise InvalidInput(f"otherwise is 'allow' or 'deny', not {otherwise!r}")
+    if deadline is None and otherwise is not None:
+        raise InvalidInput("otherwise is what counts after a deadline: pass a deadline too")
+    occurrence = turn.records.occurrence("approve", name)
+    id = identity(turn.id, "approve", name, occurrence)
+    more = {"deadline": deadline, "otherwise": otherwise == "allow"}
+    data = await request(turn, id, "approval", name, input, occurrence=occurrence, **more)  # type: ignore[arg-type]
+    allowed = data.get("allow") is True
+    answered(turn, id, data, output={"allow": allowed, "note": data.get("note")})
+    return Approval(allowed, data.get("note"), turn.records.asked[id].data["input"])
+
+
+async def ask(turn: UnderWay, name: str, input: Any) -> Any:
+    """Ask for something that only the outside knows. Raises ToolFailed if that is an error."""
+    occurrence = turn.records.occurrence("ask", name)
+    id = identity(turn.id, "ask", name, occurrence)
+    data = await request(turn, id, "question", name, input, occurrence=occurrence)
+    failed = data.get("is_error") is True
+    answered(turn, id, data, output=data.get("output"), is_error=failed)
+    if failed:
+        raise ToolFailed(name, data.get("output"))
+    return data.get("output")
+
+
+async def request(
+    turn: UnderWay,
+    id: str,
+    kind: RequestKind,
+    name: str,
+    input: Any,
+    *,
+    hashed: str | None = None,
+    occurrence: int = 1,
+    deadline: timedelta | None = None,
+    otherwise: bool = False,
+) -> Mapping[str, Any]:
+    """The data of the answer. Asks, if that was not done, and pauses, if there is none."""
+    records = turn.records
+    hashed = args_hash(input) if hashed is None else hashed
+    before = records.asked.get(id)
+    if before is not None:
+        turn.check_same(f"the {kind}", name, occurrence, before.data["input_hash"], hashed)
+    else:
+        at_us = None if deadline is None else turn.now_us + deadline // timedelta(microseconds=1)
+        draft = asked(
+            id, kind, name, input, input_hash=hashed, deadline_us=at_us, otherwise=otherwise
+        )
+        (event,) = await turn.log.write(draft)
+        records.add(event)
+    if id not in records.answers:
+        await turn.pauses.block(id)
+    return records.answers[id]
+
+
+def answered(
+    turn: UnderWay, id: str, data: Mapping[str, Any], *, output: Any = None, is_error: bool = False
+) -> None:
+    """Give the tool call its outcome, with whatever is recorded next."""
+    if f"{id}/result" in turn.records.events:
+        return
+    shown = dict(data) if output is None else output
+    result: dict[str, Any] = {"request_id": id, "output": shown}
+    if is_error:
+        result["is_error"] = True
+    turn.log.queue(Draft(type=TOOL_RESULT, data=result, id=f"{id}/result"))
+    turn.records.outcomes.add(id)

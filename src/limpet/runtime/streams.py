@@ -1,0 +1,92 @@
+"""Streams: an answer that followers see while it is made, and that is recorded as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from limpet.errors import InvalidInput
+from limpet.model import Draft, described
+from limpet.model.facts.running.steps import step_recorded
+from limpet.runtime.records import args_hash, identity
+from limpet.runtime.under_way import UnderWay
+
+
+class Stream:
+    """One call of turn.stream."""
+
+    def __init__(self, turn: UnderWay, name: str, occurrence: int, *, say: bool) -> None:
+        self._turn, self._name, self._occurrence, self._say = turn, name, occurrence, say
+        self._id = identity(turn.id, "stream", name, occurrence)
+        self._more: dict[str, Any] = {}
+
+    @property
+    def recorded(self) -> str | None:
+        """The whole text, if an earlier run has recorded it."""
+        records = self._turn.records
+        if (event := records.events.get(self._id)) is not None:
+            return str(event.data["text"])
+        step = records.steps.get((f"stream:{self._name}", self._occurrence))
+        return None if step is None else str(step.data["result"])
+
+    async def drop(self, pieces: Any) -> None:
+        """The pieces are not needed: let go of what makes them."""
+        for name in ("aclose", "close"):
+            close = getattr(pieces, name, None)
+            if callable(close):
+                ending = close()
+                if name == "aclose":
+                    await ending
+                return
+
+    async def run(self, pieces: AsyncIterable[Any] | Iterable[Any]) -> str:
+        """Hand on each piece, and record the whole."""
+        texts: list[str] = []
+        async for piece in _each(pieces):
+            self._turn.driver.check()
+            text = self._text(piece)
+            if text:
+                self._publish(text, len(texts))
+                texts.append(text)
+        whole = "".join(texts)
+        await self._record(whole)
+        return whole
+
+    def _text(self, piece: Any) -> str:
+        if isinstance(piece, str):
+            return piece
+        if not isinstance(piece, Mapping):
+            raise InvalidInput(f"a piece of a stream is a text or a dict, not {described(piece)}")
+        for name in ("usage", "cost", "model"):
+            if piece.get(name) is not None:
+                self._more[name] = piece[name]
+        return str(piece.get("text") or "")
+
+    def _publish(self, text: str, index: int) -> None:
+        """To followers, in this process and in others; `attempt` says which run it is of."""
+        turn = self._turn
+        draft = Draft(type="agent.message", data={"text": text, "index": index}, id=self._id)
+        turn.session.writer.publish(turn.log.prepare(draft), turn.attempt)
+
+    async def _record(self, whole: str) -> None:
+        turn = self._turn
+        if self._say:
+            source = {"stream": self._name, "occurrence": self._occurrence}
+            data = {"text": whole, **source, **self._more}
+            draft = Draft(type="agent.message", data=data, id=self._id)
+        else:
+            name, hashed = f"stream:{self._name}", args_hash()
+            draft = step_recorded(self._id, name, self._occurrence, hashed, whole)
+        (event,) = await turn.log.write(draft)
+        turn.records.add(event)
+
+
+async def _each(pieces: Any) -> AsyncIterator[Any]:
+    if hasattr(pieces, "__aiter__"):
+        async for piece in pieces:
+            yield piece
+    elif isinstance(pieces, Iterable):
+        for piece in pieces:
+            yield piece
+    else:
+        raise InvalidInput(f"a stream takes an iterator of pieces, not {described(pieces)}")

@@ -1,0 +1,319 @@
+"""A turn: what a harness sees of its session, and the calls that are recorded.
+
+A turn may span several runs of the harness. Each runs from the top; what was recorded before is
+returned instead of done again. So a harness must take the same way every time: whatever is not
+deterministic belongs into `step` or `stream`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal, TypeAlias, TypeVar
+
+from limpet.errors import InvalidInput, ToolDenied, TurnMisused
+from limpet.model import REVISITS_PER_TURN_MAX, Draft, Event, to_us
+from limpet.model.facts.running import budgets, steps
+from limpet.model.facts.running.budgets import Amount, Budget
+from limpet.model.facts.running.requests import ANSWERS
+from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
+from limpet.model.facts.running.runs import INTERRUPT
+from limpet.runtime import children, requests
+from limpet.runtime.budget import Reservation
+from limpet.runtime.children import Child
+from limpet.runtime.driving import Driver
+from limpet.runtime.effects import Effect, OnUnknown, Performing, called
+from limpet.runtime.log import TurnLog
+from limpet.runtime.opening import Opening
+from limpet.runtime.pauses import Pauses
+from limpet.runtime.records import args_hash, check_same, identity
+from limpet.runtime.requests import Approval, Otherwise
+from limpet.runtime.streams import Stream
+from limpet.session.session import Session
+
+T = TypeVar("T")
+Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
+_NONE: Final[Mapping[str, Any]] = {}
+
+
+class Turn:
+    """One turn of an agent, in one of its runs."""
+
+    def __init__(
+        self,
+        log: TurnLog,
+        opening: Opening,
+        driver: Driver,
+        *,
+        accepts: bool = False,
+        permissions: Mapping[str, Permission] = _NONE,
+    ) -> None:
+        self.log, self.driver, self.records = log, driver, opening.records
+        self.pauses = Pauses(lambda: driver.stop("paused"))
+        self.accepts = accepts  # goes on although it takes another way than before
+        self.id, self.wake_id = opening.turn_id, log.wake_id
+        self.attempt = opening.attempt
+        self.inputs: Sequence[Event] = opening.inputs
+        self.revisits: Sequence[Revisit] = opening.revisits
+        self.asked_for: list[Draft] = []  # revisits, for the closing commit
+        self._permissions = permissions
+
+    def __repr__(self) -> str:
+        return f"<limpet.Turn {self.session.key} attempt {self.attempt}>"
+
+    @property
+    def session(self) -> Session[Any]:
+        """The session, under the lease of this run. What is written with it is not recorded as a
+        call of the turn: use `append` for what must not be done twice."""
+        return self.log.session
+
+    @property
+    def state(self) -> Any:
+        return self.session.state
+
+    @property
+    def now_us(self) -> int:
+        return self.session.writer.journal.now_us()
+
+    # --- what is recorded ------------------------------------------------------------------------
+
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The result of fn(*args, **kwargs), computed once in a turn. fn may be async or not.
+
+        The result is stored, so it is what JSON can hold. If fn raises, nothing is recorded.
+        """
+        self.driver.check()
+        with self.pauses.working():
+            occurrence, hashed = self.records.occurrence("step", name), args_hash(args, kwargs)
+            before = self.records.steps.get((name, occurrence))
+            if before is not None:
+                self.check_same("the step", name, occurrence, before.data["args_hash"], hashed)
+                return before.data["result"]
+            async with self.reserve(cost=max_cost, tokens=max_tokens) as reservation:
+                result = await called(fn, *args, **kwargs)
+                self.driver.check()
+                id = identity(self.id, "step", name, occurrence)
+                fact = steps.step_recorded(id, name, occurrence, hashed, result)
+                (event,) = await self.log.write(fact)
+                reservation.use()
+            return event.data["result"]
+
+    async def stream(
+        self,
+        name: str,
+        pieces: AsyncIterable[Any] | Iterable[Any],
+        *,
+        say: bool = True,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+    ) -> str:
+        """The whole text of the pieces, recorded once; followers see each piece as it comes.
+
+        A piece is a text, or a dict with `text`, `usage`, `cost` or `model`. The whole is one
+        agent.message, with say=False only the result of a step.
+        """
+        self.driver.check()
+        with self.pauses.working():
+            stream = Stream(self, name, self.records.occurrence("stream", name), say=say)
+            if (recorded := stream.recorded) is not None:
+                await stream.drop(pieces)
+                return recorded
+            async with self.reserve(cost=max_cost, tokens=max_tokens) as reservation:
+                text = await stream.run(pieces)
+                reservation.use()
+            return text
+
+    async def effect(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        /,
+        *,
+        on_unknown: OnUnknown = "ask",
+        key: str | None = None,
+        timeout: float | timedelta | None = None,  # noqa: ASYNC109  # of the function, for each try
+        retries: int = 0,
+        max_cost: float | None = None,
+        max_tokens: int | None = None,
+        **args: Any,
+    ) -> Any:
+        """The result of fn(**args), an action on the world: performed once, or asked about.
+
+        Raises EffectFailed if fn raises, as often as it is tried; EffectUnknown if nobody knows
+        whether it was done and a person decided to leave it; ToolDenied. A parameter of fn named
+        `idempotency_key` receives the key, which is the same however often it is tried. With a
+        `key` of your own it is performed once in the life of the session.
+        """
+        self.driver.check()
+        with self.pauses.working():
+            args = await self._permitted(name, args)
+            held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
+            effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held)
+            return await Performing(self, effect).run()
+
+    async def say(
+        self,
+        text: str | None = None,
+        *,
+        content: Sequence[Any] | None = None,
+        model: str | None = None,
+        usage: Mapping[str, int] | None = None,
+        cost: float | None = None,
+    ) -> Event:
+        """An agent.message: a text, or a list of parts. `usage` and `cost` are what it took."""
+        if (text is None) == (content is None):
+            raise InvalidInput("say takes a text or a content")
+        data = {"text": text, "content": content, "model": model, "usage": usage, "cost": cost}
+        return await self.append("agent.message", {n: v for n, v in data.items() if v is not None})
+
+    async def append(self, type: str, data: Mapping[str, Any] = _NONE, **more: Any) -> Event:
+        """An event of your own, recorded once in a turn. Takes what Session.append takes."""
+        self.driver.check()
+        with self.pauses.working():
+            occurrence = self.records.occurrence("append", type)
+            id = identity(self.id, "append", type, occurrence)
+            before = self.records.events.get(id)
+            if before is not None:
+                then, now = args_hash(before.data), args_hash(data)
+                self.check_same("the event", type, occurrence, then, now)
+                return before
+            (event,) = await self.log.write(Draft(type=type, data=data, id=id, **more))
+            self.records.add(event)
+            return event
+
+    # --- what pauses it --------------------------------------------------------------------------
+
+    async def approve(
+        self,
+        name: str,
+        input: Any,
+        deadline: timedelta | None = None,
+        otherwise: Otherwise | None = None,
+    ) -> Approval:
+        """Ask a person whether `input` may be done. The turn pauses until s.confirm says so.
+
+        The deadline counts from the first asking; `otherwise` ("allow" or "deny") is the answer
+        when it has passed, "deny" if nothing is said.
+        """
+        self.driver.check()
+        with self.pauses.working():
+            return await requests.approve(self, name, input, deadline, otherwise)
+
+    async def ask(self, name: str, input: Any) -> Any:
+        """Use a tool that runs elsewhere. The turn pauses until s.answer brings the output."""
+        self.driver.check()
+        with self.pauses.working():
+            return await requests.ask(self, name, input)
+
+    async def delegate(
+        self,
+        app: str,
+        message: str | Mapping[str, Any],
+        *,
+        title: str | None = None,
+        budget: Budget | float | None = None,
+        tools: Any = None,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Child:
+        """A child session of this user that works on `message`; returns at once.
+
+        `await child.result()` pauses the turn until it has ended. It gets `fields` and `tools`, and
+        nothing else of this session. Its budget is taken from this one's; the rest comes back.
+        """
+        self.driver.check()
+        with self.pauses.working():
+            how: dict[str, Any] = {"title": title, "budget": budget, "tools": tools}
+            return await children.delegate(self, app, message, fields=fields, **how)
+
+    # --- what comes later ------------------------------------------------------------------------
+
+    def revisit(
+        self,
+        when: datetime | timedelta,
+        reason: str,
+        key: str | None = None,
+        priority: RevisitPriority = "normal",
+        *,
+        replace: bool = False,
+    ) -> None:
+        """Be woken again then: recorded with the end of the turn. At most 16 a turn.
+
+        Of those with one key, the first stands until it was delivered; with `replace` the newer.
+        """
+        if len(self.asked_for) >= REVISITS_PER_TURN_MAX:
+            raise TurnMisused(f"a turn asks for at most {REVISITS_PER_TURN_MAX} revisits.")
+        if priority not in ("low", "normal", "high"):
+            raise InvalidInput(f"a priority is 'low', 'normal' or 'high', not {priority!r}")
+        if not isinstance(reason, str) or not isinstance(key, (str, type(None))):
+            raise InvalidInput("the reason and the key of a revisit are texts")
+        at_us = _moment_us(when, self.now_us)
+        key = f"{self.id}.{len(self.asked_for)}" if key is None else key
+        how: dict[str, Any] = {"priority": priority, "replace": replace}
+        self.asked_for.append(revisit_set(key, at_us, reason, **how))
+
+    async def news(self) -> tuple[Event, ...]:
+        """Inputs that came since the turn began; they wait for the next one."""
+        mine = {event.seq for event in self.inputs}
+        pending = await self.session.pending()
+        own = (INTERRUPT, *ANSWERS)
+        return tuple([e for e in pending if e.seq not in mine and e.type not in own])
+
+    async def context(self, **how: Any) -> Any:
+        """The conversation so far, for a model: what Session.context returns."""
+        return await _context(self.session, **how)
+
+    def reserve(self, *, cost: float | None = None, tokens: int | None = None) -> Reservation:
+        """Set a part of the budget aside: `async with turn.reserve(cost=0.1) as r: …; r.settle()`.
+
+        Raises BudgetReached. What is not settled counts as used.
+        """
+        of = None if cost is tokens is None else budgets.amount(cost, tokens)
+        return Reservation(self, of)
+
+    # --- for the calls ---------------------------------------------------------------------------
+
+    def check_same(self, what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
+        """Stop the turn if a call has other arguments than its record, unless that is accepted."""
+        if not self.accepts:
+            check_same(what, name, occurrence, recorded, now)
+
+    def settled_at(self, held: Amount) -> Amount:
+        """What a call that reserved so much is taken to have used."""
+        return held
+
+    async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that may be used: with always_ask, those that a person approved."""
+        permission = self._permissions.get(name, "always_allow")
+        if permission == "deny":
+            raise ToolDenied(name)
+        if permission == "always_ask":
+            approval = await requests.approve(self, name, args, None, None)
+            if not approval:
+                raise ToolDenied(name, approval.note)
+            return dict(approval.input)
+        return args
+
+
+async def _context(session: Session[Any], **how: Any) -> Any:
+    """The one place that asks a session for its conversation."""
+    context = getattr(session, "context", None)
+    if context is None:
+        raise TurnMisused("this session has no conversation to give.")
+    return await called(context, **how)
+
+
+def _moment_us(when: datetime | timedelta, now_us: int) -> int:
+    if isinstance(when, timedelta):
+        return now_us + when // timedelta(microseconds=1)
+    if not isinstance(when, datetime):
+        raise InvalidInput("a revisit is at an aware datetime, or after a timedelta")
+    return to_us(when)

@@ -1,0 +1,38 @@
+"""A turn under way, as its calls see it: what effects, streams and requests need of it."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from limpet.model.facts.running.budgets import Amount
+from limpet.runtime.driving import Driver
+from limpet.runtime.log import TurnLog
+from limpet.runtime.pauses import Pauses
+from limpet.runtime.records import Records
+from limpet.session.session import Session
+
+
+class UnderWay(Protocol):
+    """Part of `limpet.Turn`."""
+
+    log: TurnLog
+    driver: Driver
+    records: Records
+    pauses: Pauses
+    id: str
+    wake_id: str
+    attempt: int
+
+    @property
+    def session(self) -> Session[Any]: ...
+
+    @property
+    def now_us(self) -> int: ...
+
+    def check_same(self, what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
+        """Stop the turn if a call has other arguments than its record."""
+        ...
+
+    def settled_at(self, held: Amount) -> Amount:
+        """What a call that reserved so much is taken to have used."""
+        ...

@@ -1,0 +1,319 @@
+"""A wake: one bounded run of a harness on one session, under a lease."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import (
+    BudgetReached,
+    EffectFailed,
+    Interrupted,
+    LimpetError,
+    SessionFenced,
+    SessionLocked,
+    TurnMismatch,
+)
+from limpet.model import PAGE_MAX, Draft, Key, Lease
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.running import runs
+from limpet.model.facts.running.requests import asked
+from limpet.runtime.children import Ending, interrupt_all
+from limpet.runtime.closing import Close, close_wake, commit_last
+from limpet.runtime.driving import Driver, harness_of
+from limpet.runtime.log import TurnLog
+from limpet.runtime.opening import CONTROL, Opening, open_wake
+from limpet.runtime.records import identity
+from limpet.runtime.turn import Permission, Turn
+from limpet.session.limpet import Limpet
+from limpet.session.logs import SESSION
+from limpet.session.session import Session
+
+OnMismatch: TypeAlias = Literal["ask", "accept"]
+RETRIES: Final = 5
+BACKOFF_SECONDS: Final = 2.0
+BACKOFF_SECONDS_MAX: Final = 300.0
+LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
+
+
+class Woken(msgspec.Struct, frozen=True):
+    """What came of a wake. Without a run, `reason` says why; else it is the stop reason."""
+
+    ran: bool
+    reason: str
+    wake_id: str | None = None
+    error: Exception | None = None
+
+
+class Manner(msgspec.Struct, frozen=True):
+    """How wakes are run, whichever session they are of."""
+
+    harness: Callable[[Turn], Awaitable[Any]]
+    retries: int = RETRIES
+    on_mismatch: OnMismatch = "ask"
+    permissions: Mapping[str, Permission] = {}
+    agent: str | None = None
+    state_type: type[Any] | None = None
+    migrations: Any = None
+
+
+def manner_of(harness: Any, **how: Any) -> Manner:
+    """Checked. Raises InvalidInput."""
+    return Manner(harness_of(harness), **how)
+
+
+def worker_name(prefix: str) -> str:
+    """A name that no other worker has."""
+    return f"{prefix}-{os.getpid()}-{os.urandom(6).hex()}"
+
+
+async def wake(lp: Limpet, key: Key, harness: Any, *, lease_seconds: float, **how: Any) -> Woken:
+    """Run one bounded turn of this session, due or not; never raises the harness's error."""
+    manner = manner_of(harness, **how)
+    try:
+        lease = await lp.acquire_lock(key, worker=worker_name("wake"), lease_seconds=lease_seconds)
+    except SessionLocked as error:
+        return Woken(ran=False, reason="locked", error=error)
+    one = Wake(lp, lease, manner)
+    beating = asyncio.ensure_future(_heartbeat(lp, one))
+    try:
+        return await one.run()
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+
+
+class Wake:
+    """One wake on its way. Whoever holds the lease keeps it renewed and calls `stop`."""
+
+    def __init__(self, lp: Limpet, lease: Lease, manner: Manner) -> None:
+        self._lp, self.lease, self._manner = lp, lease, manner
+        how: dict[str, Any] = {"state_type": manner.state_type, "migrations": manner.migrations}
+        agent = manner.agent or f"agent:{lease.key.app}"
+        self._agent, self._worker = agent[:320], f"worker:{lease.worker}"[:320]
+        self.session: Session[Any] = lp.session(lease.key, actor=self._agent, lease=lease, **how)
+        self._driver = Driver(lease.key)
+        self._wake_id = self.session.writer.journal.new_id()
+
+    def stop(self, *, lost: bool) -> None:
+        """End it early: its lease is lost, or its worker stops."""
+        self._driver.stop("lost" if lost else "stopped")
+
+    async def run(self) -> Woken:
+        """All of it. Afterwards the lease is given back, or lost."""
+        try:
+            opening = await open_wake(self.session, self.lease)
+            if isinstance(opening, str):
+                await self._lp.release(self.lease)
+                return Woken(ran=False, reason=opening)
+            return await self._run(opening)
+        except SessionFenced as error:
+            return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
+        except LimpetError as error:  # it cannot be read, or not be written to: others' turn
+            SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
+            with suppress(LimpetError):
+                await self._lp.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+            return Woken(ran=False, reason="failed", wake_id=self._wake_id, error=error)
+        except asyncio.CancelledError:
+            with suppress(LimpetError):
+                await self._lp.release(self.lease)
+            raise
+
+    async def _run(self, opening: Opening) -> Woken:
+        log = TurnLog(
+            self.session,
+            turn_id=opening.turn_id,
+            wake_id=self._wake_id,
+            agent=self._agent,
+            worker=self._worker,
+        )
+        log.begin(*opening.drafts)
+        if not opening.has_turn:
+            return await self._settled(log, opening)
+        log.begin(
+            runs.wake_started(
+                self._wake_id,
+                opening.turn_id,
+                attempt=opening.attempt,
+                inputs=[event.seq for event in opening.inputs],
+                timers=opening.timers,
+                worker=self.lease.worker,
+            )
+        )
+        if (dead := self._dead(opening)) is not None:
+            return await self._closed(log, opening, dead)
+        if opening.is_eager:
+            written = await log.flush()
+            new = [event.seq for event in written if event.processed == 0]
+            opening.control = (*opening.control, *new)
+        accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
+        how: dict[str, Any] = {"accepts": accepts, "permissions": self._manner.permissions}
+        turn = Turn(log, opening, self._driver, **how)
+        log.heard = self._hear
+        error = await self._driven(turn)
+        return await self._closed(log, opening, await self._how(turn, opening, error), error)
+
+    async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
+        """Nothing to run: an interrupt, or an answer that nobody waits for."""
+        done = [processed(opening.control)] if opening.control else []
+        ending = Ending.of(self.session, "interrupted", None)
+        await commit_last(log, log.closing(*done), ending, self.lease)
+        return Woken(ran=False, reason="settled", wake_id=self._wake_id)
+
+    async def _driven(self, turn: Turn) -> Exception | None:
+        """Run the harness, and stop it if an interrupt comes."""
+        loop = asyncio.get_running_loop()
+        listening: list[asyncio.Task[None]] = []
+        after = self.session.version
+        timer = loop.call_later(
+            LISTEN_AFTER_SECONDS,
+            lambda: listening.append(asyncio.ensure_future(self._listen(after))),
+        )
+        try:
+            error = await self._driver.run(self._manner.harness, turn)
+        finally:
+            timer.cancel()
+            for task in listening:
+                task.cancel()
+            if listening:
+                await asyncio.wait(listening)
+        if error is None and self._driver.stopped is None and not turn.accepts:
+            error = _passed_by(turn)
+        return error
+
+    def _hear(self) -> None:
+        """Something was recorded, and the head that came back may know of an interrupt."""
+        if runs.is_interrupted(self.session.head.facts):
+            self._driver.stop("interrupted")
+
+    async def _listen(self, after: int) -> None:
+        with suppress(LimpetError):
+            types = [runs.INTERRUPT]
+            async with aclosing(
+                self.session.follow(after=after, types=types, partials=False)
+            ) as events:
+                async for event in events:
+                    note = None if event.data is None else event.data.get("note")
+                    self._driver.stop("interrupted", note)
+                    return
+
+    # --- how it ends -----------------------------------------------------------------------------
+
+    async def _how(self, turn: Turn, opening: Opening, error: Exception | None) -> Close | None:
+        """How the wake is closed; None if it must not write any more."""
+        stopped = self._driver.stopped
+        if stopped == "lost" or isinstance(error, SessionFenced):
+            return None
+        if stopped == "stopped":
+            return self._given_back(opening)
+        if stopped == "interrupted" or isinstance(error, Interrupted):
+            await self._take_interrupts(opening)
+            released = await interrupt_all(self.session, self._driver.note)
+            return Close("interrupted", "blocked", error=self._driver.note, drafts=released)
+        if stopped == "paused":
+            return Close("requires_action", "blocked", blocked_on=tuple(turn.pauses.blocked_on))
+        if error is None:
+            return Close("end_turn", "success", drafts=list(turn.asked_for))
+        if isinstance(error, TurnMismatch):
+            return self._mismatched(opening, error)
+        if isinstance(error, BudgetReached):
+            failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
+            return Close("budget_reached", "error", str(error), drafts=[failed])
+        return self._failed(opening, error)
+
+    def _given_back(self, opening: Opening) -> Close:
+        """The worker stops: the next one goes on at once, and nothing counts as failed."""
+        now_us, why = self.session.writer.journal.now_us(), "the worker was stopped"
+        how: dict[str, Any] = {"retry_us": now_us, "counts": False}
+        fact = runs.failed("worker.stopped", why, opening.attempt, **how)
+        return Close("rescheduling", "error", why, drafts=[fact])
+
+    async def _take_interrupts(self, opening: Opening) -> None:
+        """The turn ends with all interrupts and answers that have come."""
+        pending = await self.session.pending(limit=PAGE_MAX)
+        await self.session.refresh()
+        control = [event.seq for event in pending if event.type in CONTROL]
+        opening.control = tuple({*opening.control, *control})
+
+    def _mismatched(self, opening: Opening, error: TurnMismatch) -> Close:
+        """A person is asked whether it goes on with what is recorded."""
+        id = identity(opening.turn_id, "mismatch", opening.attempt)
+        shown = {"what": error.what, "occurrence": error.occurrence, "why": error.why}
+        question = asked(id, "mismatch", error.name, shown, input_hash="")
+        failed = runs.failed(error.code, str(error), opening.attempt, counts=False)
+        drafts: list[Draft] = [failed, question]
+        return Close("requires_action", "error", str(error), blocked_on=(id,), drafts=drafts)
+
+    def _failed(self, opening: Opening, error: Exception) -> Close:
+        """Tried again later, or held as a dead letter."""
+        code = error.code if isinstance(error, LimpetError) else "turn.failed"
+        message = f"{type(error).__name__}: {error}"
+        effects = [[e.name, e.occurrence] for e in _causes(error)]
+        fails = opening.fails + 1
+        SESSION.warning("turn failed: session=%s fails=%d code=%s", self.lease.key, fails, code)
+        how: dict[str, Any] = {"effects": effects}
+        if fails > self._manner.retries:
+            fact = runs.failed(code, message, opening.attempt, **how)
+            return Close("retries_exhausted", "error", message, drafts=[fact], summary=message)
+        retry_us = self.session.writer.journal.now_us() + _backoff_us(fails)
+        fact = runs.failed(code, message, opening.attempt, retry_us=retry_us, **how)
+        return Close("rescheduling", "error", message, drafts=[fact], summary=message)
+
+    def _dead(self, opening: Opening) -> Close | None:
+        """If it must not run again: its runs died too often, or a person said no."""
+        if opening.records.accepted is False:
+            return Close("retries_exhausted", "error", "the mismatch was not accepted")
+        if opening.died and opening.fails > self._manner.retries:
+            why = f"{opening.fails} runs of the turn ended with their worker"
+            return Close("retries_exhausted", "error", why, summary=why)
+        return None
+
+    async def _closed(
+        self, log: TurnLog, opening: Opening, how: Close | None, error: Exception | None = None
+    ) -> Woken:
+        if how is None:
+            return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
+        await close_wake(log, opening, how, self.lease)
+        return Woken(ran=True, reason=how.stop_reason, wake_id=self._wake_id, error=error)
+
+
+async def _heartbeat(lp: Limpet, one: Wake) -> None:
+    """Keep the lease of a single wake."""
+    lease = one.lease
+    while True:
+        await asyncio.sleep(lease.lease_seconds / 3)
+        with suppress(LimpetError):
+            (renewed,) = await lp.renew([lease])
+            if renewed is None:
+                one.stop(lost=True)
+                return
+
+
+def _passed_by(turn: Turn) -> TurnMismatch | None:
+    """A recorded effect that this run did not come to."""
+    left = turn.records.not_reached()
+    if left is None:
+        return None
+    return TurnMismatch("the effect", *left, "was recorded, and this run ended without it")
+
+
+def _causes(error: BaseException | None) -> list[EffectFailed]:
+    """The failed effects that an error comes from."""
+    found: list[EffectFailed] = []
+    while error is not None and len(found) < 8:
+        if isinstance(error, EffectFailed):
+            found.append(error)
+        error = error.__cause__ or error.__context__
+    return found
+
+
+def _backoff_us(fails: int) -> int:
+    """Doubling from two seconds to five minutes, and up to a quarter more."""
+    seconds = min(BACKOFF_SECONDS_MAX, BACKOFF_SECONDS * 2.0 ** (fails - 1))
+    return round(seconds * random.uniform(1, 1.25) * 1_000_000)

@@ -1,0 +1,212 @@
+"""The worker: many sessions at once in one process, and as many processes as you like.
+
+It claims what is due, runs a wake for each, renews all leases in one call, and stops what has lost
+its lease. Told to end, it finishes what it can and gives the rest back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput, LimpetError, StoreError
+from limpet.runtime.turn import Permission
+from limpet.runtime.wake import RETRIES, OnMismatch, Wake, Woken, manner_of, worker_name
+from limpet.session.arguments import check_lease_seconds, check_sessions
+from limpet.session.limpet import Limpet
+from limpet.session.logs import SESSION
+
+POLL_SECONDS: Final = 1.0  # how long nothing is due before it is asked for again
+GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
+_CONCURRENCY_MAX: Final = 1_000
+_OUTAGE_SECONDS: Final = 1.0
+_GATHER_SECONDS: Final = 0.002  # much is recorded at once: one claim for all of it
+
+
+class Rates(msgspec.Struct):
+    """What a worker has done so far."""
+
+    claimed: int = 0
+    turns: int = 0
+    paused: int = 0
+    failed: int = 0
+    dead: int = 0
+    lost: int = 0
+    running: int = 0
+    seconds: float = 0.0
+
+
+class Worker:
+    """Runs the turns of an app's sessions. `await worker.run()` until it is told to stop."""
+
+    def __init__(
+        self,
+        lp: Limpet,
+        harness: Any,
+        *,
+        app: str | None,
+        concurrency: int = 64,
+        lease_seconds: float = 30,
+        idle_exit: bool = False,
+        max_turns: int | None = None,
+        retries: int = RETRIES,
+        on_mismatch: OnMismatch = "ask",
+        permissions: Mapping[str, Permission] | None = None,
+        agent: str | None = None,
+        state_type: type[Any] | None = None,
+        migrations: Any = None,
+        poll_seconds: float = POLL_SECONDS,
+        grace_seconds: float = GRACE_SECONDS,
+        progress: Callable[[Rates], None] | None = None,
+    ) -> None:
+        if type(concurrency) is not int or not 0 < concurrency <= _CONCURRENCY_MAX:
+            raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}")
+        if type(retries) is not int or retries < 0 or on_mismatch not in ("ask", "accept"):
+            raise InvalidInput("retries is a number from 0, and on_mismatch 'ask' or 'accept'")
+        self._lp, self._app = lp, check_sessions(app)
+        self._concurrency, self._seconds = concurrency, check_lease_seconds(lease_seconds)
+        self._idle_exit, self._max_turns = idle_exit, max_turns
+        self._poll, self._grace, self._progress = poll_seconds, grace_seconds, progress
+        how: dict[str, Any] = {"retries": retries, "on_mismatch": on_mismatch, "agent": agent}
+        how |= {"state_type": state_type, "migrations": migrations}
+        self._manner = manner_of(harness, permissions=permissions or {}, **how)
+        self.name = worker_name("worker")
+        self.rates = Rates()
+        self._wakes: dict[asyncio.Task[Woken], Wake] = {}
+        self._bell = asyncio.Event()
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns when what runs has ended or was given back."""
+        self._stopping = True
+        self._bell.set()
+
+    async def run(self) -> Rates:
+        """Work until `stop`, SIGTERM or SIGINT; with idle_exit, until nothing is due."""
+        began = time.monotonic()
+        beating = asyncio.ensure_future(self._beat())
+        with self._signals(), self._lp.ringing(self._app) as self._bell:
+            try:
+                await self._loop()
+            finally:
+                await self._end()
+                beating.cancel()
+                await asyncio.wait([beating])
+                self.rates.seconds = time.monotonic() - began
+        return self.rates
+
+    # --- private ---------------------------------------------------------------------------------
+
+    async def _loop(self) -> None:
+        while not self._stopping and not self._is_done():
+            self._bell.clear()
+            claimed = await self._claim()
+            if claimed:
+                continue  # something more urgent may have come meanwhile
+            if self._idle_exit and not self._wakes and not self._bell.is_set():
+                return
+            await self._wait()
+
+    def _is_done(self) -> bool:
+        return self._max_turns is not None and self.rates.claimed >= self._max_turns
+
+    async def _claim(self) -> int:
+        free = self._concurrency - len(self._wakes)
+        if self._max_turns is not None:
+            free = min(free, self._max_turns - self.rates.claimed)
+        if free <= 0:
+            return 0
+        try:
+            leases = await self._lp.claim(
+                self.name, limit=free, lease_seconds=self._seconds, app=self._app
+            )
+        except StoreError as error:
+            if not error.retryable:
+                raise
+            SESSION.warning("claim failed, tried again: worker=%s code=%s", self.name, error.code)
+            await asyncio.sleep(_OUTAGE_SECONDS)
+            return 0
+        for lease in leases:
+            wake = Wake(self._lp, lease, self._manner)
+            task = asyncio.ensure_future(wake.run())
+            self._wakes[task] = wake
+            task.add_done_callback(self._ended)
+        self.rates.claimed += len(leases)
+        self._show()
+        return len(leases)
+
+    async def _wait(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._poll):
+                await self._bell.wait()
+        await asyncio.sleep(_GATHER_SECONDS)
+
+    def _ended(self, task: asyncio.Task[Woken]) -> None:
+        self._wakes.pop(task, None)
+        self._bell.set()
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            SESSION.error("wake broke: worker=%s error=%r", self.name, error)
+            self.rates.failed += 1
+        else:
+            self._count(task.result())
+        self._show()
+
+    def _count(self, woken: Woken) -> None:
+        rates = self.rates
+        rates.turns += woken.ran and woken.reason in ("end_turn", "interrupted")
+        rates.paused += woken.reason == "requires_action"
+        rates.failed += woken.reason in ("rescheduling", "failed", "budget_reached")
+        rates.dead += woken.reason == "retries_exhausted"
+        rates.lost += woken.reason == "lease_lost"
+
+    async def _beat(self) -> None:
+        """Renew every lease in one call, and stop the wakes that have lost theirs."""
+        while True:
+            await asyncio.sleep(self._seconds / 3)
+            wakes = list(self._wakes.values())
+            if not wakes:
+                continue
+            try:
+                renewed = await self._lp.renew([wake.lease for wake in wakes])
+            except LimpetError as error:  # the fence decides: a lost lease cannot write
+                SESSION.warning("renewal failed: worker=%s code=%s", self.name, error.code)
+                continue
+            for wake, lease in zip(wakes, renewed, strict=True):
+                if lease is None:
+                    wake.stop(lost=True)
+
+    async def _end(self) -> None:
+        """Let what runs come to its end; what takes too long is given back."""
+        if self._wakes:
+            await asyncio.wait(list(self._wakes), timeout=self._grace if self._stopping else None)
+        for wake in list(self._wakes.values()):
+            wake.stop(lost=False)
+        if self._wakes:
+            await asyncio.wait(list(self._wakes))
+
+    def _show(self) -> None:
+        self.rates.running = len(self._wakes)
+        if self._progress is not None:
+            self._progress(self.rates)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT end it, where this is the main thread of a program."""
+        loop, heard = asyncio.get_running_loop(), []
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self.stop)
+                heard.append(number)
+        try:
+            yield
+        finally:
+            for number in heard:
+                loop.remove_signal_handler(number)

@@ -1,0 +1,1 @@
+"""The conversation in a log: messages, and the context of any model's API."""

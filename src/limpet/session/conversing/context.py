@@ -1,0 +1,165 @@
+"""The context window: what a model is shown of a conversation, within a budget of tokens.
+
+A view: the log is untouched. Messages are kept or left out in units: a call of a tool and its
+outcome are in one, since no model accepts the one without the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from limpet.errors import InsufficientTokenBudget, InvalidInput
+from limpet.model import Key, described
+from limpet.session.conversing.message import Message
+from limpet.session.conversing.shapes import SHAPES, Shape, render
+
+Count: TypeAlias = Callable[[str], int]
+Summarize: TypeAlias = Callable[[list[Message]], "str | Awaitable[str]"]
+SUMMARY: Final = "Summary of what was said before: "
+_CHARS_PER_TOKEN: Final = 4
+
+
+class Context(msgspec.Struct, frozen=True):
+    """What to hand to a model. `system` is empty where the API takes it among the messages."""
+
+    system: str
+    messages: list[dict[str, Any]]
+    tokens: int
+    dropped: int  # messages that did not fit
+
+
+class _Unit(msgspec.Struct):
+    """Messages that are kept or left out together."""
+
+    messages: list[Message]
+    pinned: bool
+    tokens: int = 0
+
+
+async def compile_context(
+    key: Key,
+    messages: Sequence[Message],
+    *,
+    tokens: int | None,
+    shape: Shape,
+    count: Count | None,
+    system: str,
+    pinned: Iterable[int],
+    summarize: Summarize | None,
+) -> Context:
+    """The messages that fit, in the form of the API. Raises InvalidInput,
+    InsufficientTokenBudget."""
+    _check(tokens, shape, count, system)
+    window = _Window(key, shape, count or estimate, system, tokens)
+    kept, left = window.fit(_units(messages, frozenset(pinned)))
+    summary = ""
+    if left and summarize is not None:
+        summary = await _summary(summarize, left)
+    return window.close(kept, left, summary)
+
+
+class _Window:
+    """A budget, and how it is measured."""
+
+    def __init__(
+        self, key: Key, shape: Shape, count: Count, system: str, budget: int | None
+    ) -> None:
+        self._key, self._shape, self._count = key, shape, count
+        self._system, self._budget = system, budget
+
+    def fit(self, units: list[_Unit]) -> tuple[list[_Unit], list[_Unit]]:
+        """Which units are kept, and which are left out: pinned first, then the newest."""
+        if self._budget is None:
+            return units, []
+        for unit in units:
+            unit.tokens = self._measured(render(self._shape, "", unit.messages))
+        room = self._budget - self._measured(render(self._shape, self._system, ()))
+        room -= sum(unit.tokens for unit in units if unit.pinned)
+        kept = {id(unit) for unit in units if unit.pinned}
+        for unit in reversed([unit for unit in units if not unit.pinned]):
+            room -= unit.tokens
+            if room < 0:
+                break
+            kept.add(id(unit))
+        return [u for u in units if id(u) in kept], [u for u in units if id(u) not in kept]
+
+    def close(self, kept: list[_Unit], left: list[_Unit], summary: str) -> Context:
+        """Render what is kept; while it is too much after all, the oldest goes."""
+        while True:
+            system, messages = self._rendered(kept, summary)
+            tokens = self._measured((system, messages))
+            if self._budget is None or tokens <= self._budget:
+                break
+            loose = [unit for unit in kept if not unit.pinned]
+            if len(loose) > 1:
+                kept = [unit for unit in kept if unit is not loose[0]]
+                left.append(loose[0])
+            elif summary:
+                summary = ""  # better without it than without the newest
+            else:
+                break
+        self._check_room(kept, left, tokens)
+        return Context(system, messages, tokens, sum(len(unit.messages) for unit in left))
+
+    def _check_room(self, kept: list[_Unit], left: list[_Unit], tokens: int) -> None:
+        """Raise if what is pinned, and the newest, is more than there is room for."""
+        if self._budget is None:
+            return
+        newest = all(unit.pinned for unit in kept) and bool(left)
+        if newest or tokens > self._budget:
+            last = max(left, key=lambda unit: unit.messages[0].event.seq) if newest else None
+            needed = tokens + (0 if last is None else last.tokens)
+            raise InsufficientTokenBudget(self._key, self._budget, needed)
+
+    def _rendered(self, kept: list[_Unit], summary: str) -> tuple[str, list[dict[str, Any]]]:
+        system = f"{self._system}\n\n{SUMMARY}{summary}".strip() if summary else self._system
+        return render(self._shape, system, [m for unit in kept for m in unit.messages])
+
+    def _measured(self, rendered: tuple[str, list[dict[str, Any]]]) -> int:
+        system, messages = rendered
+        texts = [msgspec.json.encode(message).decode() for message in messages]
+        return sum(map(self._count, texts)) + (self._count(system) if system else 0)
+
+
+def estimate(text: str) -> int:
+    """About how many tokens a text has."""
+    return max(1, -(-len(text) // _CHARS_PER_TOKEN))
+
+
+def _units(messages: Sequence[Message], pinned: frozenset[int]) -> list[_Unit]:
+    units: list[_Unit] = []
+    for message in messages:
+        event = message.event
+        pin = event.seq in pinned or (event.data or {}).get("pinned") is True
+        joins = units and (
+            message.role == "tool"
+            or (message.role == "assistant" and units[-1].messages[-1].role == "assistant")
+        )
+        if joins:
+            units[-1].messages.append(message)
+            units[-1].pinned = units[-1].pinned or pin
+        else:
+            units.append(_Unit([message], pin))
+    return units
+
+
+async def _summary(summarize: Summarize, left: list[_Unit]) -> str:
+    found = summarize([message for unit in left for message in unit.messages])
+    text = found if isinstance(found, str) else await found
+    if not isinstance(text, str):
+        raise InvalidInput(f"summarize returned {described(text)}. Return a text.")
+    return text
+
+
+def _check(tokens: Any, shape: Any, count: Any, system: Any) -> None:
+    if shape not in SHAPES:
+        raise InvalidInput(f"there is no shape {shape!r}. Choose one of {', '.join(SHAPES)}.")
+    if tokens is not None and (type(tokens) is not int or tokens < 1):
+        raise InvalidInput(f"tokens is a number above 0, or None for all, not {tokens!r}.")
+    if count is not None and not callable(count):
+        raise InvalidInput(f"count is {described(count)}. Pass a function of a text.")
+    if not isinstance(system, str):
+        raise InvalidInput(f"system is {described(system)}. Pass a text.")

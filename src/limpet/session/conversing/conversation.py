@@ -1,0 +1,226 @@
+"""The conversation in a log: its messages in an order that every model accepts.
+
+The log is read and left as it is. Each call of a tool is followed by its outcome, wherever that was
+recorded; a call without one gets a synthetic outcome that says so. What has no text, or cannot be
+read, is left out. How messages look in the form of an API is in `shapes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.model import EMPTY, PAGE_MAX, Event
+from limpet.session.conversing.message import Message, Part, Role
+
+if TYPE_CHECKING:
+    from limpet.session.conversing.context import Context, Count, Summarize
+    from limpet.session.conversing.shapes import Shape
+
+USES: Final = ("agent.tool_use", "agent.custom_tool_use")
+RESULTS: Final = ("agent.tool_result", "user.custom_tool_result")
+CONFIRMATION: Final = "user.tool_confirmation"
+INTERRUPT: Final = "user.interrupt"
+OUTCOME: Final = "user.define_outcome"
+UNKNOWN: Final = "This call was interrupted. Whether it had an effect is not known."
+DENIED: Final = "The user did not allow this call."
+# Facts on the view of a conversation, recorded by adapters: the newest item, or all that were
+# recorded before, are left out. What they do follows from their type and place alone.
+POPPED: Final = "view.popped"
+CLEARED: Final = "view.cleared"
+_MESSAGES: Final = ("user.message", "system.message", "agent.message")
+_ITEMS: Final = (*_MESSAGES, "agent.tool_use", "agent.tool_result", "agent.item")
+_TYPES: Final = ("user.*", "system.*", "agent.*", "view.*")
+_OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not within a text
+_ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
+
+
+class Conversation:
+    """The verbs of a session that show it to a model: a part of Session."""
+
+    if TYPE_CHECKING:
+
+        async def read(
+            self, *, after: int = 0, limit: int = 100, types: Iterable[str] | None = None
+        ) -> tuple[Event, ...]: ...
+
+    async def messages(self) -> list[Message]:
+        """The whole conversation, the oldest message first.
+
+        Valid for every model: each tool call is followed by exactly one outcome. A call whose
+        outcome was never recorded has one that says it was interrupted. What was popped or
+        cleared from view is left out.
+        """
+        events: list[Event] = []
+        after = 0
+        while page := await self.read(after=after, limit=PAGE_MAX, types=_TYPES):
+            events += page
+            after = page[-1].seq
+        return messages_in(events)
+
+    async def context(
+        self,
+        *,
+        tokens: int | None = None,
+        shape: Shape = "openai",
+        count: Count | None = None,
+        system: str = "",
+        pinned: Iterable[int] = (),
+        summarize: Summarize | None = None,
+    ) -> Context:
+        """The conversation for a model, in the form of its API, within a budget of tokens.
+
+        The newest messages are kept, and those pinned: by seq, or recorded with "pinned": true. A
+        tool call stays with its outcome. `count(text)` counts the tokens of a text (a message is
+        counted as JSON); else four characters are taken for one. `summarize(messages)` returns a
+        text that stands for what fell out. `system` goes before everything. Raises
+        InsufficientTokenBudget if what has to be there does not fit.
+        """
+        from limpet.session.conversing.context import compile_context
+
+        how: dict[str, Any] = {"tokens": tokens, "shape": shape, "count": count, "system": system}
+        how |= {"pinned": pinned, "summarize": summarize}
+        return await compile_context(self.key, await self.messages(), **how)  # type: ignore[attr-defined]
+
+
+def messages_in(events: Sequence[Event]) -> list[Message]:
+    """The messages of a log, or of a part of it, in an order that every model accepts."""
+    readable = [e for e in _in_view(events) if isinstance(e.data, Mapping)]
+    outcomes = _Outcomes(readable)
+    found: list[Message] = []
+    calls: list[Event] = []  # whose outcomes come next
+    seen: set[str] = set()
+
+    def settle() -> None:
+        found.extend(outcomes.of(call) for call in calls)
+        calls.clear()
+
+    for event in readable:
+        if event.type in USES:
+            if (id := request_id(event)) not in seen:  # the same call recorded again
+                seen.add(id)
+                found.append(Message("assistant", (_call(event),), event))
+                calls.append(event)
+        elif event.type in RESULTS:
+            settle()
+        elif (message := _said(event)) is not None:
+            settle()
+            found.append(message)
+    settle()
+    return found
+
+
+def _in_view(events: Sequence[Event]) -> list[Event]:
+    """What no later event took out of view. One that cannot be read has its place, too."""
+    shown: list[Event] = []
+    for event in events:
+        if event.type == CLEARED:
+            shown.clear()
+        elif event.type == POPPED:
+            places = (n for n in reversed(range(len(shown))) if shown[n].type in _ITEMS)
+            if (newest := next(places, None)) is not None:
+                del shown[newest]
+        else:
+            shown.append(event)
+    return shown
+
+
+def request_id(event: Event) -> str:
+    """By which a call and its outcome are matched."""
+    found = event.data.get("request_id")
+    return found if isinstance(found, str) and found else event.id
+
+
+class _Outcomes:
+    """What became of each call: its first result after it, a refusal, or nothing that is known."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._results: dict[str, list[Event]] = {}
+        self._refusals: dict[str, list[Event]] = {}
+        for event in events:
+            if event.type in RESULTS:
+                self._results.setdefault(request_id(event), []).append(event)
+            elif event.type == CONFIRMATION and event.data.get("allow") is False:
+                self._refusals.setdefault(request_id(event), []).append(event)
+
+    def of(self, call: Event) -> Message:
+        result = _first_after(call, self._results)
+        if result is not None:
+            data = result.data
+            return self._message(call, data.get("output"), result, error=data.get("is_error"))
+        refusal = _first_after(call, self._refusals)
+        if refusal is None:
+            return self._message(call, UNKNOWN, call, error=True, synthetic=True)
+        note = refusal.data.get("note")
+        text = f"{DENIED} {note}" if isinstance(note, str) and note else DENIED
+        return self._message(call, text, refusal, error=True, synthetic=True)
+
+    def _message(
+        self, call: Event, output: Any, event: Event, *, error: Any, synthetic: bool = False
+    ) -> Message:
+        part: dict[str, Any] = {"type": "tool_result", "request_id": request_id(call)}
+        part |= {"name": _name(call), "output": output, "is_error": bool(error)}
+        return Message("tool", (part,), event, synthetic)
+
+
+def _first_after(call: Event, found: Mapping[str, list[Event]]) -> Event | None:
+    matching = found.get(request_id(call), [])
+    return next((event for event in matching if event.seq > call.seq), None)
+
+
+def _call(event: Event) -> Part:
+    given = event.data.get("input", EMPTY)
+    part = {"type": "tool_use", "request_id": request_id(event), "name": _name(event)}
+    return {**part, "input": given if isinstance(given, Mapping) else {"input": given}}
+
+
+def _name(event: Event) -> str:
+    found = event.data.get("name")
+    return found if isinstance(found, str) and found else "tool"
+
+
+def _said(event: Event) -> Message | None:
+    """What an event says in the conversation; None: nothing."""
+    family = event.type.partition(".")[0]
+    role = "assistant" if event.type == "agent.message" else _ROLES.get(family)
+    if role is None or event.type == CONFIRMATION:
+        return None
+    special = _SPECIAL.get(event.type)
+    parts = _parts(event.data) if special is None else _parts({"text": special(event.data)})
+    return Message(role, parts, event) if parts else None
+
+
+def _parts(data: Mapping[str, Any]) -> tuple[Part, ...]:
+    """The parts of a message, without texts that are blank: no model accepts those."""
+    content = data.get("content")
+    given = list(content) if isinstance(content, (list, tuple)) else [content or data.get("text")]
+    parts = [_part(each) for each in given if each is not None]
+    return tuple(part for part in parts if part["type"] != "text" or str(part["text"]).strip())
+
+
+def _part(given: Any) -> Part:
+    if isinstance(given, str):
+        return {"type": "text", "text": given}
+    if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
+        return {"type": "data", "data": given}
+    if given["type"] in _OURS or (given["type"] == "text" and type(given.get("text")) is not str):
+        return {"type": "data", "data": given}
+    return given
+
+
+def _interrupted(data: Mapping[str, Any]) -> str:
+    note = data.get("note")
+    return f"[interrupted] {note}" if isinstance(note, str) and note else "[interrupted]"
+
+
+def _outcome(data: Mapping[str, Any]) -> str:
+    criteria = data.get("criteria") or ()
+    lines = [f"Wanted outcome: {data.get('title', '')}", str(data.get("detail") or "")]
+    lines += [f"- {each}" for each in criteria if isinstance(criteria, (list, tuple))]
+    return "\n".join(line for line in lines if line)
+
+
+_SPECIAL: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
+    INTERRUPT: _interrupted,
+    OUTCOME: _outcome,
+}

@@ -1,0 +1,27 @@
+"""A message of a conversation: what the log is read into, and what models are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from limpet.model import Event
+
+Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
+Part: TypeAlias = Mapping[str, Any]
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message: who speaks, what is said, and the event that recorded it.
+
+    Parts are {type: text | image | file | data, …} as recorded, {type: "tool_use", request_id,
+    name, input} and {type: "tool_result", request_id, name, output, is_error}. The event of a
+    synthetic outcome is that of the call.
+    """
+
+    role: Role
+    parts: tuple[Part, ...]
+    event: Event
+    synthetic: bool = False

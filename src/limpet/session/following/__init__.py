@@ -1,0 +1,1 @@
+"""Following sessions: one reader of the feed, topics, and the live channel."""

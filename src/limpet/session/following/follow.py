@@ -1,0 +1,293 @@
+"""Following a session live.
+
+The log is the truth and a bell only a hint: a follower reads on from its own position, so no
+recorded event is lost or doubled whatever happens to the hints. A commit of this Limpet rings at
+once; of others' commits the feed reader learns, one for all followers, and rings for the sessions
+concerned. Followers of one session share what one of them reads. Partial events travel beside the
+log, in this process and through the store's live channel, and keep their place among recorded ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from limpet.errors import FollowerBehind, LimpetError, StoreClosed
+from limpet.model import PARTIALS_WAITING_MAX, Event, Key
+from limpet.session.following.feed_reader import FeedReader
+from limpet.session.following.live import LiveEnd
+from limpet.session.following.topic import UNKNOWN, Follower, Topic
+from limpet.store.paging import wanted
+from limpet.store.protocol import Committed, Store
+
+_PAGE: Final = 100
+# Reads of sessions that begin in one turn of the event loop. A store may answer without a pause,
+# and a thousand followers that wake up at once must not keep the loop from everything else.
+_READS_PER_TURN: Final = 8
+_RINGS_PER_TURN: Final = 128
+
+
+class Hub:
+    """Who follows what, in one Limpet."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._topics: dict[Key, Topic] = {}
+        self._warm: list[Topic] = []  # with a page that was read since the last tick
+        self._watchers: dict[asyncio.Event, tuple[str | None, Key | None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()  # that read
+        self._pace = asyncio.Semaphore(_READS_PER_TURN)
+        self._reader = FeedReader(store, self)
+        self._live = LiveEnd(store, self._reader.wake)
+        self._open = True
+
+    # --- what happens here -----------------------------------------------------------------------
+
+    def committed(self, answer: Committed) -> None:
+        """A commit of this Limpet was recorded."""
+        if self._live.waiting:
+            self._live.drop(answer.events)
+        self.touch(answer.head.key, answer.head.version)
+
+    def touch(self, key: Key, version: int = 0) -> None:
+        """Say that the session reached this version (or, with none, ceased to be), here."""
+        if self._watchers:
+            self._ring_watchers((key,))
+        topic = self._topics.get(key)
+        if topic is not None:
+            self._touch(topic, version)
+
+    def publish(self, key: Key, partial: Event, version: int, uid: str | None = None) -> None:
+        """Hand a partial event to those who follow now, after what was recorded before it.
+
+        `version` is what its publisher knows of, 0 if nothing; `uid` that of the session, if known.
+        """
+        topic = self._topics.get(key)
+        if topic is not None:
+            known = topic.version
+            mark = max(known, version) if known != UNKNOWN else version or UNKNOWN
+            self._offer(topic, mark, partial)
+        self._live.publish(key, uid, version, partial)
+
+    # --- what the feed reader finds --------------------------------------------------------------
+
+    def found(self, sessions: Mapping[Key, int]) -> None:
+        """Ring for those who follow one of these sessions and have not heard of it yet."""
+        if self._watchers and sessions:
+            self._ring_watchers(sessions)
+        for key in sessions.keys() & self._topics.keys():
+            topic = self._topics[key]
+            if topic.version == UNKNOWN or sessions[key] > topic.version:
+                self._touch(topic, sessions[key])
+
+    def ring(self) -> None:
+        """Have everybody look: something may have changed."""
+        topics = tuple(self._topics.values())
+        for topic in topics:
+            topic.changed()
+        _ring(deque([each for topic in topics for each in topic.followers]))
+        for bell in self._watchers:
+            bell.set()
+
+    def tick(self) -> bool:
+        """Deliver partials of other processes; forget pages that everybody had time to take.
+
+        Whether partials came: then more may follow soon.
+        """
+        partials = self._live.received(self._topics.__contains__)
+        for partial in partials:
+            self._offer(self._topics[partial.key], partial.mark, partial.event)
+        for topic in self._warm:
+            topic.drop_page()
+        self._warm.clear()
+        return bool(partials)
+
+    # --- followers and watchers ------------------------------------------------------------------
+
+    async def follow(
+        self,
+        key: Key,
+        after: int,
+        types: tuple[str, ...] | None = None,
+        *,
+        partials: bool = True,
+    ) -> AsyncGenerator[Event, None]:
+        """Every event (of these types) beyond seq `after`, in order, once; and partials as they
+        come."""
+        # All are read and the others passed over: a store that selected would be asked again from
+        # the last match on, each time anything is recorded.
+        position, caught_up = after, -1  # the generation in which everything was read
+        self.check_open()
+        with self._joined(key, Follower(types, takes_partials=partials)) as (topic, follower):
+            await self._reader.started()
+            if partials:
+                await self._live.subscribed()
+            while True:
+                follower.bell.clear()
+                self.check_open()
+                if follower.behind:
+                    raise FollowerBehind(position, PARTIALS_WAITING_MAX)
+                generation = topic.generation
+                page = () if generation == caught_up else await self._read(topic, position)
+                for event in page:
+                    while (
+                        partial := topic.due(follower, event.seq - 1, all_read=False)
+                    ) is not None:
+                        yield partial
+                    topic.passed(event)
+                    position = event.seq
+                    if wanted(event.type, types):
+                        yield event
+                if page and not topic.is_end(position, generation):  # a page may be short
+                    await asyncio.sleep(0)  # nothing of it may have been wanted: let others run
+                    continue
+                caught_up = generation
+                topic.read_to(position, generation)
+                while (partial := topic.due(follower, position, all_read=True)) is not None:
+                    yield partial
+                await follower.bell.wait()
+
+    @contextmanager
+    def waiting(self, *, app: str | None = None, key: Key | None = None) -> Iterator[asyncio.Event]:
+        """A bell that rings when an event of this app or session may have been recorded, here or
+        in another process; without either, of any."""
+        bell = asyncio.Event()
+        self._watchers[bell] = (app, key)
+        self._begin()
+        try:
+            yield bell
+        finally:
+            del self._watchers[bell]
+            self._rest()
+
+    def check_open(self) -> None:
+        if not self._open:
+            raise StoreClosed
+
+    async def close(self) -> None:
+        self._open = False
+        self.ring()
+        ending = self._reader.stop()
+        for task in self._tasks:
+            task.cancel()
+        waited = [*self._tasks, *([] if ending is None else [ending])]
+        await asyncio.gather(*waited, return_exceptions=True)
+        await self._live.close()
+
+    # --- private ---------------------------------------------------------------------------------
+
+    def _touch(self, topic: Topic, version: int) -> None:
+        """Have followers of a session look: one by one, or at a page that is read for all."""
+        before = topic.version
+        if version:
+            topic.reached(version)
+        else:
+            topic.changed()
+        if version and before != UNKNOWN and len(topic.followers) > 1:
+            self._keep(asyncio.ensure_future(self._read_for_all(topic, before)))
+        else:
+            _ring(deque(topic.followers))
+
+    async def _read_for_all(self, topic: Topic, position: int) -> None:
+        """Read what most followers wait for, and ring then. If it fails, each finds out itself."""
+        try:
+            with suppress(LimpetError, MemoryError):
+                await self._shared(topic, position)
+        finally:
+            _ring(deque(topic.followers))
+
+    def _offer(self, topic: Topic, mark: int, partial: Event) -> None:
+        """Queue a partial. Its publisher may know of events that were not noticed here yet."""
+        if mark != UNKNOWN and (mark > topic.version or topic.version == UNKNOWN):
+            self._touch(topic, mark)
+        topic.publish(mark, partial)
+
+    async def _read(self, topic: Topic, position: int) -> tuple[Event, ...]:
+        """Events beyond a position, read by this follower or just now for another."""
+        if len(topic.followers) == 1:
+            return await self._page(topic, position)
+        return topic.kept(position) or await self._shared(topic, position)
+
+    async def _shared(self, topic: Topic, position: int) -> tuple[Event, ...]:
+        """A page for every follower that asks for it while it is read."""
+        asked, task = (position, topic.generation), topic.reading
+        if task is not None and topic.asked == asked:
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                return task.result()
+        task = asyncio.ensure_future(self._page(topic, position))
+        topic.reading, topic.asked = task, asked
+        self._keep(task)
+        try:
+            await asyncio.wait([task])  # if this follower is cancelled it goes on: others wait too
+        finally:
+            if topic.reading is task:
+                topic.reading = None
+        if task.cancelled():
+            self.check_open()
+        return task.result()
+
+    def _keep(self, task: asyncio.Task[Any]) -> None:
+        """Hold on to a task until it ends; its follower may be gone by then."""
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # nobody else may ask
+
+    async def _page(self, topic: Topic, position: int) -> tuple[Event, ...]:
+        async with self._pace:
+            self.check_open()
+            page = await self._store.read(
+                topic.key, after=position, limit=_PAGE, reverse=False, types=None
+            )
+            if page and len(topic.followers) > 1:
+                topic.keep(position, page)
+                self._warm.append(topic)
+            await asyncio.sleep(0)  # others read in this turn, or not: see _READS_PER_TURN
+        return page
+
+    @contextmanager
+    def _joined(self, key: Key, follower: Follower) -> Iterator[tuple[Topic, Follower]]:
+        topic = self._topics.setdefault(key, Topic(key))
+        topic.followers.add(follower)
+        self._begin()
+        if follower.takes_partials:
+            self._live.join()
+        try:
+            yield topic, follower
+        finally:
+            topic.followers.discard(follower)
+            if not topic.followers:
+                del self._topics[key]
+            if follower.takes_partials:
+                self._live.leave()
+            self._rest()
+
+    def _ring_watchers(self, keys: Mapping[Key, int] | tuple[Key, ...]) -> None:
+        apps = {key.app for key in keys}
+        for bell, (app, key) in self._watchers.items():
+            if (app is None or app in apps) and (key is None or key in keys):
+                bell.set()
+
+    def _begin(self) -> None:
+        if self._open:
+            self._reader.start()
+
+    def _rest(self) -> None:
+        """Nobody looks any more: no need to ask the store."""
+        if not self._topics and not self._watchers:
+            self._reader.stop()
+
+
+def _ring(followers: deque[Follower]) -> None:
+    """Ring for some now and for the others in the next turns of the event loop."""
+    for _ in range(min(len(followers), _RINGS_PER_TURN)):
+        followers.popleft().bell.set()
+    if followers:
+        asyncio.get_running_loop().call_soon(_ring, followers)

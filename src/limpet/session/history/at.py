@@ -1,0 +1,119 @@
+"""At: a place in a session's history, and the session as it was there.
+
+A place is a seq, an aware datetime (the last event recorded by then) or a CheckpointRef. The past
+does not change: what is read here stays true whatever is recorded meanwhile.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from limpet.errors import CheckpointIntegrity, InvalidInput, SessionDeleted
+from limpet.model import Event, Fold, FrozenDict, Head, Key, checksum, described
+from limpet.model.ops import apply
+from limpet.session.arguments import moment_us
+from limpet.session.history.refs import CheckpointRef
+from limpet.session.writer import Writer
+from limpet.store.protocol import Store
+
+if TYPE_CHECKING:
+    from limpet.session.typing.typed import Typed
+    from limpet.session.typing.upgrade import Forward
+
+When: TypeAlias = int | datetime | CheckpointRef
+
+
+async def head_now(writer: Writer) -> Head:
+    """The newest head. Raises SessionDeleted if the key belongs to another session by now."""
+    loaded = await writer.journal.store.load(writer.known.key, tail=0, scopes=False)
+    if writer.known.uid not in (None, loaded.head.uid):
+        raise SessionDeleted(writer.known.key)
+    return loaded.head
+
+
+async def seq_at(writer: Writer, when: When) -> int:
+    """The seq of the last event that belongs to a place. Raises InvalidInput."""
+    head = await head_now(writer)
+    key = head.key
+    if isinstance(when, CheckpointRef):
+        if when.key != key:
+            raise InvalidInput(
+                f"the checkpoint is of {when.key}, not of {key}. Pass a checkpoint of this session."
+            )
+        when = when.seq
+    if isinstance(when, datetime):
+        return await _seq_by(writer, head, when)
+    if not isinstance(when, int) or isinstance(when, bool):
+        raise InvalidInput(
+            f"{described(when)} is not a place in a history. Pass a seq, an aware datetime or a "
+            "CheckpointRef."
+        )
+    if not 1 <= when <= head.version:
+        raise InvalidInput(
+            f"session {key} has no event {when}. Pass a seq from 1 to {head.version}."
+        )
+    return when
+
+
+async def fold_of(writer: Writer, when: When) -> Fold:
+    """The session's own fields, their versions and its head as they were at a place.
+
+    Raises CheckpointIntegrity if the log gives another state than a checkpoint names.
+    """
+    seq = await seq_at(writer, when)
+    fold = await writer.journal.store.fold_at(writer.known.key, seq)
+    if isinstance(when, CheckpointRef) and checksum(fold.fields).hex() != when.checksum:
+        raise CheckpointIntegrity(when.key, when.number, "the log gives another state")
+    return fold
+
+
+def fields_of(forward: Forward | None, fold: Fold) -> FrozenDict:
+    """The fields of a fold, brought to the version of the code without recording it.
+
+    Raises MigrationError, SchemaViolation.
+    """
+    if forward is None:
+        return fold.fields
+    draft = forward.migration(fold.head, fold.fields)
+    return fold.fields if draft is None else apply(fold.fields, tuple(draft.ops))  # type: ignore[arg-type]  # a migration has plain operations
+
+
+def state_of(typed: Typed[Any] | None, fold: Fold) -> Any:
+    """The state that a session object would have shown then."""
+    fields = fields_of(typed, fold)
+    return fields if typed is None else typed.fresh(fields)
+
+
+async def event_at(store: Store, key: Key, seq: int) -> Event | None:
+    """One event of a history, through to the parents'."""
+    page = await store.read(key, after=seq - 1, limit=1, reverse=False, types=None)
+    return page[0] if page and page[0].seq == seq else None
+
+
+async def first_readable(store: Store, head: Head) -> int:
+    """The first event that can be read: those of a parent that was erased cannot be."""
+    event = await event_at(store, head.key, 1) if head.floor else None
+    return head.floor + 1 if event is not None and event.removed else 1
+
+
+async def _seq_by(writer: Writer, head: Head, at: datetime) -> int:
+    """The last event recorded by a time. Times never decrease in a history, so halves are ruled
+    out one by one."""
+    at_us = moment_us("when", at)
+    assert at_us is not None
+    low, high = 0, head.version  # the event `low` is not later; those beyond `high` are
+    if head.updated_us <= at_us:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        event = await event_at(writer.journal.store, head.key, middle)
+        if event is not None and event.at_us <= at_us:
+            low = middle
+        else:
+            high = middle - 1
+    if low == 0:
+        raise InvalidInput(
+            f"session {head.key} began after {at.isoformat()}. Pass a later time, or a seq."
+        )
+    return low

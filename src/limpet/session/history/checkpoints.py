@@ -1,0 +1,111 @@
+"""Checkpoints: making, listing, restoring and letting go of them, for one session."""
+
+from __future__ import annotations
+
+from limpet.errors import (
+    CheckpointIntegrity,
+    InvalidCursor,
+    InvalidInput,
+    NoCheckpoint,
+    NoFullCheckpoint,
+    SessionCorrupt,
+)
+from limpet.model import Fold, checksum, described
+from limpet.session.history.at import head_now
+from limpet.session.history.keeping import keeping_of
+from limpet.session.history.kept import Asked, Checkpoint, CheckpointPage
+from limpet.session.history.refs import CheckpointRef, Rewound
+from limpet.session.history.rewind import rewind
+from limpet.session.logs import SESSION
+from limpet.session.writer import Writer
+
+_TRIGGER_CHARS_MAX = 256
+
+
+async def checkpoint(writer: Writer, asked: Asked) -> CheckpointRef:
+    """Record a checkpoint of the newest state."""
+    if not isinstance(asked.trigger, str) or not 0 < len(asked.trigger) <= _TRIGGER_CHARS_MAX:
+        raise InvalidInput("trigger says in a few words what the checkpoint is for.")
+    if asked.full not in (None, True, False):
+        raise InvalidInput("full is True, False, or None: as the policy of the app says.")
+    known = writer.known
+    made = await keeping_of(writer.journal).checkpoint(known.key, asked, uid=known.uid)
+    return made.ref
+
+
+async def listed(writer: Writer, limit: int, cursor: str | None) -> CheckpointPage:
+    """A page of what is kept, the newest first."""
+    if cursor is not None and not (isinstance(cursor, str) and cursor.isdecimal()):
+        raise InvalidCursor("page")
+    found = [c for c in await _kept(writer) if cursor is None or c.number < int(cursor)]
+    page = found[::-1][:limit]
+    return CheckpointPage(tuple(page), str(page[-1].number) if len(found) > limit else None)
+
+
+async def unpin(writer: Writer, ref: CheckpointRef, actor: str | None) -> None:
+    """Let go of a checkpoint. Raises NoCheckpoint."""
+    kept = _find(writer, await _kept(writer), ref)
+    uid = (await head_now(writer)).uid
+    await keeping_of(writer.journal).kept(writer.known.key).unpin([kept.number], uid, actor)
+
+
+async def restore(
+    writer: Writer, ref: CheckpointRef, *, fallback: bool, actor: str | None
+) -> Rewound:
+    """Verify a checkpoint, then rewind to it; if it fails and may, to the full one before it.
+
+    Raises NoCheckpoint, NoFullCheckpoint, CheckpointIntegrity.
+    """
+    kept = await _kept(writer)
+    asked = _find(writer, kept, ref)
+    fulls = [each for each in kept if each.full and each.number <= asked.number]
+    if not fulls:
+        raise NoFullCheckpoint(writer.known.key, asked.number)
+    ways = [asked, *[each for each in reversed(fulls) if each.number < asked.number]]
+    for way in ways:
+        try:
+            fold = await _verified(writer, way)
+        except CheckpointIntegrity as error:
+            text = "checkpoint integrity failure: session=%s checkpoint=%d reason=%s"
+            SESSION.warning(text, writer.known.key, way.number, error.reason)
+            if not fallback or way is ways[-1]:
+                raise
+        else:
+            data = {"checkpoint": way.number}
+            return await rewind(writer, fold, actor=actor, data=data, damaged=fallback)
+    raise AssertionError("the last one returns or raises")
+
+
+async def _verified(writer: Writer, kept: Checkpoint) -> Fold:
+    """The session at a checkpoint, as the log has it, if that is what the checkpoint names."""
+    key, number = writer.known.key, kept.number
+    try:
+        fold = await writer.journal.store.fold_at(key, kept.seq)
+    except (SessionCorrupt, InvalidInput) as error:
+        reason = str(error).partition(". ")[0]
+        raise CheckpointIntegrity(key, number, reason) from error
+    if checksum(fold.fields).hex() != kept.ref.checksum:
+        raise CheckpointIntegrity(key, number, "the log gives another state")
+    return fold
+
+
+async def _kept(writer: Writer) -> tuple[Checkpoint, ...]:
+    head = await head_now(writer)
+    return await keeping_of(writer.journal).kept(head.key).read(head.uid)
+
+
+def _find(writer: Writer, kept: tuple[Checkpoint, ...], ref: CheckpointRef) -> Checkpoint:
+    """The checkpoint that a reference names. Raises InvalidInput, NoCheckpoint."""
+    key = writer.known.key
+    if not isinstance(ref, CheckpointRef):
+        raise InvalidInput(f"{described(ref)} is not a CheckpointRef. Pass what checkpoint() gave.")
+    if ref.key != key:
+        raise InvalidInput(
+            f"the checkpoint is of {ref.key}, not of {key}. Pass a checkpoint of this session."
+        )
+    found = next((each for each in kept if each.number == ref.number), None)
+    if found is None:
+        raise NoCheckpoint(key, ref.number)
+    if (found.seq, found.ref.checksum) != (ref.seq, ref.checksum):
+        raise CheckpointIntegrity(key, ref.number, "the reference names another state")
+    return found

@@ -1,0 +1,197 @@
+"""Keeping: checkpoints, made when asked for and by themselves as the policy of an app says.
+
+The journal calls `before` and `after` for each commit. A checkpoint before a commit is durable
+before that commit is tried; if it fails, so does the commit. One after a commit is made when the
+commit is durable: if it fails, that is logged, and the next commit makes up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
+from limpet.model import UPDATE_TRIES_MAX, Commit, FrozenDict, Head, Key, canonical, is_reserved
+from limpet.session.documents import Documents
+from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
+from limpet.session.history.policy import (
+    COLLECTION,
+    CheckpointPolicy,
+    interval_us,
+    read,
+    trigger_after,
+    trigger_before,
+)
+from limpet.session.journal import Journal
+from limpet.session.logs import SESSION
+from limpet.store.protocol import Committed
+
+FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
+SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
+PERIODIC: Final = "periodic"
+_PLAIN: Final = CheckpointPolicy()
+
+
+class _Pace:
+    """How a session is going: since when, how many events since, and its checkpoints."""
+
+    __slots__ = ("kept", "last_us", "mutations", "uid")
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept, self.uid, self.last_us, self.mutations = kept, "", 0, 0
+
+
+class Keeping:
+    """The checkpoints of a store's sessions, as one process makes them."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._policies: dict[str, tuple[CheckpointPolicy | None, int]] = {}
+        self._paces: dict[Key, _Pace] = {}
+
+    # --- for the journal -----------------------------------------------------------------------
+
+    def concerns(self, commits: Sequence[Commit]) -> bool:
+        """Whether an app has a policy, or may have one by now. Quick: every commit asks."""
+        for commit in commits:
+            policy, until_us = self._policies.get(commit.key.app, (None, 0))
+            if policy is not None or until_us < self._journal.now_us():
+                return True
+        return False
+
+    async def before(self, commits: Sequence[Commit]) -> None:
+        """Make the checkpoints that have to be there before these commits."""
+        for commit in commits:
+            policy = await self.policy(commit.key.app)
+            new = commit.expect == 0 or not commit.drafts or commit.drafts[0].origin is not None
+            if policy is None or new:
+                continue
+            wanted = trigger_before(policy, commit.drafts)
+            if wanted is not None:
+                await self.checkpoint(commit.key, Asked(wanted[0], wanted[1] or None))
+
+    async def after(self, answers: Sequence[Committed]) -> None:
+        """Make the checkpoints that are due after what was recorded. Raises nothing of ours."""
+        for answer in answers:
+            key = answer.head.key
+            try:
+                policy = await self.policy(key.app)
+                if policy is not None and len(answer.events) > answer.repeated:
+                    await self._after(policy, answer)
+            except LimpetError as error:
+                SESSION.warning("checkpoint failed: session=%s code=%s", key, error.code)
+
+    # --- policies ------------------------------------------------------------------------------
+
+    async def policy(self, app: str) -> CheckpointPolicy | None:
+        """The policy of an app, not older than a few seconds."""
+        now_us = self._journal.now_us()
+        known, until_us = self._policies.get(app, (None, 0))
+        if until_us >= now_us:
+            return known
+        found = None if is_reserved(app) else await self._read(app)
+        self._policies[app] = (found, now_us + FRESH_US)
+        return found
+
+    def forget(self, app: str) -> None:
+        """Read the policy of an app again: it was changed here."""
+        self._policies.pop(app, None)
+
+    async def _read(self, app: str) -> CheckpointPolicy | None:
+        found = await Documents(self._journal, COLLECTION).find(app)
+        return None if found is None else read(found.value)
+
+    # --- making them ---------------------------------------------------------------------------
+
+    def kept(self, key: Key) -> Kept:
+        """The checkpoints of a session."""
+        return self._pace(key).kept
+
+    async def checkpoint(
+        self,
+        key: Key,
+        asked: Asked,
+        *,
+        uid: str | None = None,
+        state: tuple[Head, FrozenDict] | None = None,
+    ) -> Checkpoint:
+        """Record a checkpoint of the newest state; `state` is it, if that is known.
+
+        Raises SessionCorrupt if an event cannot be read: what is not known is not vouched for.
+        """
+        policy = await self.policy(key.app) or _PLAIN
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            taken = _taken(*(state or await self._newest(key, uid)))
+            try:
+                made = await self.kept(key).record(taken, asked, policy)
+            except SessionConflict:  # it moved on, and a full one is of the newest state
+                state = None
+                if not left:
+                    raise
+            else:
+                self._note(taken.uid, made)
+                return made
+        raise AssertionError("the last try returns or raises")
+
+    def _note(self, uid: str, made: Checkpoint) -> None:
+        pace = self._pace(made.ref.key)
+        pace.uid, pace.last_us, pace.mutations = uid, made.at_us, 0
+        self._journal.metrics.measured(
+            "session.checkpoint",
+            session=made.ref.key,
+            number=made.number,
+            type=made.kind,
+            size=made.size,
+            trigger=made.trigger,
+        )
+
+    async def _after(self, policy: CheckpointPolicy, answer: Committed) -> None:
+        head, new = answer.head, answer.events[answer.repeated :]
+        wanted = trigger_after(policy, [event.type for event in new])
+        if wanted is None and await self._is_due(policy, head, len(new)):
+            wanted = (PERIODIC, False)
+        if wanted is not None and not answer.damaged:
+            asked = Asked(wanted[0], wanted[1] or None)
+            await self.checkpoint(head.key, asked, uid=head.uid, state=(head, answer.fields))
+
+    async def _is_due(self, policy: CheckpointPolicy, head: Head, new: int) -> bool:
+        if policy.every is None and policy.adaptive is None:
+            return False
+        pace, now_us = self._pace(head.key), self._journal.now_us()
+        if pace.uid != head.uid:
+            last = await pace.kept.read(head.uid)
+            pace.last_us = last[-1].at_us if last else head.created_us
+            pace.uid, pace.mutations = head.uid, 0
+        pace.mutations += new
+        elapsed_us = max(0, now_us - pace.last_us)
+        due_us = interval_us(policy, pace.mutations, elapsed_us)
+        return due_us is not None and elapsed_us >= due_us
+
+    async def _newest(self, key: Key, uid: str | None) -> tuple[Head, FrozenDict]:
+        loaded = await self._journal.store.load(key, tail=0, scopes=False)
+        if uid not in (None, loaded.head.uid):
+            raise SessionDeleted(key)
+        if loaded.damaged:
+            raise SessionCorrupt(key, f"event {loaded.damaged[0]} cannot be read")
+        return loaded.head, loaded.fields
+
+    def _pace(self, key: Key) -> _Pace:
+        pace = self._paces.get(key)
+        if pace is None:
+            if len(self._paces) >= SESSIONS_MAX:
+                self._paces.clear()
+            pace = self._paces[key] = _Pace(Kept(self._journal, key))
+        return pace
+
+
+def keeping_of(journal: Journal) -> Keeping:
+    """The one that the journal was opened with."""
+    found = journal.keeping
+    assert isinstance(found, Keeping)
+    return found
+
+
+def _taken(head: Head, fields: FrozenDict) -> Taken:
+    raw = canonical(fields)
+    return Taken(head.uid, head.version, sha256(raw).hexdigest(), len(raw))

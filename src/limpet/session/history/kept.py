@@ -1,0 +1,201 @@
+"""Kept: the checkpoints of one session, in a log of their own beside it.
+
+A checkpoint changes no version: it is an event of that log, recorded in one commit that also checks
+that the session is there and, for a full one, pins its snapshot. An incremental one is the seq and
+the checksum of the state there; the session's own log is the delta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
+
+from limpet.errors import SessionConflict, SessionDeleted, SessionExists, SessionNotFound
+from limpet.model import EMPTY, UPDATE_TRIES_MAX, Commit, Fact, FrozenDict, Key, to_time, to_us
+from limpet.model.facts import checkpoints as facts
+from limpet.model.keys import checkpoints_of
+from limpet.session.history.policy import CheckpointPolicy
+from limpet.session.history.refs import CheckpointRef
+from limpet.session.journal import Journal
+
+Kind: TypeAlias = Literal["full", "incremental"]
+_KINDS: Final[dict[bool, Kind]] = {True: "full", False: "incremental"}
+SYSTEM: Final = "system:checkpoints"  # who acts where nobody is named
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint as it was recorded."""
+
+    ref: CheckpointRef
+    kind: Kind
+    trigger: str
+    at: datetime
+    size: int  # of the state, encoded, in bytes
+
+    @property
+    def number(self) -> int:
+        return self.ref.number
+
+    @property
+    def seq(self) -> int:
+        return self.ref.seq
+
+    @property
+    def at_us(self) -> int:
+        return to_us(self.at)
+
+    @property
+    def full(self) -> bool:
+        return self.kind == "full"
+
+
+class CheckpointPage(msgspec.Struct, frozen=True):
+    """Some checkpoints, the newest first, and where the next page begins (None: there is none)."""
+
+    items: tuple[Checkpoint, ...]
+    cursor: str | None
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """A state to make a checkpoint of."""
+
+    uid: str
+    seq: int
+    checksum: str
+    size: int
+
+
+class Asked(NamedTuple):
+    """Why a checkpoint is made, by whom, and of which kind; None: as the policy says."""
+
+    trigger: str
+    full: bool | None = None
+    actor: str | None = None
+
+
+class Kept:
+    """The checkpoints of one session."""
+
+    def __init__(self, journal: Journal, key: Key) -> None:
+        self._journal, self.key, self._log = journal, key, checkpoints_of(key)
+        self._version = 0  # of the log; 0: it is not there, or was not read
+        self._state: FrozenDict = EMPTY
+
+    async def read(self, uid: str) -> tuple[Checkpoint, ...]:
+        """All that are kept of this session, the oldest first."""
+        try:
+            loaded = await self._journal.store.load(self._log, tail=0, scopes=False)
+        except (SessionNotFound, SessionDeleted):
+            self._version, self._state = 0, EMPTY
+        else:
+            self._version, self._state = loaded.head.version, loaded.fields
+        return self._shown(uid)
+
+    async def record(self, taken: Taken, asked: Asked, policy: CheckpointPolicy) -> Checkpoint:
+        """Record one more. Raises SessionConflict if it is full and the session has moved on."""
+        if not self._version:
+            await self.read(taken.uid)
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            made, dropped = self._next(taken, asked, policy)
+            facts_ = [*self._begun(taken.uid), facts.recorded(_row(made), _numbers(dropped))]
+            pin = made.number if made.full else None
+            at = taken.seq if made.full else None
+            session = Commit(self.key, (), at, uid=taken.uid, pin=pin)
+            if await self._commit(facts_, session, asked.actor, last=not left):
+                await self._let_go(dropped)
+                return made
+            await self.read(taken.uid)
+        raise AssertionError("the last try returns or raises")
+
+    async def unpin(self, numbers: Sequence[int], uid: str, actor: str | None) -> None:
+        """Let go of checkpoints; their states are still in the log."""
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            gone = [each for each in await self.read(uid) if each.number in numbers]
+            session = Commit(self.key, (), uid=uid)
+            if not gone:
+                return
+            if await self._commit([facts.unpinned(_numbers(gone))], session, actor, last=not left):
+                await self._let_go(gone)
+                return
+
+    def _shown(self, uid: str) -> tuple[Checkpoint, ...]:
+        if self._state.get(facts.OF) != uid:  # those of another session that had this key
+            return ()
+        kept = self._state[facts.KEPT].items()
+        return tuple([self._checkpoint(int(n), row) for n, row in sorted(kept, key=_number)])
+
+    def _checkpoint(self, number: int, row: FrozenDict) -> Checkpoint:
+        ref = CheckpointRef(self.key, number, row["seq"], row["checksum"])
+        return Checkpoint(
+            ref, _KINDS[row["full"]], row["trigger"], to_time(row["at_us"]), row["size"]
+        )
+
+    def _next(
+        self, taken: Taken, asked: Asked, policy: CheckpointPolicy
+    ) -> tuple[Checkpoint, list[Checkpoint]]:
+        """The checkpoint as it would be recorded, and those that a policy lets go with it."""
+        same = self._same(taken.uid)
+        kept = self._state[facts.KEPT] if same else EMPTY
+        numbers = [int(each) for each in kept]  # in the order in which they were recorded
+        fulls = [row["full"] for row in kept.values()]
+        full = asked.full
+        if full is None:
+            full = True not in fulls[1 - policy.full_every :] if policy.full_every > 1 else True
+        number = self._state[facts.LAST] + 1 if same else 1
+        ref = CheckpointRef(self.key, number, taken.seq, taken.checksum)
+        at = to_time(self._journal.now_us())
+        made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size)
+        cut = max(0, len(numbers) + 1 - policy.keep)
+        while cut and not [*fulls, full][cut]:
+            cut -= 1  # what is kept begins with a full one
+        return made, [self._checkpoint(each, kept[str(each)]) for each in numbers[:cut]]
+
+    def _same(self, uid: str) -> bool:
+        return bool(self._state.get(facts.OF) == uid)
+
+    def _begun(self, uid: str) -> list[Fact]:
+        """What has to be recorded first: the log itself, or that it is another session's now."""
+        if not self._version:
+            return [facts.checkpoints_created(self._log, uid)]
+        return [] if self._same(uid) else [facts.begun_again(uid)]
+
+    async def _commit(
+        self, new: Sequence[Fact], session: Commit, actor: str | None, *, last: bool
+    ) -> bool:
+        """Record facts of the log, if the session is there. False if another was faster."""
+        drafts = tuple([self._journal.prepare(fact, actor or SYSTEM) for fact in new])
+        mine = Commit(self._log, drafts, self._version, reuse=not self._version)
+        try:
+            _, answer = await self._journal.commit((session, mine))
+        except (SessionConflict, SessionExists, SessionNotFound, SessionDeleted) as error:
+            if error.key != self._log or last:
+                raise
+            return False
+        self._version, self._state = answer.head.version, answer.fields
+        return True
+
+    async def _let_go(self, gone: Sequence[Checkpoint]) -> None:
+        """Free their snapshots. If this is not reached they only take space."""
+        if not any([each.full for each in gone]):
+            return
+        still = {each.seq for each in self._shown(self._state[facts.OF]) if each.full}
+        seqs = [each.seq for each in gone if each.full and each.seq not in still]
+        if seqs:
+            await self._journal.store.unpin(self.key, seqs)
+
+
+def _row(made: Checkpoint) -> dict[str, object]:
+    row: dict[str, object] = {"number": made.number, "seq": made.seq}
+    row |= {"checksum": made.ref.checksum, "full": made.full, "trigger": made.trigger}
+    return row | {"size": made.size, "at_us": made.at_us}
+
+
+def _numbers(checkpoints: Sequence[Checkpoint]) -> list[int]:
+    return [each.number for each in checkpoints]
+
+
+def _number(item: tuple[str, object]) -> int:
+    return int(item[0])

@@ -1,0 +1,119 @@
+"""Policies: when checkpoints are made by themselves. Kept with the store, for every process.
+
+An app's policy is a document of the collection `checkpointing`. A process reads it when it first
+writes to the app, and again every few seconds. The journal asks before and after each commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput
+from limpet.model import Prepared, described
+
+COLLECTION: Final = "checkpointing"
+LIFECYCLE: Final = "session."  # events of this family force a full checkpoint
+Adaptive = tuple[timedelta, timedelta, timedelta]
+
+
+class CheckpointPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When a session's checkpoints are made, which of them are full, and how many are kept.
+
+    `every`: at the first write after so much time. `events`: after events of these types or
+    families ("agent.tool_use", "session.*"); those of session.* are full. `before`: before events
+    of these types, and full; True: before every event that changes state. `adaptive`: (shortest,
+    base, longest): every base ÷ (events a second), within these bounds.
+    """
+
+    every: timedelta | None = None
+    events: tuple[str, ...] = ()
+    before: tuple[str, ...] | bool = ()
+    adaptive: Adaptive | None = None
+    full_every: int = 10  # of so many in a row, one is full
+    keep: int = 100  # so many, and as many more as the oldest needs for its full one
+
+    def __post_init__(self) -> None:
+        times = [self.every] if self.every is not None else []
+        times += [*self.adaptive] if self.adaptive is not None else []
+        if any([not isinstance(t, timedelta) or t <= timedelta(0) for t in times]):
+            raise InvalidInput("every and adaptive take timedeltas greater than 0.")
+        if self.adaptive is not None and not (len(times) >= 3 and times[-3] <= times[-1]):
+            raise InvalidInput("adaptive takes (shortest, base, longest), shortest ≤ longest.")
+        for name, least in (("full_every", 1), ("keep", 1)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise InvalidInput(f"{name} is {described(value)}. Pass a number from {least} on.")
+        for types in (self.events, () if isinstance(self.before, bool) else self.before):
+            if isinstance(types, str) or not all([isinstance(t, str) for t in types]):
+                raise InvalidInput("events and before take types, as in ('agent.tool_use',).")
+
+
+def stored(policy: CheckpointPolicy) -> dict[str, Any]:
+    """A policy as the value of its document. Times are in seconds."""
+    before = policy.before
+    return {
+        "every": None if policy.every is None else policy.every.total_seconds(),
+        "events": list(policy.events),
+        "before": before if isinstance(before, bool) else list(before),
+        "adaptive": policy.adaptive and [each.total_seconds() for each in policy.adaptive],
+        "full_every": policy.full_every,
+        "keep": policy.keep,
+    }
+
+
+def read(value: Any) -> CheckpointPolicy:
+    """The policy in a document. What a later release added is passed over."""
+    every, adaptive, before = value["every"], value["adaptive"], value["before"]
+    spans = None
+    if adaptive is not None:
+        short, base, long = [timedelta(seconds=each) for each in adaptive]
+        spans = (short, base, long)
+    return CheckpointPolicy(
+        every=None if every is None else timedelta(seconds=every),
+        events=tuple(value["events"]),
+        before=before if isinstance(before, bool) else tuple(before),
+        adaptive=spans,
+        full_every=value["full_every"],
+        keep=value["keep"],
+    )
+
+
+def interval_us(policy: CheckpointPolicy, mutations: int, elapsed_us: int) -> int | None:
+    """After how long a checkpoint is due; None: not by time.
+
+    The adaptive interval is max(shortest, base ÷ rate), at most the longest: at rate 0, the
+    longest.
+    """
+    found: list[int] = [] if policy.every is None else [policy.every // timedelta(microseconds=1)]
+    if policy.adaptive is not None:
+        short, base, long = [each // timedelta(microseconds=1) for each in policy.adaptive]
+        slowed = long if mutations == 0 else base * elapsed_us // (mutations * 1_000_000)
+        found.append(min(long, max(short, slowed)))
+    return min(found) if found else None
+
+
+def trigger_before(policy: CheckpointPolicy, drafts: Sequence[Prepared]) -> tuple[str, bool] | None:
+    """What a checkpoint before these drafts is for, and whether it is forced to be full."""
+    if policy.before is True:
+        changing = [draft.type for draft in drafts if draft.plain_ops]
+        return (f"before {changing[0]}", False) if changing else None
+    types = () if isinstance(policy.before, bool) else policy.before
+    found = [draft.type for draft in drafts if _matches(draft.type, types)]
+    return (f"before {found[0]}", True) if found else None
+
+
+def trigger_after(policy: CheckpointPolicy, types: Iterable[str]) -> tuple[str, bool] | None:
+    """What a checkpoint after events of these types is for, and whether it is forced to be full."""
+    found = [type for type in types if _matches(type, policy.events)]
+    if not found:
+        return None
+    lifecycle = next((type for type in found if type.startswith(LIFECYCLE)), None)
+    return (found[0], False) if lifecycle is None else (lifecycle, True)
+
+
+def _matches(type: str, types: Sequence[str]) -> bool:
+    return any([type == t or (t.endswith(".*") and type.startswith(t[:-1])) for t in types])

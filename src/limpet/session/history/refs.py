@@ -1,0 +1,53 @@
+"""What history returns: references to checkpoints, rewinds, blame and lineages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from limpet.model import Event, Key, PlainOp
+
+
+class CheckpointRef(msgspec.Struct, frozen=True):
+    """Names a checkpoint. The checksum is that of the session's own fields there."""
+
+    key: Key
+    number: int  # counts up within the session, from 1
+    seq: int
+    checksum: str  # SHA-256 of the canonical encoding, in hex
+
+
+class Rewound(msgspec.Struct, frozen=True):
+    """What a rewind changed."""
+
+    event: Event | None  # None: the state was the same, so nothing was recorded
+    restored: tuple[str, ...]  # names whose values are now those of then
+    left: tuple[str, ...]  # app: and user: names that another session changed too
+
+
+class Blame(msgspec.Struct, frozen=True):
+    """One change of a value: the event, who acted, when, and the operation."""
+
+    event: Event
+    actor: str
+    at: datetime
+    op: PlainOp
+
+
+class MergedFrom(msgspec.Struct, frozen=True):
+    """One merge in a session's log: which session, up to which of its events, recorded where."""
+
+    key: Key
+    at: int
+    seq: int
+
+
+class Lineage(msgspec.Struct, frozen=True):
+    """A session among its relatives: the session that it forked, and those that forked it."""
+
+    key: Key
+    at: int = 0  # the parent's event that it goes on from; 0: it has no parent
+    parent: Lineage | None = None  # upwards; without the parent's other forks
+    forks: tuple[Lineage, ...] = ()  # downwards, to the last
+    merges: tuple[MergedFrom, ...] = ()  # the oldest first

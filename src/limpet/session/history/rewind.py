@@ -1,0 +1,123 @@
+"""Rewind: one event that makes the state what it was. Nothing is deleted, so it can be rewound.
+
+The session's own fields become exactly those of then. An app: or user: name goes back to what it
+was before this session first changed it, but only if no other session changed it since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
+from limpet.model import PAGE_MAX, Event, Fold, FrozenDict, PlainOp, checksum, scope_of
+from limpet.model.canonical import same
+from limpet.model.facts.history import rewound
+from limpet.model.ops import Delete, Set
+from limpet.session.history.at import fields_of
+from limpet.session.history.refs import Rewound
+from limpet.session.typing.upgrade import ops_between
+from limpet.session.writer import Writer
+from limpet.store.protocol import NameSince
+
+
+async def rewind(
+    writer: Writer,
+    fold: Fold,
+    *,
+    actor: str | None,
+    data: Mapping[str, Any],
+    damaged: bool = False,
+) -> Rewound:
+    """Make the state that of a fold of the past. `data` is added to the event's.
+
+    If `damaged`, also where an event since cannot be read: every field is then written whole, and
+    shared names are left as they are.
+    Raises SessionTyped, MigrationError, SchemaViolation; SessionConflict if others never pause.
+    """
+    made: list[Rewound] = []
+
+    async def attempt() -> Event | None:
+        if not damaged:
+            writer.known.check_whole()
+        made[:] = [await _attempt(writer, fold, actor, data)]
+        return made[0].event
+
+    try:
+        await writer.load_whole()
+    except SessionCorrupt:  # perhaps an old event, which a kept state stands for
+        await writer.load(tail=0)
+    await writer.persist(attempt, whole=False)
+    return made[0]
+
+
+async def _attempt(
+    writer: Writer, fold: Fold, actor: str | None, data: Mapping[str, Any]
+) -> Rewound:
+    known, seq = writer.known, fold.head.version
+    fields, version = known.fields, known.version  # of one moment: others may move it on meanwhile
+    target = fields_of(writer.typed, fold)
+    _check_typed(writer, fold)
+    own = _replacing(fields, target) if known.damaged else ops_between(fields, target)
+    since = {} if known.damaged else await _changed_since(writer, seq)
+    shared, left = _shared_ops(writer, since)
+    if not own and not shared:
+        return Rewound(None, (), left)
+    said = {**data, "at": seq, "checksum": checksum(target).hex()}
+    draft = writer.journal.prepare(rewound(said, (*own, *shared)), actor)
+    guards = {str(op.path[0]): since[str(op.path[0])].version for op in shared}
+    if writer.typed is not None:
+        writer.typed.fit_after(fields, (draft,))  # and whether this actor may write them
+    schema = known.head.schema_version
+    (event,) = await writer.commit((draft,), version, guards, schema, classless=False)
+    names = {str(op.path[0]) for op in (*own, *shared)}
+    return Rewound(event, tuple(sorted(names)), left)
+
+
+def _replacing(fields: FrozenDict, target: FrozenDict) -> tuple[PlainOp, ...]:
+    """What leaves just the target, whatever an event that cannot be read did to its names."""
+    gone: list[PlainOp] = [Delete((name,)) for name in fields if name not in target]
+    return (*gone, *[Set((name,), value) for name, value in target.items()])
+
+
+def _check_typed(writer: Writer, fold: Fold) -> None:
+    """Without its class, typed state goes back to a state of the same schema version only."""
+    now = writer.known.head.schema_version
+    if writer.classless and now is not None and fold.head.schema_version != now:
+        raise SessionTyped(writer.known.key, now)
+
+
+async def _changed_since(writer: Writer, seq: int) -> Mapping[str, NameSince]:
+    """The shared names that this session itself has changed since an event."""
+    known, store = writer.known, writer.journal.store
+    if not known.scopes:
+        return {}
+    names: set[str] = set()
+    after = max(seq, known.head.floor)  # what is below its floor, another session wrote
+    how: dict[str, Any] = {"limit": PAGE_MAX, "reverse": False, "types": None}
+    while page := await store.read(known.key, after=after, **how):
+        paths = [str(op.path[0]) for event in page for op in event.ops]
+        names.update([name for name in paths if scope_of(name) != "session"])
+        after = page[-1].seq
+    return await store.names_since(known.key, seq, sorted(names)) if names else {}
+
+
+def _shared_ops(
+    writer: Writer, since: Mapping[str, NameSince]
+) -> tuple[tuple[PlainOp, ...], tuple[str, ...]]:
+    """What takes shared names back, and the names that are left as they are."""
+    known = writer.known
+    assert known.scopes is not None
+    ops: list[PlainOp] = []
+    left: list[str] = []
+    for name, was in since.items():
+        before, now = was.before, known.scopes[name]
+        if now.version != was.version:  # written since this object read it: read again
+            raise SessionConflict(known.key, "name", now.version, was.version, name)
+        if was.others or now.damage is not None or (before is not None and before.damage):
+            left.append(name)
+        elif before is None or before.deleted:
+            ops += [] if now.deleted else [Delete((name,))]
+        elif now.deleted or not same(FrozenDict(v=before.value), FrozenDict(v=now.value)):
+            ops.append(Set((name,), before.value))
+    return tuple(ops), tuple(sorted(left))

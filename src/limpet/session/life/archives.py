@@ -1,0 +1,122 @@
+"""Archives: where the files of archived sessions are kept. One file each, in the export format."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from limpet.errors import ArchiveFailed, InvalidURL
+from limpet.model import Key, canonical
+from limpet.store.sqlite.file.locks import part_beside
+from limpet.store.threads import in_thread
+
+T = TypeVar("T")
+_SUFFIX: Final = ".limpet"
+
+
+class Archive(Protocol):
+    """Cold storage for files. Names are relative paths with `/`.
+
+    A file that was put is durable and whole when `put` returns; a name has the old file or the new
+    one, never a part. Removing what is not there is fine. Raises ArchiveFailed.
+    """
+
+    @property
+    def url(self) -> str: ...
+
+    async def put(self, name: str, path: Path) -> None:
+        """Store a copy of this file."""
+        ...
+
+    async def fetch(self, name: str, path: Path) -> None:
+        """Write the stored file to this path, which does not exist yet."""
+        ...
+
+    async def remove(self, name: str) -> None: ...
+
+    async def remove_all(self, folder: str) -> None:
+        """Remove every file whose name begins with `folder/`."""
+        ...
+
+
+class DirectoryArchive:
+    """A directory of files."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def url(self) -> str:
+        return f"file://{self._root}"
+
+    async def put(self, name: str, path: Path) -> None:
+        await self._run("written", lambda: _put(self._root / name, path))
+
+    async def fetch(self, name: str, path: Path) -> None:
+        await self._run("read", lambda: shutil.copyfile(self._root / name, path))
+
+    async def remove(self, name: str) -> None:
+        await self._run("removed", lambda: (self._root / name).unlink(missing_ok=True))
+
+    async def remove_all(self, folder: str) -> None:
+        await self._run("removed", lambda: shutil.rmtree(self._root / folder, ignore_errors=True))
+
+    async def _run(self, doing: str, work: Callable[[], T]) -> T:
+        try:
+            return await in_thread(work)
+        except OSError as error:
+            raise ArchiveFailed(self.url, doing, error.strerror or str(error)) from error
+
+
+def open_archive(url: str | None) -> Archive | None:
+    """The archive that a URL names: file:///directory or s3://bucket/prefix. Raises InvalidURL."""
+    if url is None:
+        return None
+    parts = urlsplit(url) if isinstance(url, str) else urlsplit("")
+    if parts.scheme == "file" and not parts.netloc and len(parts.path) > 1:
+        return DirectoryArchive(Path(unquote(parts.path)))
+    if parts.scheme == "s3" and parts.netloc:
+        from limpet.session.life.s3 import BucketArchive
+
+        return BucketArchive(parts.netloc, parts.path.strip("/"))
+    raise InvalidURL(str(url), "an archive is file:///directory or s3://bucket/prefix")
+
+
+def folder_of(app: str, user: str) -> str:
+    """Where all files of one user are: so that they can be erased together."""
+    return sha256(canonical([app, user])).hexdigest()[:32]
+
+
+def name_of(key: Key, uid: str) -> str:
+    """The name of one session's file. It says nothing about the user."""
+    own = sha256(canonical([key.id, uid])).hexdigest()[:32]
+    return f"{folder_of(key.app, key.user)}/{own}{_SUFFIX}"
+
+
+def _put(target: Path, path: Path) -> None:
+    """Copy, sync, then rename: a crash leaves the old file or the new one."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = part_beside(target)
+    try:
+        with path.open("rb") as source, part.open("xb") as file:
+            shutil.copyfileobj(source, file)
+            file.flush()
+            os.fsync(file.fileno())  # or the name could survive a power cut without the bytes
+        part.replace(target)
+        _sync(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """The rename itself must survive a power cut, too: the hot rows go next."""
+    at = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(at)
+    finally:
+        os.close(at)

@@ -1,0 +1,283 @@
+"""Archiving: a session's log moves to cold storage and back. Its head stays in the store.
+
+Hot rows go only after the file was read back from the archive and proved itself. Between the end of
+the one and the beginning of the other a document says what is under way, so that whoever comes next
+finishes it: at every moment the session is in the store, or its whole file is in the archive.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import structs
+
+from limpet.errors import (
+    ArchiveFailed,
+    InvalidInput,
+    SessionDeleted,
+    SessionExists,
+    SessionNotFound,
+)
+from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Head, Key
+from limpet.model.facts import archive as facts
+from limpet.model.facts.phases import ARCHIVED
+from limpet.session.documents import Documents
+from limpet.session.handle import Handle
+from limpet.session.history.keeping import Keeping
+from limpet.session.journal import Journal
+from limpet.session.life.archives import Archive, name_of
+from limpet.session.life.digests import digest_of
+from limpet.session.life.mover import NOBODY, Mover
+from limpet.session.life.policy import Transition
+from limpet.session.move.adopter import Adopter, piece
+from limpet.session.move.bundle import BundleReader
+from limpet.session.move.contents import Chunk
+from limpet.session.move.files import export_session, proved
+from limpet.store.protocol import Query, Record
+from limpet.store.threads import in_thread
+
+UNDER_WAY: Final = "archiving"
+_NO_ARCHIVE: Final = (
+    "the session is in an archive and none is open. Open the store with "
+    "limpet.open(url, archive='file:///directory')."
+)
+_PIECE: Final = (1_000, 4 * 2**20)
+
+
+async def archive_session(session: Handle, actor: str) -> Transition | None:
+    """End the hot life of a completed or terminated session. None if it was archived before."""
+    journal, key = session.writer.journal, session.key
+    done = None
+    if session.phase != ARCHIVED:
+        (done,) = await Mover(session, ("archive",), actor=actor).move()
+    archive: Archive | None = journal.archive
+    while archive is not None:
+        head = (await journal.store.load(key, tail=0, scopes=False)).head
+        if facts.place(head.facts) is not None:
+            break
+        place = await _stored(journal, archive, head)
+        if await _newest(journal, key) == (head.uid, head.version):  # else something was recorded
+            move = {"to": "archive", "owner": [key.app, key.user], **place}
+            await _intents(journal, key).put(key.id, move, actor=actor)
+            await _replace(journal, head, place)
+            await _intents(journal, key).delete(key.id)
+            break
+    return done
+
+
+async def _stored(journal: Journal, archive: Archive, head: Head) -> dict[str, Any]:
+    """Put the session's file into the archive, read it back and prove it; where it is."""
+    name = name_of(head.key, head.uid)
+    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+        made, back = Path(folder) / "made", Path(folder) / "back"
+        await export_session(journal, head.key, made)
+        await archive.put(name, made)
+        await archive.fetch(name, back)
+        await _check_same(archive, made, back)
+        size, digest = await in_thread(lambda: digest_of(back))
+    return {"place": name, "uid": head.uid, "bytes": size, "sha256": digest}
+
+
+async def _replace(journal: Journal, head: Head, place: Any) -> None:
+    """Remove the hot rows, and put the stub in their place."""
+    fact = facts.stub(head, place["place"], place["bytes"], place["sha256"])
+    stub = journal.prepare(fact, NOBODY)
+    await _bury(journal, head.key, head.uid)
+    with suppress(SessionExists):  # another was faster
+        await journal.commit((Commit(head.key, (stub,), 0, reuse=True),))
+
+
+async def unarchive_session(session: Handle, actor: str) -> None:
+    """Bring the log back, and the phase that it had before. Nothing was loaded yet."""
+    journal, key = session.writer.journal, session.key
+    await finish(journal, key)
+    head = (await journal.store.load(key, tail=0, scopes=False)).head
+    place = facts.place(head.facts)
+    if place is not None:
+        async with fetched(journal, place) as path:
+            of = {name: place[name] for name in ("place", "uid", "bytes", "sha256")}
+            move = {"to": "store", "owner": [key.app, key.user], **of}
+            await _intents(journal, key).put(key.id, move, actor=actor)
+            await _bury(journal, key, head.uid)
+            await _adopt(journal, path)
+        await _intents(journal, key).delete(key.id)
+    await session.writer.load(tail=1)
+    before = session.writer.known.head.facts.get("archived_from")
+    await Mover(session, ("unarchive",), actor=actor, to=before).move()
+    if place is not None and journal.archive is not None:
+        await journal.archive.remove(place["place"])
+
+
+@asynccontextmanager
+async def fetched(journal: Journal, place: Any) -> AsyncIterator[Path]:
+    """The file of an archived session, for as long as the block lasts, proved. Raises."""
+    archive: Archive | None = journal.archive
+    if archive is None:
+        raise InvalidInput(_NO_ARCHIVE)
+    with tempfile.TemporaryDirectory(prefix="limpet-") as folder:
+        path = Path(folder) / "session.limpet"
+        await archive.fetch(place["place"], path)
+        found = await in_thread(lambda: digest_of(path))
+        if found != (place["bytes"], place["sha256"]):
+            raise ArchiveFailed(archive.url, "read", "the file is not the one that was put there")
+        await proved(path)
+        yield path
+
+
+async def remove_archived(journal: Journal, head: Head) -> None:
+    """Remove the file of an archived session, if it has one. Raises if the archive is not open."""
+    place = facts.place(head.facts)
+    if place is None:
+        return
+    if journal.archive is None:
+        raise InvalidInput(_NO_ARCHIVE)
+    await journal.archive.remove(place["place"])
+
+
+async def read_archived(journal: Journal, head: Head) -> Journal:
+    """A store in memory that holds nothing but this session, as its file has it."""
+    place = facts.place(head.facts)
+    assert place is not None
+    async with fetched(journal, place) as path:
+        apart = _apart(journal)
+        await _adopt(apart, path)
+    return apart
+
+
+# --- what was interrupted -----------------------------------------------------------------------
+
+
+async def is_under_way(journal: Journal, key: Key) -> bool:
+    """Whether the session is between the store and the archive."""
+    return await _intents(journal, key).find(key.id) is not None
+
+
+async def finish_all(journal: Journal, limit: int = 100) -> int:
+    """Finish what processes that died have left between the store and the archive."""
+    query = Query(app=f"${UNDER_WAY}", order="key", reverse=False)
+    page = await journal.store.heads(query, cursor=None, limit=limit, states=True)
+    done = 0
+    for head in page.items:
+        owner = page.states[head.key]["value"].get("owner")
+        if owner is not None:
+            done += await finish(journal, Key(owner[0], owner[1], head.key.id))
+    return done
+
+
+async def finish(journal: Journal, key: Key) -> bool:
+    """Finish a move of this session that was interrupted. False if there is none."""
+    intents = _intents(journal, key)
+    found = await intents.find(key.id)
+    if found is None:
+        return False
+    move = found.value
+    here = await _uid(journal, key)
+    if move["to"] == "archive" and here in (None, move["uid"]):
+        await _finish_archiving(journal, move)
+    elif move["to"] == "store" and here != move["uid"]:
+        async with fetched(journal, move) as path:
+            if here is not None:
+                await _bury(journal, key, here)
+            await _adopt(journal, path)
+    await intents.delete(key.id)
+    return True
+
+
+async def _finish_archiving(journal: Journal, move: Any) -> None:
+    """The file is whole in the archive: what is left of the log here goes, the stub comes."""
+    async with fetched(journal, move) as path:
+        head = await _head_in(journal, path)
+    await _replace(journal, head, move)
+
+
+async def _head_in(journal: Journal, path: Path) -> Head:
+    """The head of the session in a file."""
+    apart = _apart(journal)
+    try:
+        key = await _adopt(apart, path)
+        return (await apart.store.load(key, tail=0, scopes=False)).head
+    finally:
+        await apart.close()
+
+
+def _apart(journal: Journal) -> Journal:
+    """A journal on a store of its own in memory."""
+    from limpet.session.following.follow import Hub
+    from limpet.store.memory import MemoryStore
+
+    store = MemoryStore()
+    return Journal(store, Hub(store), journal.new_id, journal.now_us, Keeping)
+
+
+# --- private ------------------------------------------------------------------------------------
+
+
+def _intents(journal: Journal, key: Key) -> Documents:
+    return Documents(journal, UNDER_WAY, owner=(key.app, key.user))
+
+
+async def _newest(journal: Journal, key: Key) -> tuple[str, int] | None:
+    """Which session has this key now, and its version."""
+    try:
+        head = (await journal.store.load(key, tail=0, scopes=False)).head
+    except (SessionDeleted, SessionNotFound):
+        return None
+    return head.uid, head.version
+
+
+async def _uid(journal: Journal, key: Key) -> str | None:
+    found = await _newest(journal, key)
+    return None if found is None else found[0]
+
+
+async def _bury(journal: Journal, key: Key, uid: str) -> None:
+    """Remove the rows of this very session."""
+    if await _uid(journal, key) == uid:
+        await journal.store.delete(key, ending="moved")
+        journal.hub.touch(key)
+
+
+async def _check_same(archive: Archive, made: Path, back: Path) -> None:
+    """What came back is what was sent, and proves itself."""
+    one, other = await in_thread(lambda: (digest_of(made), digest_of(back)))
+    if one != other:
+        raise ArchiveFailed(archive.url, "verified", "the file that came back differs")
+    await proved(back)
+
+
+async def _adopt(journal: Journal, path: Path) -> Key:
+    """Adopt the log in a file, in one commit where it fits, and then its blobs.
+
+    So no reader meets a part of it: with its last event it is archived, and accepts no writes.
+    """
+    reader = await in_thread(lambda: BundleReader(path))
+    adopter, opening = Adopter(journal), reader.opening
+    records: list[Record] = []
+    chunks: list[Chunk] = []
+    size, first = 0, True
+    try:
+        while found := await in_thread(lambda: reader.read(*_PIECE)):
+            records += [each for each in found if isinstance(each, Record)]
+            chunks += [each for each in found if isinstance(each, Chunk)]
+            size = sum(len(each.raw or b"") for each in records)
+            if len(records) > DRAFTS_PER_COMMIT_MAX - _PIECE[0] or size > COMMIT_BYTES_MAX // 2:
+                await adopter.commit((_piece(opening, records, first=first),))
+                records, first = [], False
+        if records:
+            await adopter.commit((_piece(opening, records, first=first),))
+    finally:
+        await in_thread(reader.close)
+    upload = ""
+    for chunk in chunks:
+        given = (chunk.blob, chunk.number, chunk.data)
+        upload = await adopter.put_chunk(opening.key, upload if chunk.number else "", *given)
+    return opening.key
+
+
+def _piece(opening: Any, records: list[Record], *, first: bool) -> Commit:
+    made = piece(opening.key, records, opening.base if first else None)
+    return structs.replace(made, reuse=first)

@@ -1,0 +1,209 @@
+"""Memory: five layers of what a session knows beyond its log.
+
+Working memory lives on the live object and is gone when the session is suspended. The others are
+documents: session and episodic memory belong to the user and are erased with them; semantic memory
+is shared by an app; procedural memory is shared by sessions of an app with the same task (their
+label `task`). Completing a session promotes its episodes: other sessions of the user see them then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidInput, SessionEnded
+from limpet.model import PAGE_MAX, unfit
+from limpet.model.facts.phases import TERMINAL
+from limpet.model.values import round_trip, settle
+from limpet.session.conversing.shapes import text_of
+from limpet.session.documents import Document, Documents, Put
+from limpet.session.handle import Handle
+
+LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
+LAYERS: Final[tuple[LayerName, ...]] = (
+    "working",
+    "session",
+    "episodic",
+    "semantic",
+    "procedural",
+)
+COLLECTION: Final = "memory"
+PROMOTED: Final = "promoted/"
+_NAME_CHARS_MAX: Final = 96
+_PART_CHARS_MAX: Final = 64
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """One entry of a layer."""
+
+    name: str
+    value: Any
+    version: int = 1
+
+
+class Memory:
+    """The layers of one session."""
+
+    def __init__(self, session: Handle) -> None:
+        journal = session.writer.journal
+        self._session, self._working = session, Working()
+        self._own = Documents(journal, COLLECTION, owner=(session.app, session.user))
+        self._shared = Documents(journal, COLLECTION)
+
+    @property
+    def working(self) -> Working:
+        """Of this object alone, for as long as the session is active."""
+        return self._working
+
+    @property
+    def session(self) -> Layer:
+        """Of this session."""
+        return Layer(self._session, self._own, f"session/{_short(self._session.id)}/")
+
+    @property
+    def episodic(self) -> Episodes:
+        """What happened in this session; of completed ones the user's other sessions see it."""
+        return Episodes(self._session, self._own, f"episodic/{_short(self._session.id)}/")
+
+    @property
+    def semantic(self) -> Layer:
+        """What all sessions of the app know."""
+        return Layer(self._session, self._shared, f"semantic/{_short(self._session.app)}/")
+
+    @property
+    def procedural(self) -> Layer:
+        """How things are done: by the task that the session's label `task` names."""
+        session = self._session
+        head = session.writer.known.maybe_head
+        task = "default" if head is None else head.labels.get("task", "default")
+        prefix = f"procedural/{_short(session.app)}/{_short(task)}/"
+        return Layer(session, self._shared, prefix)
+
+    def layer(self, name: LayerName) -> Working | Layer:
+        found: Working | Layer = getattr(self, name)
+        return found
+
+
+class Working:
+    """Memory of the live object: gone with it, and when the session is suspended."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Remembered] = {}
+
+    async def put(self, name: str, value: Any) -> Remembered:
+        _check_name(name)
+        trip = round_trip(value, msgspec.json.decode)
+        plain = settle(value, "the value") if trip is None else trip[1]
+        version = self._kept[name].version + 1 if name in self._kept else 1
+        self._kept[name] = Remembered(name, plain, version)
+        return self._kept[name]
+
+    async def get(self, name: str) -> Any:
+        """The value, or None."""
+        found = self._kept.get(name)
+        return None if found is None else found.value
+
+    async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
+        return tuple(self._kept[name] for name in sorted(self._kept) if name.startswith(prefix))
+
+    async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
+        """What has the most of these words, the best first."""
+        return _ranked(await self.list(), text, limit)
+
+    def reset(self) -> None:
+        self._kept.clear()
+
+
+class Layer:
+    """One durable layer: documents whose names begin with a prefix."""
+
+    def __init__(self, session: Handle, documents: Documents, prefix: str) -> None:
+        self._session, self._documents, self._prefix = session, documents, prefix
+
+    async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
+        """Remember a value under a name; an older one stays in its history."""
+        _check_name(name)
+        head = self._session.writer.known.maybe_head
+        if head is not None and head.phase in TERMINAL:
+            raise SessionEnded(self._session.key, head.phase)
+        acting = actor or self._session.actor or f"user:{self._session.user}"
+        return self._shown(await self._documents.put(self._prefix + name, value, actor=acting))
+
+    async def get(self, name: str) -> Any:
+        """The newest value, or None."""
+        found = await self._documents.find(self._prefix + _check_name(name))
+        return None if found is None else found.value
+
+    async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
+        """Everything in this layer whose name begins so, in the order of names."""
+        return await self._all(self._prefix + prefix)
+
+    async def search(self, text: str, *, limit: int = 10) -> tuple[Remembered, ...]:
+        """What has the most of these words, the best first."""
+        return _ranked(await self.list(), text, limit)
+
+    async def _all(self, prefix: str) -> tuple[Remembered, ...]:
+        found: list[Remembered] = []
+        cursor: str | None = None
+        while True:
+            page = await self._documents.list(prefix, limit=PAGE_MAX, cursor=cursor)
+            found += [self._shown(each) for each in page.items]
+            cursor = page.cursor
+            if cursor is None:
+                return tuple(found)
+
+    def _shown(self, document: Document) -> Remembered:
+        name = document.name.removeprefix(self._prefix)
+        return Remembered(name, document.value, document.version)
+
+
+class Episodes(Layer):
+    """What happened: this session's own episodes, and those that ended sessions left."""
+
+    async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
+        """This session's own, then those of the user's completed sessions (`promoted/…`)."""
+        own = await self._all(self._prefix + prefix)
+        promoted = await self._all(PROMOTED)
+        return (*own, *(each for each in promoted if each.name.startswith(prefix or PROMOTED)))
+
+
+async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
+    """The puts that let other sessions of the user see what happened in this one."""
+    layer = Memory(session).episodic
+    place = f"{PROMOTED}{_short(session.id)}/"
+    return tuple(
+        [
+            Put(layer._documents, place + each.name, each.value, actor=actor)
+            for each in await layer._all(layer._prefix)
+        ]
+    )
+
+
+def _ranked(entries: tuple[Remembered, ...], text: str, limit: int) -> tuple[Remembered, ...]:
+    words = text.lower().split()
+    texts = [f"{each.name} {text_of(each.value)}".lower() for each in entries]
+    scored = [
+        (sum(word in said for word in words), each)
+        for said, each in zip(texts, entries, strict=True)
+    ]
+    found = sorted([s for s in scored if s[0]], key=lambda s: (-s[0], s[1].name))
+    return tuple(each for _, each in found[:limit])
+
+
+def _short(text: str) -> str:
+    """A part of a document's name, which has to have room for the others."""
+    return text if len(text) <= _PART_CHARS_MAX else sha256(text.encode()).hexdigest()
+
+
+def _check_name(name: str) -> str:
+    if reason := unfit(name, _NAME_CHARS_MAX):
+        raise InvalidInput(f"the name of what is remembered {reason}.")
+    return name
+
+
+def summary(layers: Mapping[str, int]) -> str:
+    """How much is in each layer, in words."""
+    return ", ".join(f"{count} {name}" for name, count in layers.items())

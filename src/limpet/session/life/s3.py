@@ -1,0 +1,124 @@
+"""An S3-compatible bucket as an archive: four requests, signed with AWS Signature Version 4.
+
+Credentials and the region come from the environment, as for every S3 client: AWS_ACCESS_KEY_ID,
+AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, and AWS_ENDPOINT_URL for other servers.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import re
+import shutil
+from datetime import UTC, datetime
+from hashlib import sha256
+from html import unescape
+from pathlib import Path
+from typing import IO, Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+from limpet.errors import ArchiveFailed
+from limpet.session.life.digests import digest_of
+from limpet.store.threads import in_thread
+
+TIMEOUT_SECONDS: Final = 60
+_EMPTY: Final = sha256(b"").hexdigest()
+_KEYS: Final = re.compile(r"<Key>([^<]*)</Key>")
+
+
+class BucketArchive:
+    """A prefix in a bucket."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        env = os.environ
+        self._region = env.get("AWS_REGION") or env.get("AWS_DEFAULT_REGION") or "us-east-1"
+        base = env.get("AWS_ENDPOINT_URL") or f"https://s3.{self._region}.amazonaws.com"
+        self._base = f"{base.rstrip('/')}/{bucket}"
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._id = env.get("AWS_ACCESS_KEY_ID", "")
+        self._secret = env.get("AWS_SECRET_ACCESS_KEY", "")
+        self._token = env.get("AWS_SESSION_TOKEN", "")
+        self.url = f"s3://{bucket}/{prefix}"
+
+    async def put(self, name: str, path: Path) -> None:
+        await in_thread(lambda: self._put(name, path))
+
+    async def fetch(self, name: str, path: Path) -> None:
+        await in_thread(lambda: self._fetch(name, path))
+
+    async def remove(self, name: str) -> None:
+        await in_thread(lambda: self._ask("DELETE", self._prefix + name, "removed"))
+
+    async def remove_all(self, folder: str) -> None:
+        await in_thread(lambda: self._remove_all(folder))
+
+    def _put(self, name: str, path: Path) -> None:
+        size, digest = digest_of(path)
+        with path.open("rb") as body:
+            self._ask("PUT", self._prefix + name, "written", body=body, size=size, digest=digest)
+
+    def _fetch(self, name: str, path: Path) -> None:
+        with path.open("xb") as file:
+            self._ask("GET", self._prefix + name, "read", into=file)
+
+    def _remove_all(self, folder: str) -> None:
+        query = {"list-type": "2", "prefix": f"{self._prefix}{folder}/"}
+        while names := _KEYS.findall(self._ask("GET", "", "listed", query=query)):
+            for name in names:
+                self._ask("DELETE", unescape(name), "removed")
+
+    def _ask(
+        self,
+        method: str,
+        name: str,
+        doing: str,
+        *,
+        query: dict[str, str] | None = None,
+        body: Any = None,
+        size: int = 0,
+        digest: str = _EMPTY,
+        into: IO[bytes] | None = None,
+    ) -> str:
+        """One signed request; its answer as text, or written to a file."""
+        asked = urlencode(sorted((query or {}).items()), quote_via=quote)
+        url = f"{self._base}/{quote(name)}".rstrip("/") + (f"?{asked}" if asked else "")
+        request = Request(url, data=body, method=method)
+        for header, value in self._signed(method, url, asked, digest).items():
+            request.add_header(header, value)
+        if body is not None:
+            request.add_header("Content-Length", str(size))
+        try:
+            with urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
+                if into is not None:
+                    shutil.copyfileobj(answer, into)
+                    return ""
+                text: str = answer.read().decode()
+                return text
+        except HTTPError as error:
+            error.close()
+            if method == "DELETE" and error.code == 404:
+                return ""
+            raise ArchiveFailed(self.url, doing, f"HTTP {error.code}") from error
+        except (URLError, OSError) as error:
+            raise ArchiveFailed(self.url, doing, type(error).__name__) from error
+
+    def _signed(self, method: str, url: str, query: str, digest: str) -> dict[str, str]:
+        """The headers of a request, with its signature."""
+        parts, now = urlsplit(url), datetime.now(UTC)
+        stamp, day = now.strftime("%Y%m%dT%H%M%SZ"), now.strftime("%Y%m%d")
+        headers = {"host": parts.netloc, "x-amz-content-sha256": digest, "x-amz-date": stamp}
+        if self._token:
+            headers["x-amz-security-token"] = self._token
+        names = ";".join(sorted(headers))
+        lines = [f"{name}:{headers[name]}" for name in sorted(headers)]
+        asked = "\n".join([method, parts.path, query, *lines, "", names, digest])
+        scope = f"{day}/{self._region}/s3/aws4_request"
+        text = "\n".join(["AWS4-HMAC-SHA256", stamp, scope, sha256(asked.encode()).hexdigest()])
+        key = f"AWS4{self._secret}".encode()
+        for part in (day, self._region, "s3", "aws4_request"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        signature = hmac.new(key, text.encode(), sha256).hexdigest()
+        given = f"Credential={self._id}/{scope}, SignedHeaders={names}, Signature={signature}"
+        return {**headers, "Authorization": f"AWS4-HMAC-SHA256 {given}"}

@@ -1,0 +1,200 @@
+"""Tools: a registry of what there is, bindings of sessions, and locks on exclusive tools.
+
+A binding is a fact in the head of a session; it names the tool and its version. A lock is a lease
+on a document of the tool, so that it ends by itself if its holder dies, and belongs to one session
+at a time in all processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import (
+    DocumentConflict,
+    InvalidInput,
+    RequiredToolUnavailable,
+    SessionError,
+    SessionLocked,
+    ToolAuthorizationFailed,
+    ToolLocked,
+)
+from limpet.model import EMPTY, Lease, described
+from limpet.model.facts.tools import tools_in
+from limpet.model.state.semver import SchemaVersion
+from limpet.session.documents import Documents
+from limpet.session.handle import Handle
+from limpet.session.journal import Journal
+from limpet.session.life.policy import call
+from limpet.store.leases import Leases
+
+Permission: TypeAlias = Literal["always_allow", "always_ask", "never_allow"]
+# (tool, session) → True, or the reason why this caller may not use it.
+Authorize: TypeAlias = Callable[..., "bool | str | Awaitable[bool | str]"]
+COLLECTION: Final = "tools"
+LOCK_SECONDS: Final = 30.0
+_PERMISSIONS: Final = ("always_allow", "always_ask", "never_allow")
+_ACTOR: Final = "system:tools"
+
+
+class Tool(msgspec.Struct, frozen=True):
+    """A tool as the registry knows it. `substitutes` may stand in for it, the first first."""
+
+    name: str
+    version: str = "1.0.0"
+    schema: Mapping[str, Any] = EMPTY
+    required: bool = True
+    cost: float = 0.0
+    permission: Permission = "always_allow"
+    exclusive: bool = False
+    substitutes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not 0 < len(self.name) <= 128:
+            raise InvalidInput("the name of a tool is a text of 1 to 128 characters.")
+        SchemaVersion.parse(self.version)
+        if self.permission not in _PERMISSIONS:
+            raise InvalidInput(f"permission is one of {', '.join(_PERMISSIONS)}.")
+
+    @property
+    def binding(self) -> dict[str, Any]:
+        """What a session keeps of it."""
+        kept: dict[str, Any] = {"version": self.version, "required": self.required}
+        kept |= {"permission": self.permission, "cost": self.cost}
+        if self.exclusive:
+            kept["exclusive"] = True
+        return {**kept, "substitutes": list(self.substitutes)} if self.substitutes else kept
+
+
+class ToolRegistry:
+    """The tools of this process. `authorize(tool, session)` returns True or a reason."""
+
+    def __init__(self, tools: Iterable[Tool] = (), *, authorize: Authorize | None = None) -> None:
+        self._tools: dict[str, list[Tool]] = {}
+        self._authorize = authorize
+        for tool in tools:
+            self.add(tool)
+
+    def add(self, tool: Tool) -> None:
+        """Register a tool; several versions of one name may be."""
+        if not isinstance(tool, Tool):
+            raise InvalidInput(f"{described(tool)} is not a tool. Pass a limpet.Tool.")
+        same = self._tools.setdefault(tool.name, [])
+        same[:] = sorted(
+            [t for t in same if t.version != tool.version] + [tool],
+            key=lambda t: SchemaVersion.parse(t.version),
+        )
+
+    def remove(self, name: str) -> None:
+        """Forget every version of a tool. Sessions that have it bound keep the binding."""
+        self._tools.pop(name, None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._tools))
+
+    def resolve(self, name: str, version: str | None = None) -> Tool | None:
+        """The newest version that can stand for `version`: the same MAJOR and not older."""
+        found = self._tools.get(name, [])
+        if version is None:
+            return found[-1] if found else None
+        wanted = SchemaVersion.parse(version)
+        fits = [t for t in found if _is_compatible(SchemaVersion.parse(t.version), wanted)]
+        return fits[-1] if fits else None
+
+    def substitute(self, names: Iterable[str]) -> Tool | None:
+        """The first of these names that is registered."""
+        return next((tool for name in names if (tool := self.resolve(name)) is not None), None)
+
+    async def refusal(self, tool: Tool, session: Handle) -> str | None:
+        """Why this session may not use the tool; None if it may."""
+        if tool.permission == "never_allow":
+            return "its permission is never_allow"
+        if self._authorize is None:
+            return None
+        found = await call(self._authorize, tool, session)
+        return None if found is True else str(found or "the caller is not authorized")
+
+
+class Bound(msgspec.Struct):
+    """How binding went."""
+
+    tools: dict[str, dict[str, Any]] = {}
+    degraded: list[str] = []
+    substituted: dict[str, str] = {}
+
+
+async def bind(
+    registry: ToolRegistry, wanted: Mapping[str, Mapping[str, Any]], session: Handle
+) -> Bound:
+    """Bind each of these (as a session keeps them) to what the registry has now.
+
+    A tool that is not there is substituted, left out if it is optional, or raises
+    RequiredToolUnavailable. One that is refused raises ToolAuthorizationFailed if it is required.
+    """
+    bound = Bound({}, [], {})
+    for name, kept in wanted.items():
+        tool = registry.resolve(name, kept.get("version"))
+        if tool is None and (other := registry.substitute(kept.get("substitutes", ()))):
+            tool, bound.substituted[name] = other, other.name
+        reason = None if tool is None else await registry.refusal(tool, session)
+        if tool is not None and reason is None:
+            bound.tools[name] = {**dict(kept), "version": tool.version}
+            if tool.name != name:
+                bound.tools[name]["as"] = tool.name
+            continue
+        bound.substituted.pop(name, None)
+        if kept.get("required", True):
+            if reason is not None:
+                raise ToolAuthorizationFailed(session.key, name, reason)
+            raise RequiredToolUnavailable(session.key, name)
+        bound.degraded.append(name)
+    return bound
+
+
+class ToolLocks:
+    """Locks of one session on exclusive tools."""
+
+    def __init__(self, journal: Journal, session: Handle) -> None:
+        self._journal, self._session = journal, session
+        self._documents = Documents(journal, COLLECTION)
+        self._worker = f"session:{session.head.uid}"
+
+    async def lock(self, name: str, seconds: float) -> Lease:
+        """Hold the tool for so long. Raises ToolLocked if another session does."""
+        document = self._name(name)
+        with suppress(DocumentConflict):
+            await self._documents.put(document, {"tool": name}, expect=0, actor=_ACTOR)
+        try:
+            return await self._leases.acquire(self._documents.key(document), self._worker, seconds)
+        except SessionLocked as error:
+            raise ToolLocked(self._session.key, name, error.until) from error
+
+    async def release_all(self) -> tuple[str, ...]:
+        """Let go of every exclusive tool that this session holds; their names."""
+        bound = tools_in(self._session.head.facts)
+        released = []
+        for name in [name for name, kept in bound.items() if kept.get("exclusive")]:
+            with suppress(SessionError):  # another's, or never locked
+                key = self._documents.key(self._name(name))
+                lease = await self._leases.acquire(key, self._worker, 1)
+                await self._leases.release(lease)
+                released.append(name)
+        return tuple(released)
+
+    @property
+    def _leases(self) -> Leases:
+        store = self._journal.store
+        if not isinstance(store, Leases):
+            raise InvalidInput("this store does not support leases, which locks on tools need.")
+        return store
+
+    def _name(self, tool: str) -> str:
+        return f"{self._session.app}/{tool}"[:256]
+
+
+def _is_compatible(found: SchemaVersion, wanted: SchemaVersion) -> bool:
+    return found.major == wanted.major and found >= wanted

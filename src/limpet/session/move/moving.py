@@ -1,0 +1,82 @@
+"""Moving sessions: export and import of one, and copying to another store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from limpet.errors import InvalidInput
+from limpet.model import Key, described
+from limpet.session.arguments import AnyKey, check_progress, key_of
+from limpet.session.door import Door
+from limpet.store.paging.cursor import check_app
+from limpet.store.protocol import Progress
+
+if TYPE_CHECKING:
+    from limpet.session.move.adopter import Adopter, CopyTarget
+    from limpet.session.move.transfer import Copied
+
+
+class Moving(Door):
+    """What brings sessions from one store to another. Nothing of it is needed to start."""
+
+    async def export(self, key: AnyKey, path: str | Path) -> None:
+        """Write the session to a file that proves itself: its whole log, with bodies opened.
+
+        The file must not exist yet; it appears complete or not at all, readable by this user only.
+        Snapshots and leases stay behind. Of a fork it has the state that it began on, not the log
+        of its parent. Raises BundleRefused, and SessionCorrupt if an event cannot be read.
+        """
+        from limpet.session.move.files import check_path, export_session
+
+        await export_session(self._journal, key_of(key), check_path(path))
+
+    async def import_(self, path: str | Path) -> Key:
+        """Adopt the session in a file: the same events, times and links, under the same key.
+
+        The whole file is verified first: a truncated or changed one is refused and nothing is
+        recorded (BundleDamaged). Importing again does nothing more, and goes on if an import was
+        interrupted. Raises SessionConflict if the store has another log under the key,
+        SessionDeleted or SessionErased if it was ended there. It writes no app: or user: name.
+        """
+        from limpet.session.move.files import check_path, import_session
+
+        return await import_session(self._journal, check_path(path))
+
+    async def copy(
+        self,
+        key: AnyKey | None = None,
+        *,
+        app: str | None = None,
+        to: CopyTarget,
+        progress: Progress | None = None,
+    ) -> Copied:
+        """Copy one session, an app, or everything to another store, where it has less.
+
+        Events keep their ids, times and links. Calling it again sends only what is missing, also
+        after an interruption. Without a key it also sets the app: and user: names that the target
+        never had; with one, `left_out` names them instead. One session raises what is in the way
+        (SessionConflict, SessionDeleted, SessionCorrupt, …); among many, `refused` names those that
+        were not copied. `progress(done, total)` counts events.
+        """
+        from limpet.session.move.adopter import Adopter
+        from limpet.session.move.transfer import Transfer
+
+        if key is not None and app is not None:
+            raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
+        if not isinstance(to, (Moving, Adopter)) or getattr(to, "of", to) is self:
+            raise InvalidInput(
+                f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
+                "await lp.copy(to=other)."
+            )
+        transfer = Transfer(self._journal, to.adopter, check_progress(progress))
+        if key is not None:
+            return await transfer.one(key_of(key, reserved=True))
+        return await transfer.all(check_app(app))
+
+    @property
+    def adopter(self) -> Adopter:
+        """The receiving side of a copy, for the rest of the package. Raises StoreClosed."""
+        from limpet.session.move.adopter import Adopter
+
+        return Adopter(self._journal)

@@ -1,0 +1,1 @@
+"""What a session shows of its runs: status, requests, wakes and traces."""

@@ -1,0 +1,131 @@
+"""Traces: every wake can be read again as a tree of spans with times, from the log alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidInput
+from limpet.model import PAGE_MAX, Event, to_time
+from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED
+from limpet.session.writer import Writer
+
+_SPANS: Final = (SPAN_STARTED, SPAN_COMPLETED)
+
+
+class Span(msgspec.Struct, frozen=True):
+    """Something that took time. Without an end, nobody has recorded one yet."""
+
+    id: str
+    parent: str | None
+    kind: str
+    name: str
+    started_us: int
+    ended_us: int | None = None
+    result: str | None = None
+    error: str | None = None
+
+    @property
+    def started_at(self) -> datetime:
+        return to_time(self.started_us)
+
+    @property
+    def took(self) -> timedelta | None:
+        if self.ended_us is None:
+            return None
+        return timedelta(microseconds=self.ended_us - self.started_us)
+
+
+class Trace(msgspec.Struct, frozen=True):
+    """One wake: its spans, that of the wake first, and all of its events in order."""
+
+    wake_id: str
+    turn_id: str
+    attempt: int
+    worker: str
+    spans: tuple[Span, ...]
+    events: tuple[Event, ...]
+
+    @property
+    def span(self) -> Span:
+        """That of the wake itself."""
+        return self.spans[0]
+
+
+async def trace_of(writer: Writer, wake_id: str) -> Trace:
+    """The wake with this id. Raises InvalidInput if the session has none such."""
+    start, end = await _bounds(writer, wake_id)
+    events: list[Event] = []
+    after = start.seq - 1
+    while after < end:
+        page = await writer.journal.store.read(
+            writer.known.key, after=after, limit=PAGE_MAX, reverse=False, types=None
+        )
+        if not page:
+            break
+        events += [e for e in page if e.seq <= end and e.wake_id == wake_id]
+        after = page[-1].seq
+    data = start.data
+    return Trace(
+        wake_id, data["turn"], data["attempt"], data["worker"], _spans(events), tuple(events)
+    )
+
+
+async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:
+    """The beginnings of the newest wakes, the newest first."""
+    found: list[Event] = []
+    async for event in _backwards(writer):
+        if _is_wake(event) and event.type == SPAN_STARTED:
+            found.append(event)
+            if len(found) == limit:
+                break
+    return tuple(found)
+
+
+async def _bounds(writer: Writer, wake_id: str) -> tuple[Event, int]:
+    """The event that began a wake, and the seq of the last that may belong to it."""
+    end: int | None = None
+    async for event in _backwards(writer):
+        end = event.seq if end is None else end
+        if event.wake_id == wake_id and _is_wake(event):
+            if event.type == SPAN_STARTED:
+                return event, end
+            end = event.seq
+    raise InvalidInput(f"session {writer.known.key} has no wake {wake_id!r}. See s.wakes().")
+
+
+async def _backwards(writer: Writer) -> Any:
+    """The events of spans, the newest first."""
+    before = 0
+    while True:
+        page = await writer.journal.store.read(
+            writer.known.key, after=before, limit=PAGE_MAX, reverse=True, types=_SPANS
+        )
+        for event in page:
+            if event.data is not None:
+                yield event
+        if not page:
+            return
+        before = page[-1].seq
+
+
+def _is_wake(event: Event) -> bool:
+    return bool(event.data.get("kind") == "wake")
+
+
+def _spans(events: Iterable[Event]) -> tuple[Span, ...]:
+    spans: dict[str, Span] = {}
+    for event in events:
+        if event.type not in _SPANS or event.data is None:
+            continue
+        data, id = event.data, event.data["span_id"]
+        if event.type == SPAN_STARTED:
+            parent = data.get("parent_span_id")
+            spans[id] = Span(id, parent, data["kind"], data["name"], event.at_us)
+        elif id in spans:
+            how = {"result": data["result"], "error": data.get("error")}
+            spans[id] = msgspec.structs.replace(spans[id], ended_us=event.at_us, **how)
+    return tuple(spans.values())

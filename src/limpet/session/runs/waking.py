@@ -1,0 +1,65 @@
+"""Waking a session, and those that could not be woken: a part of Limpet."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any
+
+from limpet.errors import InvalidInput
+from limpet.model import Event, FrozenDict
+from limpet.model.facts.running.runs import DEAD, is_dead, requeued
+from limpet.session.arguments import (
+    AnyKey,
+    check_actor,
+    check_lease_seconds,
+    check_limit,
+    check_sessions,
+    key_of,
+)
+from limpet.session.door import Door
+from limpet.session.session import Session
+from limpet.store.protocol import Page, Query
+
+
+class Waking(Door):
+    """One turn of one session; and dead letters."""
+
+    async def wake(
+        self, key: AnyKey, harness: Any, *, lease_seconds: float = 30, **how: Any
+    ) -> Any:
+        """Run one bounded turn of this session, or nothing: `woken.ran`, `woken.reason`.
+
+        Takes no payload: what is to be done is in the log. Never raises what the harness raises:
+        that is `woken.error`, and recorded. `how` as for limpet.Worker: retries, on_mismatch,
+        permissions, agent, state_type, migrations.
+        """
+        # The runtime stands above this room and is asked for by its name.
+        wake = import_module("limpet.runtime.wake").wake
+        seconds = check_lease_seconds(lease_seconds)
+        return await wake(self, key_of(key), harness, lease_seconds=seconds, **how)
+
+    def ringing(self, app: str | None = None) -> AbstractContextManager[asyncio.Event]:
+        """A bell that rings when a session of this app may have become due; for workers."""
+        return self._journal.hub.waiting(app=app)
+
+    async def dead_letters(
+        self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
+    ) -> Page:
+        """Sessions whose turn failed as often as it may. Each is held until `requeue`.
+
+        `head.facts["run"]["dead"]` says why.
+        """
+        query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
+        return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
+
+    async def requeue(self, key: AnyKey, *, actor: str | None = None) -> Event:
+        """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
+        session: Session[Any] = Session(self._journal, key_of(key))
+        await session.refresh(tail=0)
+        if not is_dead(session.head.facts):
+            raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
+        by = check_actor(actor) or "system:operator"
+        prepared = self._journal.prepare(requeued(), by)
+        return (await session.writer.commit((prepared,), session.version))[0]

@@ -1,0 +1,140 @@
+"""Typed sessions: a session's own fields, seen and changed through a State class.
+
+Stands between a session and the pure parts (state, update): says how the stored schema version
+stands to the class's. How state is brought forward it has from `forward`. pydantic is imported
+here, so nothing that runs without typed state may import this module at its top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
+from limpet.model import Fact, FrozenDict, Head, PlainOp, Prepared, described
+from limpet.model.facts.schema import migrated
+from limpet.model.ops import apply
+from limpet.model.state.migrations import MigrationRegistry
+from limpet.model.state.semver import SchemaVersion, relation
+from limpet.model.state.state import Record, State, decode_fields, encode_fields
+from limpet.model.state.update import Planned, plan_update, rests_on
+from limpet.model.values import FrozenList
+from limpet.session.known import own_ops
+from limpet.session.typing.upgrade import Forward
+
+S = TypeVar("S", bound=State)
+
+
+class Typed(Forward, Generic[S]):
+    """One State class over one session. Holds the last view, so that reading twice costs once."""
+
+    __slots__ = ("_proven", "_seen", "of")
+
+    def __init__(self, of: type[S], migrations: MigrationRegistry | None = None) -> None:
+        if not (isinstance(of, type) and issubclass(of, State)):
+            raise InvalidInput(_no_state(of))
+        registry = MigrationRegistry() if migrations is None else migrations
+        super().__init__(SchemaVersion.parse(of.schema_version), registry, of.newer_minor)
+        self.of = of
+        self._seen: tuple[FrozenDict, S] | None = None
+        self._proven = False
+
+    def view(self, head: Head, fields: FrozenDict) -> S:
+        """The typed form of the fields. Raises MigrationError, SchemaViolation."""
+        self.check(head)
+        seen = self._seen
+        if seen is None or seen[0] is not fields:
+            seen = self._seen = (fields, self.fresh(fields))
+            self._proven = True
+        return seen[1]
+
+    def prove(self, head: Head, fields: FrozenDict) -> None:
+        """Once: what is stored is what the class declares. Raises SchemaViolation.
+
+        The store knows versions, not classes: another class of the same version must not write.
+        """
+        if not self._proven:
+            self.view(head, fields)
+
+    def trust(self) -> None:
+        """What is stored was made by this class just now."""
+        self._proven = True
+
+    def fresh(self, fields: FrozenDict) -> S:
+        """A view that nobody else has. Its lists and dicts are read-only, as all state is."""
+        state = decode_fields(self.of, fields)
+        inside = state.__dict__
+        for name, value in inside.items():
+            if type(value) is list:
+                inside[name] = FrozenList(value)
+            elif type(value) is dict:
+                inside[name] = FrozenDict(value)
+        return state
+
+    def plan(self, fields: FrozenDict, update: Mapping[str, Any], actor: str | None) -> Planned:
+        planned = plan_update(self.of, fields, update)
+        self._admit(update, actor)
+        return planned
+
+    def _admit(self, names: Iterable[str], actor: str | None) -> None:
+        """Raise FieldAccessDenied if the class does not let this actor write one of the fields.
+
+        Who has no name yet is refused by the event itself.
+        """
+        for name in names:
+            policy = self.of.access_of(name)
+            if actor is not None and not policy.allows("write", actor):
+                raise FieldAccessDenied(name, actor, tuple(sorted(policy.write or ())))
+
+    def raising(self, head: Head, fields: FrozenDict, update: tuple[PlainOp, ...]) -> Fact | None:
+        """The fact that newer code writes now, if that is so: nothing else need be changed.
+
+        A version is a promise about the whole state, so this once all of it is checked as the
+        update leaves it. Raises SchemaViolation.
+        """
+        stored = head.schema_version
+        if stored is None or relation(SchemaVersion.parse(stored), self.code) == "older_minor":
+            decode_fields(self.of, apply(fields, update))
+            return migrated(stored, str(self.code))
+        return None
+
+    def fit(self, fields: Mapping[str, Any]) -> None:
+        decode_fields(self.of, fields)
+
+    def undeclared(self, fields: Mapping[str, Any]) -> Iterable[str]:
+        return [name for name in fields if name not in self.of.model_fields]
+
+    def fit_after(self, fields: FrozenDict, drafts: Iterable[Prepared]) -> tuple[str, ...]:
+        """Raise SchemaViolation if plain operations would leave what the class does not declare.
+
+        They know nothing of types, so all of the state is looked at; apply need not do that.
+        Returns the fields that the verdict rests on.
+        """
+        after, guards = fields, set[str]()
+        for draft in drafts:
+            ops = [op for op in own_ops(draft) if op.path[0] in self.of.model_fields]
+            self._admit([str(op.path[0]) for op in ops], draft.actor)
+            after = apply(after, ops)
+            guards.update(rests_on(self.of, ops))
+        if after is not fields:
+            decode_fields(self.of, after)
+        return tuple(sorted(guards))
+
+
+def encoded(state: object) -> tuple[dict[str, Any], str]:
+    """The fields of a State and the version of its class. Raises SchemaViolation."""
+    if not isinstance(state, State):
+        raise SchemaViolation("state", "a dict, a State or an Envelope", described(state))
+    return encode_fields(state), type(state).schema_version
+
+
+def _no_state(of: object) -> str:
+    """What was given in the place of a State class."""
+    if isinstance(of, State):
+        return f"{type(of).__qualname__}(…) is no State class but an object of one. Pass the class."
+    if not isinstance(of, type):
+        return f"{described(of)} is no State class. Pass a class derived from limpet.State."
+    if issubclass(of, Record):
+        part = f"{described(of)} is no State but a Record, which is a part of one"
+        return f"{part}. Pass the State it belongs to."
+    return f"{described(of)} is no State. Derive it from limpet.State, or pass one that is."

@@ -1,0 +1,160 @@
+"""What stores answer with: commits, readings, pages, reports and certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from limpet.model import EMPTY, Event, FrozenDict, Head, Key, ScopeValue
+
+Order: TypeAlias = Literal["created", "updated", "key"]
+Ending: TypeAlias = Literal["deleted", "moved"]
+Forks: TypeAlias = Literal["refuse", "erase", "keep"]  # what erase does to forks of a session
+Severity: TypeAlias = Literal["ok", "skipped", "warning", "problem"]  # skipped: it cannot be seen
+# Whose keys a body is sealed with: a session by its uid; app: names, or one user's user: names, by
+# a JSON array of app and user ("" for app: names), which no uid looks like.
+KeyOwner: TypeAlias = str
+Progress: TypeAlias = Callable[[int, int], None]  # done, total
+Owner: TypeAlias = tuple[str, str]  # of shared names: an app and a user, or "" for the app's own
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """What one Commit left: its events (earlier records for repeated drafts) and the session."""
+
+    events: tuple[Event, ...]
+    head: Head
+    fields: FrozenDict
+    versions: FrozenDict
+    scopes: Mapping[str, ScopeValue]  # app: and user: names it changed; all of them if it created
+    repeated: int = 0  # how many of the events were recorded before
+    damaged: tuple[int, ...] = ()  # as of Loaded: what these events did is missing from fields
+    token: str = ""  # names the commit to a causal read; empty where every read sees it
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """A session as one consistent reading: head, state, scopes and the last events."""
+
+    head: Head
+    fields: FrozenDict
+    versions: FrozenDict
+    scopes: Mapping[str, ScopeValue]  # a value is unpacked when it is read; see store.scopes
+    events: tuple[Event, ...]
+    damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
+
+
+class NameSince(msgspec.Struct, frozen=True, gc=False):
+    """What became of an app: or user: name since an event of a session that changed it."""
+
+    before: ScopeValue | None  # before the session first changed it since; None: it never was
+    version: int  # its newest
+    others: bool  # whether another session changed it since, too
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """Which heads, in which order. Newest first unless `reverse` is False.
+
+    `deleted` asks for tombstones instead of living sessions, in the order of their keys. Without an
+    app, reserved apps (`$…`) are left out unless `reserved` is True.
+    """
+
+    app: str | None = None
+    user: str | None = None
+    labels: FrozenDict = EMPTY
+    order: Order = "created"
+    reverse: bool = True
+    created_after_us: int | None = None
+    created_before_us: int | None = None
+    updated_after_us: int | None = None
+    schema_version: str | None = None
+    prefix: str = ""  # of the id, in order "key" of one user
+    deleted: bool = False
+    reserved: bool = False
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Some heads, and where the next page begins (None: there is none).
+
+    While there is a cursor a page may be short, even empty: a filter passed over many sessions, or
+    states are large.
+    """
+
+    items: tuple[Head, ...]
+    cursor: str | None
+    # If they were asked for: session fields, app: and user: names in one mapping, by key.
+    states: Mapping[Key, Mapping[str, Any]] = {}
+    damaged: tuple[Key, ...] = ()  # sessions with an event that cannot be read: not in `states`
+
+
+class Erasure(msgspec.Struct, frozen=True):
+    """The certificate of a forgotten session: all that is left of it."""
+
+    key_hash: bytes
+    version: int
+    link: bytes
+    erased_us: int
+    forks_kept: int = 0  # forks that keep the state they began on
+
+
+class Erasures(msgspec.Struct, frozen=True):
+    """The certificate of a forgotten user."""
+
+    user: Erasure  # of the user as a whole: `version` counts the sessions, `link` covers them
+    sessions: tuple[Erasure, ...]
+    names: int  # user: names of which every version was removed
+    forks: tuple[Key, ...]  # of other users: they keep the state they began on
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is not as it should be, and where."""
+
+    where: str
+    problem: str
+    key: Key | None = None
+    seq: int | None = None
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What a verification read and what it found."""
+
+    sessions: int
+    events: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.findings
+
+
+class Restored(msgspec.Struct, frozen=True):
+    """What a restore put in place, and where it left what could not be replaced cleanly."""
+
+    report: Report  # of the verification of what is in place now
+    aside: Path | None  # None: there was nothing, or it was closed and replaced
+
+
+class Check(msgspec.Struct, frozen=True):
+    """One thing a doctor looked at: what was found and, where it is not well, what to do."""
+
+    name: str
+    found: str
+    severity: Severity = "ok"
+    advice: str = ""  # empty when ok
+
+    @property
+    def ok(self) -> bool:
+        return self.severity == "ok"
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """Every check of a store, and the report of its verification."""
+
+    checks: tuple[Check, ...]
+    report: Report
+
+    @property
+    def ok(self) -> bool:
+        """No problem was found. Warnings, and what was skipped, are for those who read them."""
+        return all(check.severity != "problem" for check in self.checks)

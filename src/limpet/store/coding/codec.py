@@ -1,0 +1,127 @@
+"""The codec: what happens to encoded bytes on their way to disk, in this order and nowhere else.
+
+    encode (the model's JSON) → compress (zstd, when it pays) → seal (when a seal is given)
+
+`flags` says which steps were taken, so any mixture can be read: switching compression or sealing
+on changes new rows only. A CRC-32 of the stored bytes finds rot without keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
+
+from limpet.store.coding.seal import Sealer, WaitingSealer
+from limpet.store.protocol import Place, Seal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+COMPRESSED: Final = 1
+SEALED: Final = 2
+REMOVED: Final = 4  # of an event: there is no body, it was removed on purpose
+ADOPTED: Final = 8  # of an event: another store recorded it, and it wrote no shared names here
+# Below this a frame's overhead and the time for it outweigh what zstd saves on text.
+COMPRESS_BYTES_MIN: Final = 1_024
+_LEVEL: Final = 3
+_NO_MEMORY: Final = "not enough memory"  # how zstd says it
+NO_SEAL: Final = "has a sealed body and no seal was given to open it"
+
+
+class Damaged(Exception):
+    """Stored bytes that are not what was stored. Never leaves the store."""
+
+
+class Codec:
+    """Both directions, with an optional seal."""
+
+    __slots__ = ("sealer", "seals")
+
+    def __init__(self, seal: Seal | None = None) -> None:
+        self.sealer = Sealer(seal)
+        self.seals = seal is not None
+
+    def waiting(self, loop: asyncio.AbstractEventLoop) -> Codec:
+        """The same for a thread that may wait for keys, which the loop fetches: verification."""
+        codec = Codec()
+        codec.seals, codec.sealer = self.seals, WaitingSealer(self.sealer, loop)
+        return codec
+
+    def pack(
+        self, raw: bytes, place: Place | None, *, bound: bool = False
+    ) -> tuple[int, bytes, int]:
+        """flags, stored bytes and their CRC, which covers the place too if `bound`.
+
+        The place may be left out where nothing is sealed or bound. Raises Unready if the keys of
+        its owner are not at hand.
+        """
+        flags, stored = 0, raw
+        if len(raw) >= COMPRESS_BYTES_MIN:
+            smaller = _zstd().compress(raw, _LEVEL)
+            if len(smaller) < len(raw) * 7 // 8:
+                flags, stored = COMPRESSED, smaller
+        if self.seals:
+            assert place is not None
+            flags |= SEALED
+            self.sealer.check(place.owner)
+            stored = self.sealer.seal(bytes((flags,)) + stored, place)
+        crc = crc32(stored)
+        return flags, stored, crc32(place.aad(), crc) if bound and place is not None else crc
+
+    def unpack(
+        self,
+        flags: int,
+        stored: bytes,
+        crc: int,
+        place: Callable[[], Place],
+        *,
+        bound: bool = False,
+    ) -> bytes:
+        """The bytes that were packed. Raises Damaged if they are not what was stored.
+
+        MemoryError is not damage: whoever reads must not go on as if the bytes were lost. Nor is
+        Unready, which is raised for a sealed body if the keys of its owner are not at hand.
+        """
+        if not isinstance(stored, bytes) or not isinstance(flags, int):
+            raise Damaged("has a body of the wrong kind")
+        found = crc32(stored)
+        if (crc32(place().aad(), found) if bound else found) != crc:
+            raise Damaged("has a body that rotted: its checksum does not match")
+        if flags & ~(COMPRESSED | SEALED):
+            raise Damaged(f"has a body in a form this release does not know ({flags})")
+        if flags & SEALED:
+            stored = self._open(flags, stored, place())
+        if flags & COMPRESSED:
+            try:
+                return bytes(_zstd().decompress(stored))
+            except MemoryError:
+                raise  # says nothing about the bytes
+            except Exception as error:
+                if _NO_MEMORY in str(error):
+                    raise MemoryError(f"a body cannot be decompressed ({error})") from error
+                raise Damaged(f"has a body that cannot be decompressed ({error})") from error
+        return stored
+
+    def _open(self, flags: int, stored: bytes, place: Place) -> bytes:
+        if not self.seals:
+            raise Damaged(NO_SEAL)
+        self.sealer.check(place.owner)
+        try:
+            opened = self.sealer.open(stored, place)
+        except MemoryError:
+            raise  # says nothing about the bytes
+        except Exception as error:  # whatever the seal raises, the body is not readable
+            raise Damaged(f"has a sealed body that this key does not open ({error!r})") from error
+        if opened[:1] != bytes((flags,)):  # sealed with it: nobody else can say what it is
+            raise Damaged("has other flags than it was sealed with")
+        return opened[1:]
+
+
+def _zstd() -> Any:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd

@@ -1,0 +1,209 @@
+"""Keys before bytes: a seal's owners are made ready before anything of theirs is sealed or opened.
+
+A seal's keys may come from far away, so they are awaited where nobody waits for us: outside every
+lock and every transaction. Who meets an owner that is not ready raises Unready, which ends the
+transaction with nothing done; the store's entry point awaits the keys and does the call again.
+Without a seal nothing of this costs anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import msgspec
+
+from limpet.errors import SealUnavailable
+from limpet.model import CREATED, Commit, Key, scope_of
+from limpet.store.protocol import KeyOwner, Place, Seal
+
+OWNERS_MAX: Final = 65_536  # that are remembered as ready; then each is asked for once more
+
+T = TypeVar("T")
+
+
+class Awaited(Exception):  # no error of the tree: it never leaves the store
+    """The seal has to be asked for something first. Raised before anything is changed."""
+
+
+class Unready(Awaited):
+    """Keys of these owners are needed."""
+
+    def __init__(self, owners: Iterable[KeyOwner]) -> None:
+        self.owners = tuple(owners)
+        super().__init__("keys are not ready")
+
+
+class Unforgotten(Awaited):
+    """Owners are about to be erased, and their keys are still there."""
+
+    def __init__(self, owners: Iterable[KeyOwner]) -> None:
+        self.owners = tuple(owners)
+        super().__init__("keys are not forgotten")
+
+
+class Unavailable(Awaited):
+    """Keys were asked for in the middle of a reading, and cannot be had."""
+
+    def __init__(self, error: SealUnavailable) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class Sealer:
+    """A seal, or none, and the owners whose keys it has at hand.
+
+    `ready` and `forget` belong to the event loop; the rest may be called from any thread.
+    """
+
+    __slots__ = ("_ready", "_seal")
+
+    def __init__(self, seal: Seal | None) -> None:
+        self._seal = seal
+        self._ready: set[KeyOwner] = set()
+
+    @property
+    def seals(self) -> bool:
+        return self._seal is not None
+
+    # --- before a transaction ------------------------------------------------------------------
+
+    async def ready(self, owners: Iterable[KeyOwner]) -> None:
+        """Await the keys of those that are not ready. Raises SealUnavailable."""
+        if self._seal is None:
+            return
+        wanted = self.missing(owners)
+        if not wanted:
+            return
+        try:
+            await self._seal.ready(wanted)
+        except Exception as error:  # a seal, which is not ours, may fail with anything
+            raise SealUnavailable(wanted, repr(error)) from error
+        if len(self._ready) + len(wanted) > OWNERS_MAX:
+            self._ready.clear()
+        self._ready.update(wanted)
+
+    async def opening(self, call: Callable[[], Awaitable[T]]) -> T:
+        """The answer of a call that may meet owners who are not ready: made again until none is."""
+        while True:
+            try:
+                return await call()
+            except Unready as needed:
+                await self.ready(needed.owners)
+
+    async def erasing(self, erase: Callable[[frozenset[KeyOwner]], Awaitable[T]]) -> T:
+        """Forget first, then erase. `erase` is given the owners whose keys are gone, and raises
+        Unforgotten if there is another."""
+        gone: frozenset[KeyOwner] = frozenset()
+        while True:
+            try:
+                found = await erase(gone)
+            except Unforgotten as wanted:
+                for owner in wanted.owners:
+                    await self._forget(owner)
+                gone |= {*wanted.owners}
+                continue
+            for owner in gone:
+                # A writer that raced may have had a key made; what it wrote went with the rest.
+                with suppress(SealUnavailable):
+                    await self._forget(owner)
+            return found
+
+    async def _forget(self, owner: KeyOwner) -> None:
+        assert self._seal is not None
+        self._ready.discard(owner)
+        try:
+            await self._seal.forget(owner)
+        except Exception as error:
+            raise SealUnavailable([owner], repr(error), "destroy") from error
+
+    # --- inside one ----------------------------------------------------------------------------
+
+    def missing(self, owners: Iterable[KeyOwner]) -> list[KeyOwner]:
+        """Those whose keys have to be awaited first."""
+        if self._seal is None:
+            return []
+        return [owner for owner in dict.fromkeys(owners) if owner not in self._ready]
+
+    def check(self, owner: KeyOwner) -> None:
+        """Raise Unready unless the keys of an owner are at hand."""
+        if owner not in self._ready:
+            self._lack((owner,))
+
+    def require_forgotten(self, owners: Iterable[KeyOwner], gone: frozenset[KeyOwner]) -> None:
+        """Raise Unforgotten for those whose keys have not been destroyed yet, all at once."""
+        left = [owner for owner in dict.fromkeys(owners) if owner not in gone]
+        if self._seal is not None and left:
+            raise Unforgotten(left)
+
+    def require(self, owners: Iterable[KeyOwner]) -> None:
+        """Raise Unready for those that are not ready, all at once."""
+        if missing := self.missing(owners):
+            self._lack(missing)
+
+    def seal(self, plain: bytes, place: Place) -> bytes:
+        """Raises what the seal raises. The owner must be ready: see `check`."""
+        assert self._seal is not None
+        return self._seal.seal(plain, place)
+
+    def open(self, sealed: bytes, place: Place) -> bytes:
+        """As seal."""
+        assert self._seal is not None
+        return self._seal.open(sealed, place)
+
+    def _lack(self, owners: Sequence[KeyOwner]) -> None:
+        raise Unready(owners)
+
+
+class WaitingSealer(Sealer):
+    """The same owners and keys for a thread beside the event loop, which may wait for it.
+
+    Not for one that holds a lock: it would keep others waiting for the keys too.
+    """
+
+    __slots__ = ("_asked", "_loop")
+
+    def __init__(self, asked: Sealer, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(asked._seal)
+        self._ready, self._asked, self._loop = asked._ready, asked, loop
+
+    def _lack(self, owners: Sequence[KeyOwner]) -> None:
+        try:
+            asyncio.run_coroutine_threadsafe(self._asked.ready(owners), self._loop).result()
+        except SealUnavailable as error:
+            raise Unavailable(error) from error
+
+
+# --- owners --------------------------------------------------------------------------------------
+
+
+def scope_owner(app: str, user: str) -> KeyOwner:
+    """The owner of app: names (no user) or of one user's user: names."""
+    return msgspec.json.encode((app, user)).decode()
+
+
+def owners_of(commits: Sequence[Commit], uid_of: Callable[[Key], str | None]) -> set[KeyOwner]:
+    """Who owns what commits will write, as far as it is known before they are planned.
+
+    `uid_of` knows the uids of some sessions. A new one has the id of its first event. Whoever is
+    missed here is met later, and costs one attempt more.
+    """
+    found: set[KeyOwner] = set()
+    for commit in commits:
+        uid = uid_of(commit.key)
+        if uid is None and commit.drafts[:1]:
+            first = commit.drafts[0]
+            uid = first.id if first.type == CREATED or commit.base is not None else None
+        found |= set() if uid is None else {uid}
+        for draft in commit.drafts:
+            if draft.scoped:
+                found |= _scopes_of(commit.key, [str(op.path[0]) for op in draft.plain_ops])
+    return found
+
+
+def _scopes_of(key: Key, names: list[str]) -> set[KeyOwner]:
+    kinds = {scope_of(name) for name in names}
+    owners = {"app": scope_owner(key.app, ""), "user": scope_owner(key.app, key.user)}
+    return {owner for kind, owner in owners.items() if kind in kinds}

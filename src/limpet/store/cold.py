@@ -1,0 +1,142 @@
+"""Cold segments: runs of old events, compressed together, that take the place of their rows.
+
+A segment holds what the chain needs of each event, column by column, since columns compress well.
+Digests and links are not in it: they are computed again from the link before it, and the link after
+it stands beside it. So a segment that was changed shows, and its bytes are few. The bytes pass the
+codec, as those of events do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import msgspec
+
+from limpet.model import Event, chain, decode_body, is_input
+from limpet.store.coding import Damaged
+from limpet.store.protocol import Place, Record
+
+EVENTS_MAX: Final = 2_048  # in one segment
+BYTES_MAX: Final = 1 << 20  # of bodies in one segment, or one event that is larger
+ID_BYTES: Final = 20  # about what the hash of an id takes, by which a repeat is recognised
+EVENTS_MIN: Final = 256  # a smaller segment is joined with what comes next
+
+
+class Cold(NamedTuple):
+    """An event of a segment, as it was recorded; `adopted`: by another store."""
+
+    record: Record
+    adopted: bool
+
+
+class _Columns(msgspec.Struct, array_like=True):
+    """A segment's events, column by column."""
+
+    ids: list[str]
+    types: list[str]
+    actors: list[str]
+    ats: list[int]  # the first, then the time since the one before
+    causes: list[str | None]
+    invocations: list[str | None]
+    correlations: list[str | None]
+    wakes: list[str | None]
+    processed: list[tuple[int, int] | int | None]  # the seq and the time; 0: pending
+    adopted: list[int]  # places of those that another store recorded
+    salts: bytes
+    raws: list[bytes | None]
+    digests: dict[int, bytes]  # of bodies that were removed, by place
+
+
+_columns: Final = msgspec.msgpack.Decoder(_Columns).decode
+
+
+def place(uid: str, first: int, last: int) -> Place:
+    """Where a segment belongs. Bound into its checksum and its seal."""
+    return Place("segment", uid, f"{first}-{last}")
+
+
+def mark(id: str) -> int:
+    """By what an id is found among those of segments; the segment itself says whether it is it."""
+    return int.from_bytes(sha256(id.encode()).digest()[:8], "big", signed=True)
+
+
+def encode(found: Sequence[Cold]) -> bytes:
+    """The bytes of a segment. Every body must be readable, or removed on purpose."""
+    records = [each.record for each in found]
+    events = [record.event for record in records]
+    before = [0, *[event.at_us for event in events[:-1]]]
+    done: list[tuple[int, int] | int | None] = [
+        (e.processed, e.processed_us or 0) if e.processed else e.processed for e in events
+    ]
+    return msgspec.msgpack.encode(
+        _Columns(
+            [event.id for event in events],
+            [event.type for event in events],
+            [event.actor for event in events],
+            [event.at_us - was for event, was in zip(events, before, strict=True)],
+            [event.cause for event in events],
+            [event.invocation_id for event in events],
+            [event.correlation_id for event in events],
+            [event.wake_id for event in events],
+            done,
+            [at for at, each in enumerate(found) if each.adopted],
+            b"".join([r.salt for r in records if r.raw is not None]),
+            [record.raw for record in records],
+            {at: r.digest for at, r in enumerate(records) if r.raw is None},
+        )
+    )
+
+
+def decode(raw: bytes, first: int, previous: bytes, last: bytes) -> list[Cold]:
+    """The events of a segment, from its first seq and the links before and after it.
+
+    Raises Damaged if they do not lead from the one link to the other.
+    """
+    columns = _columns(raw)
+    found: list[Cold] = []
+    link, at_us, salts = previous, 0, iter(_pieces(columns.salts))
+    adopted = set(columns.adopted)
+    for number, body in enumerate(columns.raws):
+        at_us += columns.ats[number]
+        salt = b"" if body is None else next(salts)
+        digest = columns.digests[number] if body is None else chain.body_digest(salt, body)
+        event = _event(columns, number, first + number, at_us, link, digest)
+        link = event.link
+        found.append(Cold(Record(event, body, salt, digest), number in adopted))
+    if link != last:
+        raise Damaged("is in a segment that does not lead to the link after it")
+    return found
+
+
+def _event(
+    columns: _Columns, number: int, seq: int, at_us: int, previous: bytes, digest: bytes
+) -> Event:
+    names = (columns.ids[number], columns.types[number], columns.actors[number])
+    causes = (columns.causes[number], columns.invocations[number])
+    more = (columns.correlations[number], columns.wakes[number])
+    done = columns.processed[number]
+    by, by_us = done if isinstance(done, (tuple, list)) else (done, None)
+    marked = by is not None and not is_input(names[1])
+    header = chain.header_digest((*names, *causes, *more), marked=marked)
+    body = columns.raws[number]
+    content = None if body is None else decode_body(body)
+    return Event(
+        seq,
+        *names,
+        at_us,
+        None if content is None else content.data,
+        () if content is None else content.ops,
+        *causes,
+        *more,
+        by,
+        by_us,
+        chain.link(previous, seq, at_us, header, digest),
+        removed=body is None,
+    )
+
+
+def _pieces(salts: bytes) -> list[bytes]:
+    size = chain.SALT_BYTES
+    return [salts[at : at + size] for at in range(0, len(salts), size)]

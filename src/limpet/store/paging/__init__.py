@@ -1,0 +1,15 @@
+"""Pages: cursors, selections and bounds."""
+
+from limpet.store.paging.pages import Room, bare, newest, page, walk, within
+from limpet.store.paging.select import newest_since, wanted
+
+__all__ = [
+    "Room",
+    "bare",
+    "newest",
+    "newest_since",
+    "page",
+    "walk",
+    "wanted",
+    "within",
+]

@@ -1,0 +1,186 @@
+"""Cursors: where a page of heads ended, in a form that callers pass back and cannot misuse."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidCursor, InvalidKey, InvalidQuery
+from limpet.model import (
+    EMPTY,
+    INT_MAX,
+    KEY_PART_CHARS_MAX,
+    QUERY_LABELS_MAX,
+    FrozenDict,
+    Key,
+    unfit,
+)
+from limpet.store.protocol import Query
+
+
+class _Cursor(msgspec.Struct, frozen=True, array_like=True):
+    query: Query
+    mark: int  # the time that the order goes by
+    row: int  # among equal times: the row
+
+
+class _KeyCursor(msgspec.Struct, frozen=True, array_like=True):
+    query: Query
+    key: tuple[str, str, str]
+    row: int  # among those deleted under one key: the row
+
+
+_NUMBER: Final = re.compile("[0-9]{1,19}").fullmatch
+_decode: Final = msgspec.json.Decoder(_Cursor, dec_hook=lambda kind, found: kind(found))
+_decode_key: Final = msgspec.json.Decoder(_KeyCursor, dec_hook=lambda kind, found: kind(found))
+
+
+def write(query: Query, mark: int, row: int) -> str:
+    return _written(_Cursor(query, mark, row))
+
+
+def write_key(query: Query, key: Key, row: int) -> str:
+    """Where a page in the order of keys ended."""
+    return _written(_KeyCursor(query, (key.app, key.user, key.id), row))
+
+
+def read(cursor: str, query: Query) -> tuple[int, int]:
+    """mark and row of a cursor that this very query returned; raises InvalidCursor."""
+    found: _Cursor = _read(cursor, _decode)
+    if found.query != query or not max(abs(found.mark), abs(found.row)) <= INT_MAX:
+        raise InvalidCursor
+    return found.mark, found.row
+
+
+def read_key(cursor: str, query: Query) -> tuple[Key, int]:
+    """Key and row of a cursor that this very query returned; raises InvalidCursor."""
+    found: _KeyCursor = _read(cursor, _decode_key)
+    if found.query != query or abs(found.row) > INT_MAX:
+        raise InvalidCursor
+    try:
+        return Key(*found.key), found.row
+    except InvalidKey:
+        raise InvalidCursor from None
+
+
+def _written(cursor: _Cursor | _KeyCursor) -> str:
+    raw = msgspec.json.encode(cursor)
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _read(cursor: str, decoder: msgspec.json.Decoder[Any]) -> Any:
+    try:
+        raw = base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4))
+        return decoder.decode(raw)
+    except (AttributeError, UnicodeError, binascii.Error, msgspec.MsgspecError):
+        raise InvalidCursor from None
+
+
+def write_position(*numbers: int) -> str:
+    """A position in a feed, as text."""
+    return ".".join(map(str, numbers))
+
+
+def read_position(position: str, count: int) -> tuple[int, ...]:
+    """The numbers of a position in a feed; raises InvalidCursor."""
+    parts = position.split(".") if isinstance(position, str) else []
+    if len(parts) != count or not all(map(_NUMBER, parts)):
+        raise InvalidCursor("feed")
+    numbers = tuple(map(int, parts))
+    if max(numbers) > INT_MAX:
+        raise InvalidCursor("feed")
+    return numbers
+
+
+def check_position(position: str | None) -> str | None:
+    """A text in the form of a position. Only the store knows whether it is one of its own."""
+    if position is not None:
+        read_position(position, position.count(".") + 1 if isinstance(position, str) else 1)
+    return position
+
+
+def check_app(app: str | None) -> str | None:
+    """An app to look into, or None for all. Raises InvalidQuery."""
+    if app is not None and (reason := unfit(app, KEY_PART_CHARS_MAX)):
+        raise InvalidQuery(f"the app {app!r} {reason}")
+    return app
+
+
+def check(query: Query) -> None:
+    """Refuse what no index serves, in every store alike."""
+    if query.order not in ("created", "updated", "key"):
+        raise InvalidQuery(f"order is 'created', 'updated' or 'key', not {query.order!r}")
+    texts = (query.app, query.user, query.schema_version, *query.labels, *query.labels.values())
+    for text in texts:
+        if text is not None and (reason := unfit(text, KEY_PART_CHARS_MAX)):
+            raise InvalidQuery(f"the name {text!r} {reason}")
+    if len(query.labels) > QUERY_LABELS_MAX:
+        raise InvalidQuery(f"{len(query.labels)} labels at once, more than {QUERY_LABELS_MAX}")
+    if query.user is not None and query.app is None:
+        raise InvalidQuery("a user belongs to an app: name the app too")
+    if query.labels and query.app is None:
+        raise InvalidQuery("labels belong to an app: name the app too")
+    if query.order == "updated" and (query.app is None or query.labels):
+        raise InvalidQuery(
+            "no index serves order='updated' for everything, nor with labels: name an app, or an "
+            "app and a user, and no label; or leave the order to 'created', which serves all four"
+        )
+    _check_by_key(query)
+    if query.deleted:
+        _check_deleted(query)
+
+
+def _check_by_key(query: Query) -> None:
+    if query.order == "key" and (query.app is None or query.labels):
+        raise InvalidQuery(
+            "order='key' is for an app, or an app and a user, without labels: name the app"
+        )
+    if not isinstance(query.prefix, str) or len(query.prefix) > KEY_PART_CHARS_MAX:
+        raise InvalidQuery(f"prefix is the beginning of an id, not {query.prefix!r}")
+    if query.prefix and (query.order != "key" or query.user is None):
+        raise InvalidQuery("a prefix of the id goes with order='key', an app and a user")
+
+
+def _check_deleted(query: Query) -> None:
+    """A tombstone keeps its key and its times, and nothing else to go by."""
+    if query.order != "created":
+        raise InvalidQuery("deleted sessions come in the order of their keys: leave out the order")
+    if query.labels or query.schema_version is not None:
+        raise InvalidQuery(
+            "a deleted session has neither labels nor a schema version: name an app or a user"
+        )
+
+
+def passes(query: Query, created_us: int, updated_us: int, schema_version: str | None) -> bool:
+    """Whether a head that was met passes the filters that its order does not go by."""
+    return (
+        (query.created_after_us is None or created_us > query.created_after_us)
+        and (query.created_before_us is None or created_us < query.created_before_us)
+        and (query.updated_after_us is None or updated_us > query.updated_after_us)
+        and (query.schema_version is None or schema_version == query.schema_version)
+    )
+
+
+def filters(query: Query) -> bool:
+    """Whether a page may have to pass over heads of the range it reads."""
+    times = [query.created_after_us, query.created_before_us, query.updated_after_us]
+    if query.order == "created":  # the range that is read is between these two
+        times[:2] = []
+    elif query.order == "updated":
+        times[2:] = []
+    return query.schema_version is not None or any(time is not None for time in times)
+
+
+def labels(wanted: Mapping[str, Any] | None) -> FrozenDict:
+    """The labels of a query, checked to be texts."""
+    if wanted is None:
+        return EMPTY
+    pairs = wanted.items() if isinstance(wanted, Mapping) else [(None, None)]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        raise InvalidQuery("labels takes names and values that are text, as in {'plan': 'gold'}")
+    return FrozenDict(wanted)

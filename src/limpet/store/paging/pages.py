@@ -1,0 +1,78 @@
+"""Pages: of events, bounded by bytes as well as by count; and of what passes a filter.
+
+A page of a thousand events of 8 MiB would be 8 GiB. So a page ends early, once the encoded bodies
+in it reach READ_PAGE_BYTES_MAX, before the next body is read; its first event always fits. A page
+that is shorter than asked for therefore says nothing: only an empty one is the end.
+
+What is put into pages comes as pairs: an event, or an entry of the feed, and the bytes of its body.
+
+`walk` is for stores that read heads row by row: a page of what passes a filter, from a range that
+is read in order and with a bound. PostgreSQL does the same in SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from limpet.model import READ_PAGE_BYTES_MAX, limits
+
+T = TypeVar("T")
+
+
+class Room:
+    """What a page has used of its bytes."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    @property
+    def full(self) -> bool:
+        return self.used >= READ_PAGE_BYTES_MAX
+
+
+def within(room: Room, sized: Iterable[tuple[T, int]]) -> list[tuple[T, int]]:
+    """Those that fit. Asks for none that does not."""
+    found: list[tuple[T, int]] = []
+    for pair in sized:
+        found.append(pair)
+        room.used += pair[1]
+        if room.full:
+            break
+    return found
+
+
+def newest(sized: Sequence[tuple[T, int]], tail: int) -> list[tuple[T, int]]:
+    """The last ones, at most `tail` and without a gap, as many as fit; in the order given."""
+    last = sized[len(sized) - min(tail, len(sized)) :]
+    return within(Room(), reversed(last))[::-1]
+
+
+def bare(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
+    """Without the sizes."""
+    return tuple([each for each, _ in sized])
+
+
+def page(sized: Iterable[tuple[T, int]]) -> tuple[T, ...]:
+    """One page of what comes."""
+    return bare(within(Room(), sized))
+
+
+def walk(rows: Iterable[T], passes: Callable[[T], bool], limit: int) -> tuple[list[T], T | None]:
+    """The first `limit` rows that pass, and the row to go on from; None if the end was reached.
+
+    No more than WALK_MAX rows are looked at: then fewer, or none, may have been met.
+    """
+    met: list[T] = []
+    last: T | None = None
+    for number, row in enumerate(rows, 1):
+        if passes(row):
+            if len(met) == limit:
+                return met, last
+            met.append(row)
+        last = row
+        if number == limits.WALK_MAX:
+            return met, last
+    return met, None

@@ -1,0 +1,117 @@
+"""Cold segments on the server: reading on into them.
+
+The events of a session that are in segments are always its oldest own ones. A segment ends where a
+snapshot stands, so a state of long ago is read from a snapshot and one segment. Most sessions have
+none, and are read by statements that know nothing of segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from limpet.model import Event
+from limpet.store import cold
+from limpet.store.coding import Codec, Damaged
+from limpet.store.cold import Cold
+from limpet.store.paging import Room, wanted, within
+from limpet.store.postgres.server import Connection
+from limpet.store.postgres.sql import SQL
+
+
+async def top(conn: Connection, sid: int) -> int:
+    """The newest event of a session that is in a segment; 0 if none is."""
+    return int(await conn.fetchval(SQL["segment_top"], sid) or 0)
+
+
+async def events(
+    codec: Codec,
+    conn: Connection,
+    of: tuple[int, str],
+    between: tuple[int, int],
+    limit: int,
+    room: Room,
+    types: tuple[str, ...] | None = None,
+    *,
+    reverse: bool = False,
+) -> list[tuple[Event, int]]:
+    """Those of a session (its sid and uid) with low < seq <= high, as many as fit a page."""
+    found: list[tuple[Event, int]] = []
+    low, high = between
+    at = high if reverse else low + 1
+    name = "segment_below" if reverse else "segment_above"
+    while low < at <= high and len(found) < limit and not room.full:
+        row = await conn.fetchrow(SQL[name], of[0], at)
+        if row is None or row["last"] <= low or row["first"] > high:
+            break
+        held = readable(codec, of[1], row)
+        chosen = [
+            pair
+            for pair in (reversed(held) if reverse else held)
+            if low < pair[0].seq <= high and wanted(pair[0].type, types)
+        ]
+        found += within(room, chosen[: limit - len(found)])
+        at = row["first"] - 1 if reverse else row["last"] + 1
+    return found
+
+
+async def all_events(
+    codec: Codec, conn: Connection, of: tuple[int, str], low: int, high: int
+) -> list[Event]:
+    """The same without bounds, ascending: to be replayed."""
+    found: list[Event] = []
+    while low < high:
+        page = await events(codec, conn, of, (low, high), high - low, Room())
+        if not page:
+            break
+        found += [event for event, _ in page]
+        low = page[-1][0].seq
+    return found
+
+
+async def at(codec: Codec, conn: Connection, of: tuple[int, str], seq: int) -> Event | None:
+    found = await events(codec, conn, of, (seq - 1, seq), 1, Room())
+    return found[0][0] if found else None
+
+
+async def by_ids(
+    codec: Codec, conn: Connection, of: tuple[int, str], ids: Sequence[str]
+) -> list[Event]:
+    """The events that were recorded under these ids."""
+    found: list[Event] = []
+    marks = {cold.mark(id): id for id in ids}
+    for row in await conn.fetch(SQL["segment_seqs"], of[0], list(marks)):
+        event = await at(codec, conn, of, row["seq"])
+        if event is not None and event.id in ids:
+            found.append(event)
+    return found
+
+
+def readable(codec: Codec, uid: str, row: Any) -> list[tuple[Event, int]]:
+    """The events of a segment; if it cannot be read, what stands for each."""
+    try:
+        found = segment(codec, uid, row)
+    except Damaged as error:
+        seqs = range(row["first"], row["last"] + 1)
+        lost = {"id": "", "type": "", "actor": "", "at_us": 0, "data": None}
+        return [(Event(seq=seq, damage=str(error), **lost), 0) for seq in seqs]  # type: ignore[arg-type]
+    return [(each.record.event, len(each.record.raw or b"")) for each in found]
+
+
+def segment(codec: Codec, uid: str, row: Any) -> list[Cold]:
+    """The events of one segment. Raises Damaged."""
+    first, last = row["first"], row["last"]
+    place = cold.place(uid, first, last)
+    try:
+        stored = (row["flags"], row["body"], row["crc"])
+        raw = codec.unpack(*stored, lambda: place, bound=True)
+        found = cold.decode(raw, first, row["previous"], row["link"])
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError) as error:
+        raise Damaged(f"is in a segment that cannot be read ({error!r})") from error
+    except Damaged as error:
+        raise Damaged(f"is in a segment that cannot be read: it {error}") from error
+    if len(found) != last - first + 1:
+        raise Damaged("is in a segment of another length")
+    return found

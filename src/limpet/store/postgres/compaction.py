@@ -1,0 +1,115 @@
+"""Compaction: moving the oldest events of a session into a segment, under the session's lock.
+
+One segment a transaction: its row is written and the rows of its events are removed together.
+Commits of that session wait for it, or it for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.model import Key
+from limpet.model.chain import genesis
+from limpet.store import cold
+from limpet.store.coding import Damaged
+from limpet.store.coding.bodies import packed_snapshot
+from limpet.store.cold import Cold
+from limpet.store.postgres import cold as segments
+from limpet.store.postgres import rows
+from limpet.store.postgres.reading import lineage
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection
+from limpet.store.postgres.sql import SQL
+from limpet.store.protocol import Compacted
+
+
+async def compact(conn: Connection, reader: Reader, key: Key, upto: int) -> Compacted:
+    """Move one segment's worth of events up to a seq; none if there is nothing left to move."""
+    await conn.fetch(SQL["lock"], [key.app], [key.user], [key.id])
+    row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+    if row is None:
+        raise await reader.gone(conn, key)
+    top = max(row["floor"], await segments.top(conn, row["sid"]))
+    last = await conn.fetchval(SQL["compactable"], row["sid"], top, upto, row["version"])
+    if last is None or last <= top or not await _keep_snapshot(conn, reader, key, row, last):
+        return Compacted()
+    small = await _small(conn, reader, row, top)
+    found = [*small, *await _gathered(conn, reader, row, (top, last), len(small))]
+    if len(found) == len(small):
+        return Compacted()
+    return await _move(conn, reader, row, found, len(small))
+
+
+async def _keep_snapshot(conn: Connection, reader: Reader, key: Key, row: Any, last: int) -> bool:
+    """Have a snapshot from there on, so that a load reads no segment. False if there cannot be."""
+    newest = await conn.fetchval(SQL["last_snapshot"], row["sid"])
+    if newest is not None and newest >= last:
+        return True
+    live = (await reader.load(conn, key)).live
+    if live.damaged:  # a snapshot must not hide that the log is damaged
+        return False
+    seq, packed, _ = packed_snapshot(live.fold, reader.codec)
+    await conn.execute(SQL["put_snapshot"], row["sid"], seq, *packed)
+    return True
+
+
+async def _small(conn: Connection, reader: Reader, row: Any, top: int) -> list[Cold]:
+    """The segment before, if it is small and no snapshot stands at its end: it is joined."""
+    before = await conn.fetchrow(SQL["segment_below"], row["sid"], top)
+    if before is None or before["last"] - before["first"] + 1 >= cold.EVENTS_MIN:
+        return []
+    if await conn.fetchval(SQL["snapshot_at"], row["sid"], top):
+        return []
+    try:
+        return segments.segment(reader.codec, row["uid"], before)
+    except Damaged:
+        return []  # it stays as it is
+
+
+async def _gathered(
+    conn: Connection, reader: Reader, row: Any, between: tuple[int, int], most: int
+) -> list[Cold]:
+    """The next events, as many as fit a segment, up to one that cannot be read."""
+    found: list[Cold] = []
+    top, last = between
+    asked = (row["sid"], top, cold.EVENTS_MAX - most, cold.BYTES_MAX)
+    for each in await conn.fetch(SQL["verify_events"], *asked):
+        record, _ = rows.record_from(each, row["uid"], reader.codec)
+        event = record.event
+        if event.seq > last or event.damage is not None or event.seq != top + 1 + len(found):
+            break
+        found.append(Cold(record, event.seq <= row["adopted"]))
+    return found
+
+
+async def _move(
+    conn: Connection, reader: Reader, row: Any, found: list[Cold], joined: int
+) -> Compacted:
+    sid, uid = row["sid"], row["uid"]
+    first, last = found[0].record.event, found[-1].record.event
+    previous = await _previous(conn, reader, row, first.seq)
+    raw = cold.encode(found)
+    try:
+        cold.decode(raw, first.seq, previous, last.link)
+    except Damaged:  # the chain is broken in there: the rows stay for verify to find
+        return Compacted()
+    packed = reader.codec.pack(raw, cold.place(uid, first.seq, last.seq), bound=True)
+    new = found[joined:]
+    seqs = [each.record.event.seq for each in new]
+    marks = [cold.mark(each.record.event.id) for each in new]
+    asked = (sid, first.seq, last.seq, *packed, previous, last.link, last.at_us)
+    await conn.execute(SQL["put_segment"], *asked)
+    await conn.execute(SQL["put_segment_ids"], sid, marks, seqs)
+    before = await conn.fetchval(SQL["move_rows"], sid, seqs[0], seqs[-1])
+    return Compacted(len(new), int(before), len(packed[1]) + cold.ID_BYTES * len(new))
+
+
+async def _previous(conn: Connection, reader: Reader, row: Any, first: int) -> bytes:
+    """The link before the first event of a segment."""
+    if first > row["floor"] + 1:
+        before = await conn.fetchrow(SQL["segment_below"], row["sid"], first - 1)
+        assert before is not None, "the segment before it ends there"
+        return bytes(before["link"])
+    if not row["floor"]:
+        return genesis(row["uid"])
+    return (await lineage.base_of(reader, conn, row)).link

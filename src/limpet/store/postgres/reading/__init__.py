@@ -1,0 +1,1 @@
+"""Reading from a server: sessions, histories, states, pages and the feed."""

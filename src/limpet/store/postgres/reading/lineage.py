@@ -1,0 +1,283 @@
+"""Reading through: a log that begins on a state of its parent is read on in the parent's.
+
+Most logs begin on nothing, and are read by one statement over their own events. Only where a page
+goes below the floor of a log are the logs that it began on read too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from limpet.errors import InvalidInput, SessionCorrupt
+from limpet.model import READ_PAGE_BYTES_MAX, Base, Event, Fold, Head, Key, removed_event
+from limpet.store.coding import Damaged
+from limpet.store.paging import Room, within
+from limpet.store.postgres import cold as segments
+from limpet.store.postgres import rows
+from limpet.store.postgres.reading.reader import LAST, Reader, begun, replayed
+from limpet.store.postgres.server import Connection
+from limpet.store.postgres.sql import SQL
+from limpet.store.protocol import Record
+
+
+async def events(
+    reader: Reader,
+    conn: Connection,
+    key: Key,
+    start: int,
+    limit: int,
+    types: tuple[str, ...] | None,
+    *,
+    reverse: bool,
+) -> list[tuple[Event, int]]:
+    """A page of a session's history beyond a seq, or before it and back; with sizes."""
+    names, chosen = (key.app, key.user, key.id), select(types)
+    end = (start or LAST) if reverse else start
+    asked = (*names, end, limit, READ_PAGE_BYTES_MAX, *chosen)
+    found = await conn.fetch(SQL["read_reverse" if reverse else "read"], *asked)
+    if not found:
+        raise await reader.gone(conn, key)
+    if found[0]["cold"]:
+        return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
+    own = [row for row in found if row["seq"] is not None]
+    codec, room = reader.codec, Room()
+    page = within(room, (rows.sized_event(row, row["uid"], codec) for row in own))
+    floor = found[0]["floor"]
+    below = (len(page) < limit and not room.full) if reverse else start < floor
+    if not floor or not below:
+        return page
+    found = await conn.fetch(SQL["read_line_reverse" if reverse else "read_line"], *asked)
+    if not found:
+        raise await reader.gone(conn, key)
+    if found[0]["cold"]:
+        return await _slowly(reader, conn, key, end, limit, types, reverse=reverse)
+    return _through(reader, found, end, limit, reverse=reverse, stubs=types is None)
+
+
+async def _slowly(
+    reader: Reader,
+    conn: Connection,
+    key: Key,
+    start: int,
+    limit: int,
+    types: tuple[str, ...] | None,
+    *,
+    reverse: bool,
+) -> list[tuple[Event, int]]:
+    """The same of a history of which some events are cold: part by part, from one instant."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+        if row is None:
+            raise await reader.gone(conn, key)
+        parts = await conn.fetch(SQL["line_of"], row["sid"])
+        bottom = min([part["low"] for part in parts]) if types is None else 0
+        gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
+        room = Room()
+        page = [] if reverse else [(removed_event(seq), 0) for seq in gone[:limit]]
+        for part in parts if reverse else parts[::-1]:
+            low, high = part["low"], part["high"]
+            between = (low, min(high, start - 1)) if reverse else (max(low, start), high)
+            if between[0] < between[1] and len(page) < limit and not room.full:
+                asked = (between, limit - len(page), room, types)
+                page += await _part(reader, conn, part, *asked, reverse=reverse)
+        if reverse and len(page) < limit and not room.full:
+            page += [(removed_event(seq), 0) for seq in gone[: limit - len(page)]]
+    return page
+
+
+async def _part(
+    reader: Reader,
+    conn: Connection,
+    part: Any,
+    between: tuple[int, int],
+    limit: int,
+    room: Room,
+    types: tuple[str, ...] | None,
+    *,
+    reverse: bool,
+) -> list[tuple[Event, int]]:
+    """Own events of one session on the way, hot and cold."""
+    of, codec, top = (part["sid"], part["uid"]), reader.codec, part["top"]
+    (low, high), found = between, list[tuple[Event, int]]()
+
+    async def hot() -> None:
+        left, sign = limit - len(found), -1 if reverse else 1
+        if high > max(low, top) and left > 0 and not room.full:
+            asked = (max(low, top), high, sign, left, READ_PAGE_BYTES_MAX, *select(types))
+            rows_ = await conn.fetch(SQL["part"], of[0], *asked)
+            found.extend(within(room, (rows.sized_event(r, of[1], codec) for r in rows_)))
+
+    async def cold() -> None:
+        left = limit - len(found)
+        if low < top and left > 0 and not room.full:
+            asked = ((low, min(high, top)), left, room, types)
+            found.extend(await segments.events(codec, conn, of, *asked, reverse=reverse))
+
+    for read in (hot, cold) if reverse else (cold, hot):
+        await read()
+    began = list(zip(part["floors"], part["begans"], strict=True))[::-1]
+    return [(rows.inherited(event, began), size) for event, size in found]
+
+
+def _through(
+    reader: Reader, found: list[Any], start: int, limit: int, *, reverse: bool, stubs: bool
+) -> list[tuple[Event, int]]:
+    """The page in rows of `read_line`, with stubs for what was erased with a parent."""
+    bottom = found[0]["bottom"] if stubs else 0
+    gone = range(min(start - 1, bottom), 0, -1) if reverse else range(start + 1, bottom + 1)
+    there = [row for row in found if row["seq"] is not None]
+    room = Room()
+    page: list[tuple[Event, int]] = []
+    if not reverse:
+        page = [(removed_event(seq), 0) for seq in gone[:limit]]
+    page += within(room, (inherited_event(reader, row) for row in there[: limit - len(page)]))
+    reached = not there or there[-1]["seq"] == bottom + 1
+    if reverse and reached and not room.full:
+        page += [(removed_event(seq), 0) for seq in gone[: limit - len(page)]]
+    return page
+
+
+def inherited_event(reader: Reader, row: Any) -> tuple[Event, int]:
+    """The event in a row of `read_line`, as the session that reads it has it, and its size."""
+    event, size = rows.sized_event(row, row["uid"], reader.codec)
+    return rows.inherited(event, list(zip(row["floors"], row["begans"], strict=True))[::-1]), size
+
+
+async def records(
+    reader: Reader, conn: Connection, key: Key, after: int, limit: int
+) -> list[tuple[Record, int]]:
+    """Own events just as they were recorded."""
+    row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+    found: list[tuple[Record, int]] = []
+    if row is not None and after < await segments.top(conn, row["sid"]):
+        held = await conn.fetchrow(SQL["segment_above"], row["sid"], after + 1)
+        for each in segments.segment(reader.codec, row["uid"], held):
+            if each.record.event.seq > after:
+                found.append((each.record, len(each.record.raw or b"")))
+        return found[:limit]
+    asked = (key.app, key.user, key.id, after, limit, READ_PAGE_BYTES_MAX)
+    read = await conn.fetch(SQL["records"], *asked)
+    if not read:
+        raise await reader.gone(conn, key)
+    return [rows.record_from(r, r["uid"], reader.codec) for r in read if r["seq"] is not None]
+
+
+async def base(reader: Reader, conn: Connection, key: Key) -> Base | None:
+    """What the session's log begins on, if not on nothing. Raises SessionCorrupt."""
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+        if row is None:
+            raise await reader.gone(conn, key)
+        if not row["floor"]:
+            return None
+        try:
+            return await base_of(reader, conn, row)
+        except Damaged as error:
+            raise SessionCorrupt(key, str(error)) from error
+
+
+async def base_of(reader: Reader, conn: Connection, row: Any) -> Base:
+    """The same of a row that has a floor. Raises Damaged."""
+    head, floor = _outline(row), row["floor"]
+    first = await conn.fetchrow(SQL["events_between"], row["sid"], floor, floor + 1)
+    of = (row["sid"], head.uid)
+    if first is None:
+        event = await segments.at(reader.codec, conn, of, floor + 1)
+    else:
+        event = rows.event_from(first, head.uid, reader.codec)
+    return reader.base_in(head, await conn.fetchrow(SQL["base_of"], row["sid"]), event)
+
+
+async def fold_at(
+    reader: Reader, conn: Connection, key: Key, seq: int, *, replay: bool = True
+) -> Fold:
+    """The fold after event `seq`, from one instant; without `replay`, at the snapshot before.
+
+    Raises SessionCorrupt, InvalidInput.
+    """
+    async with conn.transaction(isolation="repeatable_read", readonly=True):
+        row = await conn.fetchrow(SQL["living"], key.app, key.user, key.id)
+        if row is None:
+            raise await reader.gone(conn, key)
+        if not 1 <= seq <= row["version"]:
+            raise InvalidInput(f"session {key} has no event {seq}")
+        while row is not None and seq <= row["floor"]:
+            row = await conn.fetchrow(SQL["origin"], row["parent"])
+        if row is None:
+            raise SessionCorrupt(key, f"event {seq} was removed with the session it forks")
+        fold = await _fold_at(reader, conn, row, seq, replay=replay)
+    if fold.damaged:
+        raise SessionCorrupt(key, f"event {fold.damaged[0]} cannot be read")
+    return fold
+
+
+async def _fold_at(reader: Reader, conn: Connection, row: Any, seq: int, *, replay: bool) -> Fold:
+    """The fold after an own event of the session in a row."""
+    sid, head = row["sid"], _outline(row)
+    start, until = None, seq
+    while start is None:
+        snapshot = await conn.fetchrow(SQL["snapshot_below"], sid, until)
+        if snapshot is None:
+            start = await _begin(reader, conn, row, head)
+        else:
+            found = reader.snapshot(head, snapshot)
+            start, until = None if found is None else found[0], snapshot["seq"] - 1
+    if not replay:
+        return start
+    at = start.head.version
+    top = min(seq, await segments.top(conn, sid))
+    cold = await segments.all_events(reader.codec, conn, (sid, head.uid), at, top)
+    since = await conn.fetch(SQL["events_between"], sid, max(at, top), seq)
+    hot = [rows.event_from(r, head.uid, reader.codec) for r in since]
+    return replayed(start, [*cold, *hot], seq)
+
+
+async def _begin(reader: Reader, conn: Connection, row: Any, head: Head) -> Fold:
+    if not head.floor:
+        return Fold(begun(head))
+    try:
+        base = await base_of(reader, conn, row)
+    except Damaged:
+        return Fold(begun(head), damaged=(head.floor,))
+    return Fold(begun(head, base), base.fields, base.versions)
+
+
+async def time_at(reader: Reader, conn: Connection, sid: int, seq: int) -> int | None:
+    """When an event of a session's history was recorded."""
+    at_us: int | None = await conn.fetchval(SQL["time_at"], sid, seq)
+    if at_us is None:
+        for part in await conn.fetch(SQL["line_of"], sid):
+            if part["low"] < seq <= min(part["high"], part["top"]):
+                event = await segments.at(reader.codec, conn, (part["sid"], part["uid"]), seq)
+                at_us = None if event is None else event.at_us
+    return at_us
+
+
+async def link_at(reader: Reader, conn: Connection, sid: int, seq: int) -> bytes | None:
+    """The link of an event of a session's history, hot or cold."""
+    link: bytes | None = await conn.fetchval(SQL["link_at"], sid, seq)
+    if link is None:
+        for part in await conn.fetch(SQL["line_of"], sid):
+            if part["low"] < seq <= min(part["high"], part["top"]):
+                event = await segments.at(reader.codec, conn, (part["sid"], part["uid"]), seq)
+                link = None if event is None else event.link or None
+    return link
+
+
+def _outline(row: Any) -> Head:
+    """As much of a head as its log begins with."""
+    created_us = row["created_us"]
+    times = (created_us, created_us, created_us)
+    return Head(rows.key_from(row), row["uid"], row["version"], b"", *times, floor=row["floor"])
+
+
+def select(types: tuple[str, ...] | None) -> tuple[list[str] | None, list[str] | None]:
+    """Types as parameters of a statement: exact names, and patterns for families."""
+    if types is None:
+        return None, None
+    exact = [t for t in types if not t.endswith(".*")]
+    return exact, [_like(t[:-1]) for t in types if t.endswith(".*")]
+
+
+def _like(prefix: str) -> str:
+    return prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"

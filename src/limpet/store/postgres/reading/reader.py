@@ -1,0 +1,326 @@
+"""Reading: each call one round trip, each within one snapshot of the server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.model import (
+    EVENT_OVERHEAD_BYTES,
+    READ_PAGE_BYTES_MAX,
+    Base,
+    Event,
+    Fold,
+    Head,
+    Key,
+    ScopeKey,
+    ScopeValue,
+    based,
+    blank,
+    canonical,
+    replay_any,
+)
+from limpet.store.cache import Live
+from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, scope_owner
+from limpet.store.paging import bare
+from limpet.store.postgres import cold, rows
+from limpet.store.postgres.server import Connection
+from limpet.store.postgres.sql import SQL
+from limpet.store.protocol import Erasure
+from limpet.store.room import DELETED
+from limpet.store.scopes import Scopes, Unread
+
+LAST: Final = 2**62  # beyond every seq
+RUNGS: Final = 8  # snapshots that are tried before the whole log is read
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """What a load is to bring besides the state."""
+
+    tail: int = 0
+    scopes: bool = False
+    since_us: int | None = None
+
+
+class Found(msgspec.Struct):
+    """A session as one round trip brought it."""
+
+    live: Live
+    events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
+    scopes: Scopes
+
+
+_PLAIN: Final = Asked()
+
+
+class Reader:
+    """What is asked of the database, on the connection that the caller holds."""
+
+    def __init__(self, codec: Codec, secret: bytes) -> None:
+        self.codec, self._secret = codec, secret
+
+    async def load(self, conn: Connection, key: Key, asked: Asked = _PLAIN) -> Found:
+        """Head, state, last events and scopes. Raises SessionNotFound, -Deleted, -Erased."""
+        (found,) = await self.load_many(conn, [key], asked)
+        if found is None:
+            raise await self.gone(conn, key)
+        return found
+
+    async def load_many(
+        self, conn: Connection, keys: Sequence[Key], asked: Asked, below: int = LAST, tried: int = 0
+    ) -> list[Found | None]:
+        """The same for many, in one round trip; None where there is no session.
+
+        A snapshot that cannot be read only costs time: the one before it is taken, in one round
+        trip more; after some of them none, so that bad ones do not cost more than the log.
+        """
+        columns = [list(column) for column in zip(*map(_names, keys), strict=True)]
+        more = (asked.tail, asked.scopes, asked.since_us, READ_PAGE_BYTES_MAX, below)
+        kinds = rows.by_kind(await conn.fetch(SQL["load"], *columns, *more))
+        heads = {row["place"]: row for row in kinds["head"]}
+        names = self._by_owner(kinds["name"])
+        events, starts = _by_place(kinds["event"]), _by_place(kinds["snapshot"] + kinds["base"])
+        done: list[Found | None] = []
+        for place, key in enumerate(keys, 1):
+            row, of = heads.get(place), (events.get(place, []), starts.get(place, []))
+            shared = Scopes({**names.get((key.app, ""), {}), **names.get((key.app, key.user), {})})
+            found = None if row is None else self._found(row, key, *of, shared)
+            if row is not None and found is None:
+                lower = of[1][0]["seq"] if tried < RUNGS else 0
+                (found,) = await self.load_many(conn, [key], asked, lower, tried + 1)
+            if found is not None and found.live.damaged:
+                found = await self._with_cold(conn, found, *of)
+            done.append(found)
+        return done
+
+    async def _with_cold(
+        self, conn: Connection, found: Found, events: list[Any], starts: list[Any]
+    ) -> Found:
+        """The same with what is in cold segments: no snapshot from there on could be read."""
+        head, sid = found.live.fold.head, found.live.sid
+        of, top = (sid, head.uid), await cold.top(conn, sid)
+        if not top:
+            return found
+        sized = [rows.sized_event(each, head.uid, self.codec)[0] for each in events]
+        first = sized[0] if sized else None
+        if head.floor and head.floor < top:
+            first = await cold.at(self.codec, conn, of, head.floor + 1)
+        start = self.start(head, starts[0] if starts else None, first)
+        if start is None:
+            return found
+        at = start[0].head.version
+        older = await cold.all_events(self.codec, conn, of, at, top)
+        whole = [*older, *[event for event in sized if event.seq > max(at, top)]]
+        fold = replayed(start[0], whole, head.version)
+        live = found.live
+        live.fold = Fold(head, fold.fields, fold.versions, fold.damaged)
+        return found
+
+    def _found(
+        self, row: Any, key: Key, events: list[Any], starts: list[Any], scopes: Scopes
+    ) -> Found | None:
+        """The session in these rows; None if its snapshot cannot be read."""
+        head = rows.head_from(key, row)
+        sized = [rows.sized_event(each, head.uid, self.codec) for each in events]
+        start = self.start(head, starts[0] if starts else None, sized[0][0] if sized else None)
+        if start is None:
+            return None
+        live = self._fold(row["sid"], head, events, bare(sized), *start)
+        return Found(live, tuple(sized), scopes)
+
+    def start(self, head: Head, row: Any, first: Event | None) -> tuple[Fold, int] | None:
+        """What is folded on, and its size: a snapshot, what the log begins on, or nothing.
+
+        None if it is a snapshot that cannot be read, or is of another log. What a log begins on
+        must be there: if it cannot be read, it is a hole.
+        """
+        if row is not None and row["seq"] is not None:
+            return self.snapshot(head, row)
+        if not head.floor:
+            return Fold(begun(head)), 0
+        try:
+            base = self.base_in(head, row, first)
+        except Damaged:
+            hole = msgspec.structs.replace(begun(head), version=head.floor)
+            return Fold(hole, damaged=(head.floor,)), 0
+        return Fold(begun(head, base), base.fields, base.versions), 0
+
+    def _fold(
+        self,
+        sid: int,
+        head: Head,
+        found: list[Any],
+        events: tuple[Event, ...],
+        start: Fold,
+        snapshot_bytes: int,
+    ) -> Live:
+        since = start.head.version
+        delta = sum(len(r["body"]) + EVENT_OVERHEAD_BYTES for r in found if r["seq"] > since)
+        fold = replayed(start, [event for event in events if event.seq > since], head.version)
+        settled = Fold(head, fold.fields, fold.versions, fold.damaged)
+        return Live(sid, settled, snapshot_bytes, delta, 0)
+
+    def snapshot(self, head: Head, row: Any) -> tuple[Fold, int] | None:
+        """The fold that a snapshot's row keeps, and its size; None if it cannot be read, or if the
+        log has another event where it stands."""
+        seq, link = row["seq"], row["link"]
+        if link is None:
+            return None
+        place = bodies.snapshot_place(head.uid, seq, link)
+        try:
+            stored = (row["flags"], row["body"], row["crc"])
+            raw = self.codec.unpack(*stored, lambda: place, bound=True)
+            return bodies.snapshot_from(raw, begun(head), seq, link), len(raw)
+        except (Damaged, msgspec.MsgspecError):
+            return None
+
+    def base_in(self, head: Head, row: Any, first: Event | None) -> Base:
+        """The state that a log begins on, as its first own event names it. Raises Damaged."""
+        if row is None or first is None or first.data is None or first.seq != head.floor + 1:
+            raise Damaged("the state that its log begins on is not there")
+        place = bodies.base_place(head.uid, head.floor)
+        try:
+            stored = (row["flags"], row["body"], row["crc"])
+            base = bodies.base_from(self.codec.unpack(*stored, lambda: place, bound=True))
+        except (msgspec.MsgspecError, LimpetError, ValueError) as error:
+            what = f"the state that its log begins on cannot be read ({error!r})"
+            raise Damaged(what) from error
+        if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:
+            raise Damaged("its log begins on another state than its first event names")
+        return base
+
+    async def gone(self, conn: Connection, key: Key) -> LimpetError:
+        """Why there is no session under a key."""
+        row = await conn.fetchrow(SQL["gone"], *_names(key), self.key_hash(key))
+        if row["deleted"]:
+            return SessionDeleted(key)
+        return SessionErased(key) if row["erased"] else SessionNotFound(key)
+
+    def _by_owner(self, found: list[Any]) -> dict[tuple[str, str], dict[str, Unread]]:
+        """Names as their rows, whose values are made when somebody asks for them."""
+        steps: dict[ScopeKey, list[Any]] = {}
+        for row in found:
+            steps.setdefault((row["app"], row["owner"], row["name"]), []).append(row)
+        # Values are opened when somebody reads them, and nobody can wait for keys then.
+        sealed = {(row["app"], row["owner"]) for row in found if row["flags"] & SEALED}
+        self.codec.sealer.require([scope_owner(*owner) for owner in sealed])
+        names: dict[tuple[str, str], dict[str, Unread]] = {}
+        for key, rows_ in steps.items():
+            rows_.sort(key=itemgetter("version"))
+            unread = Unread(rows_[-1]["version"], partial(self._value, key, rows_))
+            names.setdefault(key[:2], {})[key[2]] = unread
+        return names
+
+    def _value(self, key: ScopeKey, steps: list[Any]) -> ScopeValue:
+        """The value that somebody reads now. Its keys may be gone since it was loaded."""
+        name = rows.Name(key, self.codec)
+        try:
+            for step in steps:
+                name.add(step)
+        except Unready as error:
+            return ScopeValue(steps[-1]["version"], None, False, str(error))
+        assert name.value is not None
+        return name.value
+
+    async def names(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, rows.Name]:
+        """The newest versions of some scope names; those that never were are left out."""
+        found: dict[ScopeKey, rows.Name] = {}
+        columns = [list(column) for column in zip(*keys, strict=True)] or [[], [], []]
+        for row in await conn.fetch(SQL["names"], *columns):
+            key = keys[row["i"] - 1]
+            name = found.setdefault(key, rows.Name(key, self.codec))
+            name.add(row)
+        return found
+
+    async def versions(self, conn: Connection, keys: list[ScopeKey]) -> dict[ScopeKey, int]:
+        """The numbers of the newest versions of some scope names; 0 for those that never were."""
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        found = await conn.fetch(SQL["name_versions"], *columns)
+        return {keys[row["i"] - 1]: row["version"] or 0 for row in found}
+
+    async def sizes(self, conn: Connection, app: str, owner: str) -> dict[str, int]:
+        """Every name of one owner and the bytes that it takes, for `Room`."""
+        found = await conn.fetch(SQL["name_sizes"], app, owner)
+        return {n: DELETED if form == bodies.DELETED else size for n, form, size in found}
+
+    async def scopes(self, conn: Connection, app: str, user: str) -> Scopes:
+        """Every name that this user's sessions see, in one round trip, values unread."""
+        names = self._by_owner(await conn.fetch(SQL["scopes"], app, user))
+        return Scopes({**names.get((app, ""), {}), **names.get((app, user), {})})
+
+    async def names_of(self, conn: Connection, app: str, owner: str) -> dict[str, ScopeValue]:
+        """The newest version of every name of one owner."""
+        names = self._by_owner(await conn.fetch(SQL["names_of"], app, owner))
+        return dict(Scopes(names.get((app, owner), {})))
+
+    async def recorded(
+        self, conn: Connection, wanted: list[tuple[Live, str]]
+    ) -> dict[tuple[Key, str], Event]:
+        """Events by the ids they were recorded under."""
+        sids = [live.sid for live, _ in wanted]
+        ids = [id for _, id in wanted]
+        found: dict[tuple[Key, str], Event] = {}
+        for row in await conn.fetch(SQL["recorded"], sids, ids):
+            live, id = wanted[row["i"] - 1]
+            head = live.fold.head
+            found[head.key, id] = rows.event_from(row, head.uid, self.codec)
+        for live, id in wanted:
+            head = live.fold.head
+            if (head.key, id) not in found:
+                for event in await cold.by_ids(self.codec, conn, (live.sid, head.uid), [id]):
+                    found[head.key, id] = event
+        return found
+
+    async def erasure(self, conn: Connection, key: Key) -> Erasure | None:
+        return await self.certificate(conn, self.key_hash(key))
+
+    async def certificate(self, conn: Connection, key_hash: bytes) -> Erasure | None:
+        row = await conn.fetchrow(SQL["erased"], key_hash)
+        return None if row is None else Erasure(*row)
+
+    def key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
+        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+
+    def user_hash(self, app: str, user: str) -> bytes:
+        """What is kept of an erased user."""
+        return self.key_hash(("user", app, user))
+
+
+def begun(head: Head, base: Base | None = None) -> Head:
+    """The head before the first own event, on what the log begins on."""
+    if base is not None:
+        return based(head.key, head.uid, head.created_us, base.floor, base.link)
+    start = blank(head.key, head.uid, head.created_us)
+    return start if not head.floor else msgspec.structs.replace(start, floor=head.floor)
+
+
+def replayed(fold: Fold, events: Sequence[Event], until: int) -> Fold:
+    """The fold after these events, which should reach `until`; what is missing is in `damaged`."""
+    damaged, seq = list(fold.damaged), fold.head.version
+    for event in events:
+        damaged += range(seq + 1, event.seq)  # rows that are not there at all
+        fold, whole = replay_any(fold, event)
+        if not whole:
+            damaged.append(event.seq)
+        seq = event.seq
+    damaged += range(seq + 1, until + 1)
+    return msgspec.structs.replace(fold, damaged=tuple(damaged))
+
+
+def _names(key: Key) -> tuple[str, str, str]:
+    return (key.app, key.user, key.id)
+
+
+def _by_place(found: list[Any]) -> dict[int, list[Any]]:
+    """Rows by the place of the key that they belong to, in their order."""
+    placed: dict[int, list[Any]] = {}
+    for row in found:
+        placed.setdefault(row["place"], []).append(row)
+    return placed

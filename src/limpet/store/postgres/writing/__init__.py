@@ -1,0 +1,1 @@
+"""Writing to a server: jobs, plans as columns, lanes and snapshots."""

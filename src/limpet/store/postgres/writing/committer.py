@@ -1,0 +1,155 @@
+"""The committer: gathers the commits of all callers and hands them, in batches, to its lanes.
+
+One batch is one call and one flush of the server's log, however many commits are in it. Two lanes
+take turns: while the server works on one batch, the next is planned here. What a batch touches, a
+session or a scope name, is touched by no other batch until it is settled; what has to wait for
+that keeps its place in the queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from limpet.model import Commit, Key
+from limpet.store.cache import Cache
+from limpet.store.coding import Unready, owners_of
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import WriteConnection
+from limpet.store.postgres.writing.clock import ServerClock
+from limpet.store.postgres.writing.jobs import Job, Touched
+from limpet.store.postgres.writing.lane import Lane
+from limpet.store.postgres.writing.snapshots import Snapshots
+from limpet.store.protocol import Committed
+
+LANES: Final = 2
+BATCH_MAX: Final = 256
+BATCH_BYTES_MAX: Final = 8 * 2**20
+BATCH_SPLIT_MIN: Final = 16  # a batch up to this size is not worth a second flush
+WAITING_MAX: Final = 16_384
+SNAPSHOTS_EVERY: Final = 256  # batches
+_LOOKED_AT_MAX: Final = 4 * BATCH_MAX  # of the queue, for a batch
+
+
+class Committer:
+    """Belongs to one store and one event loop."""
+
+    def __init__(
+        self, writers: Sequence[WriteConnection], reader: Reader, notify: Callable[[], None]
+    ) -> None:
+        self.cache, self.clock, self._codec = Cache(), ServerClock(), reader.codec
+        shared = (self.cache, self.clock, Snapshots(self.cache, reader.codec))
+        self._lanes = [Lane(writer, reader, *shared, notify) for writer in writers]
+        self._waiting: deque[Job] = deque()
+        self._busy: set[Touched] = set()
+        self._sent = 0  # jobs on their way
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._closing = False
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if not self._codec.seals:
+            return await self._submit(Job(commits))
+        await self._codec.sealer.ready(owners_of(commits, self._uid))
+        job = Job(commits)
+        while True:
+            try:
+                return await self._submit(job)
+            except Unready as needed:  # nothing was written, and no connection waits meanwhile
+                await self._codec.sealer.ready(needed.owners)
+                job = job.again()
+
+    def _uid(self, key: Key) -> str | None:
+        live = self.cache.peek(key)
+        return None if live is None else live.fold.head.uid
+
+    async def _submit(self, job: Job) -> tuple[Committed, ...]:
+        while len(self._waiting) >= WAITING_MAX:
+            self._room.clear()
+            await self._room.wait()
+        self._waiting.append(job)
+        self._start()
+        self._wake.set()
+        try:
+            return await job.wait()
+        except asyncio.CancelledError:
+            if not job.taken:
+                self._waiting.remove(job)  # it never happened
+            raise
+
+    async def close(self) -> None:
+        """Wait until everything that was asked for has its answer."""
+        self._closing = True
+        self._wake.set()
+        await asyncio.gather(*map(asyncio.shield, self._tasks.values()))
+        for lane in self._lanes:
+            await lane.close()
+
+    # --- private -------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Set the lanes going, or again if a task was ended from outside."""
+        for lane in self._lanes:
+            task = self._tasks.get(lane)
+            if task is None or task.done():
+                self._tasks[lane] = asyncio.get_running_loop().create_task(self._run(lane))
+
+    async def _run(self, lane: Lane) -> None:
+        served = 0
+        while True:
+            batch = self._take()
+            if batch:
+                await self._serve(lane, batch)
+                served += 1
+                if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
+                    await lane.write_snapshots()
+                continue
+            self._wake.clear()
+            await lane.write_snapshots()
+            if self._closing and not self._waiting:
+                self._wake.set()  # for the other lane
+                return
+            await self._wake.wait()
+
+    async def _serve(self, lane: Lane, batch: list[Job]) -> None:
+        touched = [thing for job in batch for thing in job.touches()]
+        self._busy.update(touched)
+        self._sent += len(batch)
+        if self._waiting:
+            self._wake.set()  # there is more than this lane took
+        try:
+            await lane.serve(batch)
+        finally:
+            self._busy.difference_update(touched)
+            self._sent -= len(batch)
+            self._wake.set()  # somebody may have waited for what this batch touched
+
+    def _take(self) -> list[Job]:
+        """The next batch: the first jobs of the queue that touch nothing that is on its way."""
+        fair = max(BATCH_SPLIT_MIN, (len(self._waiting) + self._sent + 1) // LANES)
+        batch: list[Job] = []
+        passed: list[Job] = []
+        blocked: set[Touched] = set()
+        size = looked_at = 0
+        while (
+            self._waiting
+            and len(batch) < min(fair, BATCH_MAX)
+            and size < BATCH_BYTES_MAX
+            and looked_at < _LOOKED_AT_MAX
+        ):
+            job = self._waiting.popleft()
+            looked_at += 1
+            touches = job.touches() if self._busy else ()
+            if any([thing in self._busy or thing in blocked for thing in touches]):
+                blocked.update(touches)  # nobody behind it may overtake it
+                passed.append(job)
+                continue
+            job.taken = True
+            batch.append(job)
+            size += job.size()
+        self._waiting.extendleft(reversed(passed))
+        self._room.set()
+        return batch

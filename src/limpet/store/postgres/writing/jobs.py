@@ -1,0 +1,147 @@
+"""Jobs: one caller's commits on their way to the server, and the answer that the caller awaits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from limpet.model import Commit, Key, ScopeKey, scope_of
+from limpet.store.protocol import Committed
+
+Touched: TypeAlias = Key | ScopeKey  # a session, or a scope name
+_NO_NAMES: frozenset[ScopeKey] = frozenset()
+
+
+class Job:
+    """Served by one lane. A caller that is cancelled meanwhile waits until the outcome is known."""
+
+    __slots__ = (
+        "_outcome",
+        "answer",
+        "commits",
+        "failure",
+        "fresh",
+        "judged_us",
+        "names",
+        "resent",
+        "search_ids",
+        "settled",
+        "taken",
+        "tries",
+        "written",
+    )
+
+    def __init__(self, commits: Sequence[Commit]) -> None:
+        self.commits = commits
+        self.written = _written_by(commits)  # the scope names that it writes
+        self.names = self.written | _guarded_by(commits)
+        self.answer: asyncio.Future[tuple[Committed, ...]] = (
+            asyncio.get_running_loop().create_future()
+        )
+        self._outcome: asyncio.Future[None] | None = None  # set up by a caller that was cancelled
+        self.failure: BaseException | None = None
+        self.settled = False  # the outcome is known
+        self.taken = False
+        self.fresh = False  # planned on what was read after it was asked for
+        self.resent = False  # an answer was lost: a repeat is our own doing
+        self.search_ids = False  # it may have been recorded before
+        self.judged_us = 0  # the server's time at which it refused the job's fence
+        self.tries = 0
+
+    def size(self) -> int:
+        return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
+
+    def touches(self) -> list[Touched]:
+        """What no other job may touch while this one is on its way."""
+        return [*[key for commit in self.commits for key in keys_of(commit)], *self.names]
+
+    def resend(self) -> None:
+        """An answer was lost. From now on a repeat of these drafts is looked for, whoever chose
+        their ids."""
+        self.search_ids = self.resent = True
+        self.commits = [_with_given_ids(commit) for commit in self.commits]
+
+    def again(self) -> Job:
+        """The same job for another attempt, after the caller was answered that keys are missing.
+
+        If an answer was lost before, repeats are still looked for.
+        """
+        job = Job(self.commits)
+        job.search_ids, job.resent = self.search_ids, self.resent
+        return job
+
+    # --- the answer ----------------------------------------------------------------------------
+
+    async def wait(self) -> tuple[Committed, ...]:
+        """For the caller."""
+        try:
+            return await self.answer
+        except asyncio.CancelledError:
+            if self.taken and not self.settled:
+                self._outcome = asyncio.get_running_loop().create_future()
+            while self._outcome is not None and not self._outcome.done():
+                try:
+                    await asyncio.shield(self._outcome)
+                except asyncio.CancelledError:
+                    continue
+            raise
+
+    def succeed(self, answers: tuple[Committed, ...]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answers)
+        self._release()
+
+    def fail(self, error: BaseException) -> None:
+        self.failure = error
+        if not self.answer.done():
+            self.answer.set_exception(error)
+        self._release()
+
+    def _release(self) -> None:
+        self.settled = True
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(None)
+
+
+def keys_of(commit: Commit) -> tuple[Key, ...]:
+    """The sessions that a commit needs: its own, and the one that it begins on."""
+    return (commit.key,) if commit.base is None else (commit.key, commit.base.parent)
+
+
+def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
+    found = [
+        _shared(
+            commit.owner,
+            [
+                str(op.path[0])
+                for draft in commit.drafts
+                if draft.scoped and draft.origin is None  # what is adopted writes no shared names
+                for op in draft.plain_ops
+            ],
+        )
+        for commit in commits
+    ]
+    return _NO_NAMES.union(*found)
+
+
+def _guarded_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
+    return _NO_NAMES.union(*[_shared(c.owner, c.guards) for c in commits if c.guards])
+
+
+def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:
+    """The app: and user: names among them, in full."""
+    app, user = owner
+    found: set[ScopeKey] = set()
+    for name in names:
+        kind = scope_of(name)
+        if kind in ("app", "user"):
+            found.add((app, "" if kind == "app" else user, name))
+    return found
+
+
+def _with_given_ids(commit: Commit) -> Commit:
+    drafts = tuple(msgspec.structs.replace(draft, given=True) for draft in commit.drafts)
+    return msgspec.structs.replace(commit, drafts=drafts)

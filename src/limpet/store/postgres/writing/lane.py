@@ -1,0 +1,360 @@
+"""A lane: one connection over which batches go to the server, one after the other.
+
+Jobs are planned here, on what is known of their sessions, and checked there: the function
+`limpet.commit` writes what still holds and says what does not. What does not is read and
+planned again; after a few attempts under the rows' locks, so that every writer gets its turn. If
+the connection breaks while an answer is awaited, the same events are sent again under their ids,
+and those that had been recorded are found, not doubled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeAlias
+
+import asyncpg
+import msgspec
+
+from limpet.errors import LimpetError, StoreBusy
+from limpet.model import CREATED, SALT_BYTES, Key
+from limpet.model.ids import Entropy
+from limpet.store import logs
+from limpet.store.cache import Cache, Live
+from limpet.store.coding import Unready
+from limpet.store.logs import POSTGRES
+from limpet.store.plan import Plan
+from limpet.store.postgres.failures import BROKEN, translate
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection, WriteConnection, settings
+from limpet.store.postgres.server.outage import Outage
+from limpet.store.postgres.sql import SQL
+from limpet.store.postgres.writing.batch import Batch, Reply
+from limpet.store.postgres.writing.clock import ServerClock
+from limpet.store.postgres.writing.jobs import Job, keys_of
+from limpet.store.postgres.writing.snapshots import Snapshots
+from limpet.store.postgres.writing.view import View
+from limpet.store.protocol import Committed
+
+TRIES_MAX: Final = 30
+LOCK_AFTER_TRIES: Final = 3
+_AGAIN: Final = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
+_HURRIED_LOCK_TIMEOUT: Final = "100ms"  # these jobs have waited once already
+
+Planned: TypeAlias = tuple[Job, int, tuple[Committed, ...]]  # with its place in the batch
+Refused: TypeAlias = tuple[Job, LimpetError]
+
+
+class Unwritable(Exception):  # no error of the tree: it never leaves the lane
+    """One job cannot be put into bytes; what was planned with it must be planned again."""
+
+    def __init__(self, job: Job, reason: Exception) -> None:
+        self.job, self.reason = job, reason
+        super().__init__("cannot be encoded or sealed")
+
+
+class Sent(NamedTuple):
+    """A batch and its reply, with the jobs that were in it and those the planner refused."""
+
+    batch: Batch
+    reply: Reply
+    planned: list[Planned]
+    refused: list[Refused]
+    token: str  # of a transaction that sees all of it
+
+
+class Lane:
+    """Belongs to one committer. While it serves a batch nobody else touches what is in it."""
+
+    def __init__(
+        self,
+        writer: WriteConnection,
+        reader: Reader,
+        cache: Cache,
+        clock: ServerClock,
+        snapshots: Snapshots,
+        notify: Callable[[], None],
+    ) -> None:
+        self._writer, self._reader, self._cache, self._notify = writer, reader, cache, notify
+        self._clock, self._snapshots = clock, snapshots
+        self._outage = Outage(writer.place, "writer")
+        self._entropy = Entropy(os.urandom)
+
+    async def serve(self, jobs: list[Job]) -> None:
+        """Bring every job to an answer."""
+        waiting, began = jobs, time.monotonic()
+        try:
+            while waiting:
+                slow = [job for job in waiting if job.tries >= LOCK_AFTER_TRIES]
+                quick = [job for job in waiting if job.tries < LOCK_AFTER_TRIES]
+                again = await self._attempt(quick, locked=False) if quick else []
+                for job in slow:
+                    again += await self._attempt([job], locked=True)
+                waiting = again
+                if again:
+                    self._log_retry(again)
+        except BaseException as error:
+            self._fail(jobs, error)  # those that have an answer keep it
+            self._writer.drop()  # cut short: it may be inside a transaction
+            raise
+        logs.slow_commit(POSTGRES, self._writer.place, time.monotonic() - began, jobs)
+
+    async def write_snapshots(self) -> None:
+        """Off the critical path; one that is not written costs a later reader time."""
+        await self._snapshots.write(self._writer.get)
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    # --- private -------------------------------------------------------------------------------
+
+    async def _attempt(self, jobs: list[Job], *, locked: bool, hurried: bool = False) -> list[Job]:
+        """Plan and send; the jobs that must be tried again. Those that fail get their error."""
+        try:
+            sent = await self._deliver(jobs, locked=locked, hurried=hurried)
+            return self._settle(sent)  # only now is it durable: nobody is answered before
+        except Unwritable as error:
+            if isinstance(error.reason, Unready):
+                error.job.fail(error.reason)
+            else:
+                self._fail([error.job], error.reason)
+            return [job for job in jobs if job is not error.job]
+        except Unready as error:  # met on the way to a plan, by one of them
+            return await self._apart_unready(jobs, error, locked=locked)
+        except _AGAIN as error:
+            self._cache.clear()
+            return [job for job in jobs if not self._gives_up(job, error)]
+        except asyncpg.ReadOnlySQLTransactionError as error:
+            self._writer.drop()  # the server may have become a standby: look for the primary again
+            self._fail(jobs, error)
+        except asyncpg.TooManyConnectionsError as error:
+            self._fail(
+                jobs, error
+            )  # whoever is in the batch: there is no connection to send it over
+        except asyncpg.PostgresError as error:
+            self._cache.clear()
+            if len(jobs) > 1:
+                return await self._apart(jobs)
+            self._fail(jobs, error)
+        except Exception as error:
+            self._fail(jobs, error)
+        return []
+
+    async def _apart_unready(self, jobs: list[Job], error: Unready, *, locked: bool) -> list[Job]:
+        """Each alone, so that only those wait for keys that need them. The committer asks for the
+        keys: here others would wait for them too."""
+        if len(jobs) == 1:
+            jobs[0].fail(error)
+            return []
+        again: list[Job] = []
+        for job in jobs:
+            again += await self._attempt([job], locked=locked)
+        return again
+
+    def _gives_up(self, job: Job, error: Exception) -> bool:
+        """Count one more try in vain."""
+        job.tries += 1
+        if job.tries > TRIES_MAX:
+            self._fail([job], error)
+        return job.tries > TRIES_MAX
+
+    async def _deliver(self, jobs: list[Job], *, locked: bool, hurried: bool) -> Sent:
+        """Send until there is an answer, on new connections if need be, or no hope of one."""
+        deadline = asyncio.get_running_loop().time() + settings.LOST_SECONDS_MAX
+        while True:
+            try:
+                conn = await self._writer.get()
+                if not locked:
+                    sent = await self._send(conn, jobs)
+                else:
+                    async with conn.transaction():
+                        if hurried:
+                            await conn.execute(SQL["lock_timeout"], _HURRIED_LOCK_TIMEOUT)
+                        await self._lock(conn, jobs[0])
+                        sent = await self._send(conn, jobs)
+                self._outage.over()
+                return sent
+            except BROKEN as error:
+                # Unknown whether it was recorded: ask again under the same ids.
+                self._outage.lost(error)
+                self._writer.drop()
+                self._cache.clear()
+                if asyncio.get_running_loop().time() > deadline:
+                    raise translate(error, self._writer.place, "write") from error
+                for job in jobs:
+                    job.resend()
+                await asyncio.sleep(settings.LOST_PAUSE_SECONDS)
+
+    async def _apart(self, jobs: list[Job]) -> list[Job]:
+        """The server refused a batch as a whole: each alone, so that only the culprit fails.
+
+        Somebody else's transaction holds one of the rows, or a value cannot be stored.
+        """
+        POSTGRES.info("batch split: store=%s commits=%d", self._writer.place, len(jobs))
+        again: list[Job] = []
+        held: set[Key] = set()
+        for job in jobs:
+            keys = {commit.key for commit in job.commits}
+            if keys & held:
+                self._fail([job], StoreBusy(self._writer.place))
+                continue
+            again += await self._attempt([job], locked=True, hurried=True)
+            if isinstance(job.failure, StoreBusy):
+                held |= keys
+        return again
+
+    def _fail(self, jobs: list[Job], error: BaseException) -> None:
+        self._cache.clear()
+        if waiting := [job for job in jobs if not job.settled]:
+            self._log_failure(error, len(waiting))
+        if not isinstance(error, LimpetError):
+            error = translate(error, self._writer.place, "write")
+        for job in jobs:
+            job.fail(error)
+
+    async def _lock(self, conn: Connection, job: Job) -> None:
+        """Take the rows and names of a job that others keep being faster to."""
+        await self._lock_rows(conn, [job])
+        if job.names:
+            owners = {(*name[:2], "") for name in job.written}  # it may add to their names
+            columns = [list(column) for column in zip(*sorted(job.names | owners), strict=True)]
+            await conn.execute(SQL["lock_names"], *columns)
+        self._forget(job)
+
+    async def _lock_rows(self, conn: Connection, jobs: list[Job]) -> str:
+        """Lock the sessions of these jobs; the token of the transaction that does."""
+        touched = {key for job in jobs for commit in job.commits for key in keys_of(commit)}
+        keys = [(key.app, key.user, key.id) for key in touched]
+        columns = [list(column) for column in zip(*keys, strict=True)]
+        found = await conn.fetch(SQL["lock"], *columns)
+        return found[0]["token"] if found else ""
+
+    async def _send(self, conn: Connection, jobs: list[Job]) -> Sent:
+        """Plan on what is known, and have it checked and written. Changes no job."""
+        view = View(self._cache, self._reader)
+        await view.fetch(conn, jobs)
+        if not self._clock.known:
+            asked_us = self._clock.local_us()
+            self._clock.learn(asked_us, await conn.fetchval(SQL["now"]))
+        now_us = self._clock.now_us()
+        batch, planned, refused = self._plan(view, jobs, now_us)
+        asked_us = self._clock.local_us()
+        # What took too long once is not refused for it again, or it would never be recorded.
+        reply = await batch.send(conn, now_us, late=any([job.tries for job in jobs]))
+        token = reply.token
+        if reply.now_us:
+            self._clock.learn(asked_us, reply.now_us)
+        if any([job.search_ids for job in jobs]) and not batch.recorded():
+            # Found recorded, which does not yet mean durable: the first answer may have been lost
+            # while the server waited for a standby. A lock waits as a commit does.
+            token = await self._lock_rows(conn, jobs)
+        return Sent(batch, reply, planned, refused, token)
+
+    def _plan(
+        self, view: View, jobs: list[Job], now_us: int
+    ) -> tuple[Batch, list[Planned], list[Refused]]:
+        """The jobs as a batch, each with the answer that it gets if the server finds it good."""
+        # The server judges leases; after a refusal its time shows the planner which had ended.
+        plan = Plan(
+            view,
+            now_us,
+            lambda: self._entropy.take(SALT_BYTES),
+            lease_now_us=max([job.judged_us for job in jobs]),
+        )
+        batch = Batch(plan, view, self._reader)
+        planned: list[Planned] = []
+        refused: list[Refused] = []
+        for job in jobs:
+            try:
+                answers = plan.add(job.commits)
+            except LimpetError as error:
+                refused.append((job, error))
+                continue
+            try:
+                planned.append((job, batch.take(job.commits), answers))
+            except Exception as error:  # a seal, which is not ours, may fail with anything
+                raise Unwritable(job, error) from error
+        return batch, planned, refused
+
+    def _settle(self, sent: Sent) -> list[Job]:
+        """Answer the callers, now that it is durable; the jobs that must be tried again."""
+        again: list[Job] = []
+        for job, error in sent.refused:
+            # Refused on what was read before the job came, or on top of something that came to
+            # nothing: look again first.
+            if (job.fresh and not sent.reply.refused) or job.tries > TRIES_MAX:
+                job.fail(error)
+            else:
+                job.tries += job.fresh
+                job.fresh = job.search_ids = True
+                again.append(job)
+        for key, live in sent.batch.settle(sent.reply).items():
+            self._keep(key, live)
+        for scope_key, scope in sent.batch.scopes().items():
+            self._cache.keep_scope(scope_key, scope)
+        if sent.reply.has_listeners and sent.batch.recorded():
+            self._notify()
+        for job, place, answers in sent.planned:
+            self._answer(job, place, answers, sent, again)
+        for job in again:
+            self._forget(job)
+        return again
+
+    def _answer(
+        self,
+        job: Job,
+        place: int,
+        answers: tuple[Committed, ...],
+        sent: Sent,
+        again: list[Job],
+    ) -> None:
+        reason = sent.reply.refused.get(place)
+        found = None
+        if reason is None:
+            found = sent.batch.answers(answers, sent.reply, sent.token)
+        if found is not None:
+            job.succeed(tuple([_as_first(answer) for answer in found]) if job.resent else found)
+            return
+        job.tries += 1
+        job.fresh = job.search_ids = True
+        if reason == "fenced":
+            job.judged_us = sent.reply.now_us
+        if job.tries > TRIES_MAX:
+            busy = StoreBusy(self._writer.place)
+            self._log_failure(busy, 1)
+            job.fail(busy)
+        else:
+            again.append(job)
+
+    def _log_retry(self, jobs: list[Job]) -> None:
+        tries = max([job.tries for job in jobs])
+        text = "commits retried: store=%s commits=%d tries=%d"
+        POSTGRES.debug(text, self._writer.place, len(jobs), tries)
+
+    def _log_failure(self, error: BaseException, commits: int) -> None:
+        text = "write failed: store=%s error=%s commits=%d"
+        POSTGRES.warning(text, self._writer.place, logs.error_name(error), commits)
+
+    def _keep(self, key: Key, live: Live) -> None:
+        self._cache.keep(key, live)
+        self._snapshots.note(key, live)
+
+    def _forget(self, job: Job) -> None:
+        for commit in job.commits:
+            for key in keys_of(commit):
+                self._cache.forget(key)
+        for name in job.names:
+            self._cache.forget_scope(name)
+
+
+def _as_first(answer: Committed) -> Committed:
+    """Sent twice because the first answer was lost: to the caller it happened once, and now.
+
+    But for a creation, whose caller must know that not all was sent again.
+    """
+    if answer.events[0].type == CREATED:
+        return answer
+    events = tuple([msgspec.structs.replace(event, repeated=False) for event in answer.events])
+    return msgspec.structs.replace(answer, events=events, repeated=0)

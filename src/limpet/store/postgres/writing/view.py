@@ -1,0 +1,195 @@
+"""What the planner needs to know of the database, fetched before it asks.
+
+The committer remembers sessions and scope names between calls (its cache). The rest is read for one
+attempt and forgotten after it: keys that are gone, ids that were recorded, inputs still pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.model import (
+    PROCESSED,
+    SCOPE_SMALL_BYTES,
+    Base,
+    Commit,
+    Event,
+    Fold,
+    Key,
+    ScopeKey,
+    ScopeValue,
+)
+from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.postgres.reading import lineage
+from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.server import Connection
+from limpet.store.postgres.sql import SQL
+from limpet.store.postgres.writing.jobs import Job
+from limpet.store.room import Owner, Sizes
+from limpet.store.scopes import Scopes
+
+
+class View:
+    """One attempt's view: implements the planner's protocol of the same name."""
+
+    __slots__ = (
+        "_cache",
+        "_gone",
+        "_links",
+        "_pending",
+        "_reader",
+        "_recorded",
+        "_seen",
+        "_sizes",
+        "_versions",
+        "known",
+        "lives",
+    )
+
+    def __init__(self, cache: Cache, reader: Reader) -> None:
+        self._cache, self._reader = cache, reader
+        # Held here too: the cache may let go of one to make room for another.
+        self.lives: dict[Key, Live] = {}
+        self.known: dict[ScopeKey, LiveScope] = {}  # the scope names that are written
+        self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
+        self._sizes: dict[Owner, dict[str, int]] = {}
+        self._gone: dict[Key, LimpetError | None] = {}
+        self._links: dict[tuple[Key, int], bytes] = {}  # of events that new logs go on from
+        self._recorded: dict[tuple[Key, str], Event] = {}
+        self._pending: set[tuple[Key, int]] = set()
+        self._seen: dict[tuple[str, str], Scopes] = {}
+
+    @property
+    def era(self) -> int:
+        return self._cache.era
+
+    async def fetch(self, conn: Connection, jobs: Sequence[Job]) -> None:
+        """Read what is not known yet; nothing, for sessions that are."""
+        for job in jobs:
+            for commit in job.commits:
+                await self._fetch_session(conn, commit)
+            if job.search_ids:
+                await self._fetch_recorded(conn, job)
+        written = {name for job in jobs for name in job.written}
+        if written:
+            await self._fetch_names(conn, written)
+            await self._fetch_sizes(conn, jobs)
+        guarded = {n for job in jobs for n in job.names - job.written} - self.known.keys()
+        if guarded:
+            self._versions = await self._reader.versions(conn, list(guarded))
+
+    async def _fetch_session(self, conn: Connection, commit: Commit) -> None:
+        key = commit.key
+        await self._fetch_live(conn, key)
+        if commit.base is not None:
+            await self._fetch_parent(conn, commit.base)
+        if key in self.lives:
+            for draft in commit.drafts:
+                if draft.type == PROCESSED:
+                    seqs = list(draft.data["seqs"])
+                    sids = [self.lives[key].sid] * len(seqs)
+                    rows = await conn.fetch(SQL["pending"], sids, seqs)
+                    self._pending |= {(key, seqs[row["i"] - 1]) for row in rows}
+        elif (key.app, key.user) not in self._seen:
+            self._seen[key.app, key.user] = await self._reader.scopes(conn, key.app, key.user)
+
+    async def _fetch_live(self, conn: Connection, key: Key) -> None:
+        if key not in self.lives and key not in self._gone:
+            live = self._cache.session(key)
+            if live is None:
+                live = await self._load(conn, key)
+            if live is not None:
+                self.lives[key] = live
+
+    async def _fetch_parent(self, conn: Connection, base: Base) -> None:
+        await self._fetch_live(conn, base.parent)
+        if base.parent in self.lives:
+            sid = self.lives[base.parent].sid
+            link = await lineage.link_at(self._reader, conn, sid, base.floor)
+            if link is not None:
+                self._links[base.parent, base.floor] = link
+
+    async def _load(self, conn: Connection, key: Key) -> Live | None:
+        try:
+            found = await self._reader.load(conn, key)
+        except SessionNotFound:
+            self._gone[key] = None
+        except (SessionDeleted, SessionErased) as error:
+            self._gone[key] = error
+        else:
+            self._cache.keep(key, found.live)
+            return found.live
+        return None
+
+    async def _fetch_names(self, conn: Connection, names: set[ScopeKey]) -> None:
+        cached = {name: self._cache.scope(name) for name in names}
+        self.known = {name: live for name, live in cached.items() if live is not None}
+        unknown = [name for name in names if name not in self.known]
+        if unknown:
+            for key, name in (await self._reader.names(conn, unknown)).items():
+                if name.value is not None:
+                    made = (name.value, name.base, name.since_base, self._cache.era)
+                    live = LiveScope(*made, name.size, name.made_by)
+                    self._cache.keep_scope(key, live)
+                    self.known[key] = live
+
+    async def _fetch_sizes(self, conn: Connection, jobs: Sequence[Job]) -> None:
+        """All names of those of whom one may become large, or of whom there may be too many.
+
+        The server knows how many an owner has. Only if it said that there is no room for one more
+        is it asked for all of them, to say how many there are.
+        """
+        for job in jobs:
+            size = job.size()
+            for name in job.written:
+                live, owner = self.known.get(name), name[:2]
+                new = job.fresh and (live is None or live.value.deleted)
+                large = size + (0 if live is None else live.size) > SCOPE_SMALL_BYTES
+                if (new or large) and owner not in self._sizes:
+                    self._sizes[owner] = await self._reader.sizes(conn, *owner)
+
+    async def _fetch_recorded(self, conn: Connection, job: Job) -> None:
+        wanted = [
+            (live, draft.id)
+            for commit in job.commits
+            if (live := self.lives.get(commit.key)) is not None
+            for draft in commit.drafts
+            if draft.given
+        ]
+        if wanted:
+            self._recorded |= await self._reader.recorded(conn, wanted)
+
+    # --- the planner asks ----------------------------------------------------------------------
+
+    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
+        live = self.lives.get(key)
+        if live is not None:
+            return live.fold
+        error = self._gone[key]
+        if error is None or (reuse and isinstance(error, SessionDeleted)):
+            return None
+        raise error
+
+    def link_at(self, key: Key, seq: int) -> bytes | None:
+        return self._links.get((key, seq))
+
+    def recorded(self, key: Key, id: str) -> Event | None:
+        return self._recorded.get((key, id))
+
+    def pending(self, key: Key, seq: int) -> bool:
+        return (key, seq) in self._pending
+
+    def scope(self, key: ScopeKey) -> ScopeValue | None:
+        live = self.known.get(key)
+        return None if live is None else live.value
+
+    def scope_version(self, key: ScopeKey) -> int:
+        live = self.known.get(key)
+        return self._versions.get(key, 0) if live is None else live.value.version
+
+    def scopes(self, app: str, user: str) -> Scopes:
+        return self._seen.get((app, user), Scopes())
+
+    def names(self, app: str, user: str) -> Sizes | None:
+        return self._sizes.get((app, user))

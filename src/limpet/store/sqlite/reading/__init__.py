@@ -1,0 +1,1 @@
+"""Reading a database: sessions, histories, states, pages and the feed."""

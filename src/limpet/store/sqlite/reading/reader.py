@@ -1,0 +1,337 @@
+"""Reading sessions: bounded queries on one connection, each within one instant of the database.
+
+Used inline on the event loop (a page takes well under a millisecond and no cursor outlives the
+query), by the writer inside its transaction, and by verification in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from itertools import islice
+from typing import Any
+
+import apsw
+import msgspec
+
+from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.model import (
+    EVENT_OVERHEAD_BYTES,
+    Base,
+    Event,
+    Fold,
+    Head,
+    Key,
+    based,
+    blank,
+    canonical,
+    replay_any,
+)
+from limpet.store.coding import Codec, Damaged, bodies
+from limpet.store.paging import Room, bare, newest, within
+from limpet.store.protocol import Erasure
+from limpet.store.sqlite import rows
+from limpet.store.sqlite.cold import ColdReader
+from limpet.store.sqlite.reading.scopes import ScopeReader
+from limpet.store.sqlite.sql import SQL, compose, select_types
+
+_PAGE = 500
+_BACK = 32
+_RUNGS = 8  # snapshots that are tried before the whole log is read
+
+
+class Found(msgspec.Struct):
+    """A session's fold as read from disk, and what it took to get there."""
+
+    sid: int
+    fold: Fold
+    snapshot_bytes: int
+    delta_bytes: int
+    events: tuple[Event, ...]  # the last of those since the snapshot, as many as were asked for
+
+
+class Reader:
+    """Heads, folds and events of sessions; `scopes` reads the shared names."""
+
+    def __init__(self, conn: apsw.Connection, codec: Codec) -> None:
+        self.conn, self.codec = conn, codec
+        self.scopes = ScopeReader(conn, codec)
+        self.cold = ColdReader(conn, codec)
+        self._secret: bytes | None = None
+
+    @contextmanager
+    def instant(self) -> Iterator[None]:
+        """All reads inside see the database at one moment."""
+        self.conn.execute("BEGIN")
+        try:
+            yield
+        finally:
+            try:
+                self.conn.execute("COMMIT")
+            except apsw.Error:  # a damaged page was met; nothing was written, so nothing is lost
+                if self.conn.in_transaction:
+                    self.conn.execute("ROLLBACK")
+
+    def _rows(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return self.conn.execute(sql, args).fetchall()
+
+    # --- heads ---------------------------------------------------------------------------------
+
+    def head(self, key: Key, *, reuse: bool = False) -> tuple[int, Head] | None:
+        """sid and head of a living session; None if there never was one.
+
+        `reuse`: None also if it was deleted.
+        """
+        names = (key.app, key.user, key.id)
+        row = self.conn.execute(SQL["head"], names).fetchone()
+        if row is not None:
+            return row[0], rows.head_from(row)
+        if not reuse and self.conn.execute(SQL["is_buried"], names).fetchone() is not None:
+            raise SessionDeleted(key)
+        if self.erasure(self.key_hash(key)) is not None:
+            raise SessionErased(key)
+        return None
+
+    def living(self, key: Key) -> tuple[int, Head]:
+        found = self.head(key)
+        if found is None:
+            raise SessionNotFound(key)
+        return found
+
+    def erasure(self, key_hash: bytes) -> Erasure | None:
+        row = self.conn.execute(SQL["erased"], (key_hash,)).fetchone()
+        return None if row is None else Erasure(*row)
+
+    def key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
+        """What is kept of an erased key: enough to know it again. The secret is in the same file,
+        so who has the file can test a guess; it cannot be read off."""
+        if self._secret is None:
+            self._secret = bytes(self.conn.execute(SQL["secret"]).get)
+        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+
+    def user_hash(self, app: str, user: str) -> bytes:
+        """The same of an erased user."""
+        return self.key_hash(("user", app, user))
+
+    # --- the fold ------------------------------------------------------------------------------
+
+    def found(self, sid: int, head: Head, *, tail: int = 0) -> Found:
+        """The session's fold at `head`: its snapshot and the events since, a page at a time."""
+        at = self.fold_at(sid, head, head.version, tail)
+        settled = Fold(head, at.fold.fields, at.fold.versions, at.fold.damaged)
+        return Found(sid, settled, at.snapshot_bytes, at.delta_bytes, at.events)
+
+    def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> Found:
+        """The fold after the own event `until`, from the snapshot before it."""
+        fold, snapshot_bytes = self.snapshot(sid, head, until)
+        last: list[tuple[Event, int]] = []
+        count = 0
+        damaged = list(fold.damaged)
+        seq = fold.head.version
+        size = self._rows(SQL["delta_bytes"], (sid, seq, until))[0][0]
+        asked = (sid, head.uid, "events_after")
+        while page := self._sized(*asked, (seq, until), _PAGE, room := Room()):
+            if page[-1][0].seq <= seq:
+                break  # an index out of order would never end
+            for event, _ in page:
+                damaged += range(seq + 1, event.seq)  # rows that are not there at all
+                fold, whole = replay_any(fold, event)
+                if not whole:
+                    damaged.append(event.seq)
+                seq = event.seq
+            count += len(page)
+            last = newest(last + page, tail)
+            if len(page) < _PAGE and not room.full:
+                break  # within one instant there is no more, and most sessions are one page
+        damaged += range(seq + 1, until + 1)
+        reached = msgspec.structs.replace(fold, damaged=tuple(damaged))
+        size += EVENT_OVERHEAD_BYTES * count
+        return Found(sid, reached, snapshot_bytes, size, bare(last))
+
+    def snapshot(self, sid: int, head: Head, until: int) -> tuple[Fold, int]:
+        """The fold at the newest snapshot up to there, or before the first event.
+
+        A bad snapshot only costs time: the one before it is taken. Below some of them are read no
+        further, so that a ladder of bad ones does not cost more than the log.
+        """
+        for _ in range(_RUNGS):
+            try:
+                row = self.conn.execute(SQL["snapshot"], (sid, until)).fetchone()
+                if row is None or not isinstance(row[0], int):
+                    break
+                link = self.link_at(sid, head.uid, row[0])
+                found = self.snapshot_in((*row, link), head)
+            except (apsw.CorruptError, UnicodeDecodeError):
+                break
+            if found is not None:
+                return found
+            until = min(row[0], until) - 1
+        return self.start(sid, head), 0
+
+    def snapshot_in(self, row: tuple[Any, ...], head: Head) -> tuple[Fold, int] | None:
+        """The fold in a row of snapshots that ends with the log's link there, and its size."""
+        seq, flags, body, crc, link = row
+        begun = _begun(head)
+        try:
+            place = bodies.snapshot_place(head.uid, seq, link)
+            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
+            return bodies.snapshot_from(raw, begun, seq, link), len(raw)
+        except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError):
+            return None  # even a value of another kind than its column's: one bit makes it so
+
+    def start(self, sid: int, head: Head) -> Fold:
+        """What the log begins on: nothing, or a state. One that cannot be read is a hole."""
+        if not head.floor:
+            return Fold(_begun(head))
+        try:
+            base = self.base(sid, head)
+        except Damaged:
+            hole = msgspec.structs.replace(_begun(head), version=head.floor)
+            return Fold(hole, damaged=(head.floor,))
+        begun = based(head.key, head.uid, head.created_us, base.floor, base.link)
+        return Fold(begun, base.fields, base.versions)
+
+    def base(self, sid: int, head: Head) -> Base:
+        """The state that a log begins on, as its first own event names it. Raises Damaged."""
+        try:
+            row = self._rows(SQL["base"], (sid,))
+            first = self._event(sid, head.uid, head.floor + 1)[0]
+            if not row or first.data is None:
+                raise Damaged("the state that its log begins on is not there")
+            place = bodies.base_place(head.uid, head.floor)
+            flags, body, crc = row[0]
+            raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
+            base = bodies.base_from(raw)
+        except (apsw.CorruptError, msgspec.MsgspecError, LimpetError, TypeError, ValueError) as e:
+            raise Damaged(f"the state that its log begins on cannot be read ({e!r})") from e
+        if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:
+            raise Damaged("its log begins on another state than its first event names")
+        return base
+
+    # --- events --------------------------------------------------------------------------------
+
+    def events(
+        self,
+        sid: int,
+        uid: str,
+        name: str,
+        bounds: tuple[int, int],
+        limit: int,
+        *,
+        types: tuple[str, ...] | None = None,
+        room: Room | None = None,
+    ) -> tuple[Event, ...]:
+        """A page of a statement's events; rows that cannot be read at all are stood in for."""
+        return bare(self._sized(sid, uid, name, bounds, limit, room or Room(), types))
+
+    def _sized(
+        self,
+        sid: int,
+        uid: str,
+        name: str,
+        bounds: tuple[int, int],
+        limit: int,
+        room: Room,
+        types: tuple[str, ...] | None = None,
+    ) -> list[tuple[Event, int]]:
+        """A page of rows, and of what is in cold segments before them."""
+        used = room.used
+        found = self._hot(sid, uid, name, bounds, limit, room, types)
+        if name == "events_last":
+            if len(found) < limit and not room.full and (top := self.cold.top(sid)) > bounds[1]:
+                high = min(bounds[0] - 1, top)
+                older = self.cold.events(sid, uid, bounds[1], high, types=types, reverse=True)
+                found += within(room, islice(older, limit - len(found)))
+            return found
+        begins = bool(found) and types is None and found[0][0].seq == bounds[0] + 1
+        if name != "events_after" or begins or (top := self.cold.top(sid)) <= bounds[0]:
+            return found
+        room.used = used
+        cold = self.cold.events(sid, uid, bounds[0], min(bounds[1], top), types=types)
+        found = within(room, islice(cold, limit))
+        if len(found) < limit and not room.full:
+            rest = (max(top, bounds[0]), bounds[1])
+            found += self._hot(sid, uid, name, rest, limit - len(found), room, types)
+        return found
+
+    def _hot(
+        self,
+        sid: int,
+        uid: str,
+        name: str,
+        bounds: tuple[int, int],
+        limit: int,
+        room: Room,
+        types: tuple[str, ...] | None,
+    ) -> list[tuple[Event, int]]:
+        codec, used = self.codec, room.used
+        chosen, chosen_args = select_types(types)
+        args = (sid, *bounds, *chosen_args, limit)
+        try:  # row by row: none is read that does not fit the page
+            with closing(self.conn.execute(compose(name, types=chosen), args)) as found:
+                return within(room, (rows.sized_event(row, uid, codec) for row in found))
+        except (apsw.CorruptError, UnicodeDecodeError):
+            # Some row is broken: read each by itself, so that only that one is lost.
+            room.used = used
+            seqs = self._rows(compose(name, event="e.seq", types=chosen), args)
+            return within(room, (self._event(sid, uid, seq) for (seq,) in seqs))
+
+    def newest(
+        self, sid: int, head: Head, limit: int, since_us: int | None, room: Room
+    ) -> tuple[Event, ...]:
+        """The last events, and of those none much older than a time: read back page by page."""
+        size = limit if since_us is None else min(limit, _BACK)
+        found: list[Event] = []
+        past = head.version + 1
+        while len(found) < limit and not room.full:
+            most = min(size, limit - len(found))
+            bounds = (past, head.floor)
+            page = self.events(sid, head.uid, "events_last", bounds, most, room=room)
+            found += page
+            if not page or page[-1].seq >= past:
+                break  # the beginning, or an index out of order that would never end
+            if since_us is not None and 0 < page[-1].at_us < since_us:
+                break  # 0: a row that cannot be read says nothing
+            past, size = page[-1].seq, size * 2
+        return tuple(reversed(found))
+
+    def _event(self, sid: int, uid: str, seq: int) -> tuple[Event, int]:
+        try:
+            found = self._rows(SQL["event_at"], (sid, seq))
+            if not found and seq <= self.cold.top(sid):
+                return next(self.cold.events(sid, uid, seq - 1, seq))
+            row = found[0]
+            return rows.sized_event(row, uid, self.codec)
+        except (apsw.CorruptError, UnicodeDecodeError, TypeError, IndexError) as error:
+            return rows.lost_event(seq, f"has a row that cannot be read ({error})"), 0
+
+    def event_from(self, row: tuple[Any, ...], uid: str) -> Event:
+        """The event in a row of EVENT_COLUMNS."""
+        return rows.event_from(row, uid, self.codec)
+
+    def recorded(self, sid: int, uid: str, id: str) -> Event | None:
+        row = self.conn.execute(SQL["event_by_id"], (rows.pack_id(id), sid)).fetchone()
+        if row is None:
+            return self.cold.by_id(sid, uid, id)
+        return rows.event_from(row, uid, self.codec)
+
+    def link_at(self, sid: int, uid: str, seq: int) -> bytes | None:
+        """The link of an own event."""
+        link: bytes | None = self.conn.execute(SQL["link_at"], (sid, seq)).get
+        return self.cold.link_at(sid, uid, seq) if link is None else link
+
+    def time_at(self, sid: int, uid: str, seq: int) -> int | None:
+        """When an own event was recorded."""
+        at_us: int | None = self.conn.execute(SQL["time_at"], (sid, seq)).get
+        if at_us is None:
+            event = self.cold.at(sid, uid, seq)
+            at_us = None if event is None else event.at_us
+        return at_us
+
+
+def _begun(head: Head) -> Head:
+    """The head before the first own event, without what the base says."""
+    begun = blank(head.key, head.uid, head.created_us)
+    return begun if not head.floor else msgspec.structs.replace(begun, floor=head.floor)

@@ -1,0 +1,1 @@
+"""Laws of what stands beside a session: names, documents, blobs, marks."""

@@ -1,0 +1,145 @@
+"""Keys that are used again: only if asked, by another session, and not by writers to the first."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from limpet.errors import (
+    SessionDeleted,
+    SessionErased,
+    SessionExists,
+    SessionNotFound,
+)
+from limpet.model import Commit, FrozenDict, Head, Key
+from limpet.store.protocol import Committed, Query, Store
+from limpet.testing.commits import add, addition, create, creation, draft, key, load, log, refused
+
+A, B = key("a"), key("b")
+
+
+def reusing(of: Key = A, n: int = 0, **labels: str) -> Commit:
+    """The commit that creates a session also under a key that was used."""
+    return msgspec.structs.replace(creation(of, {"n": n}, labels), reuse=True)
+
+
+def to(uid: str, *commits: Commit) -> list[Commit]:
+    """The same commits, meant for the session with this uid."""
+    return [msgspec.structs.replace(commit, uid=uid) for commit in commits]
+
+
+async def used_again(store: Store) -> tuple[Committed, Committed]:
+    """A session that was deleted, and the one that has its key now."""
+    (first,) = await store.commit([creation(A, {"n": 7, "old": 1}, {"plan": "old"})])
+    await add(store, A, draft("user.said", id="mine"), draft())
+    await store.delete(A)
+    (second,) = await store.commit([reusing(A, 1, plan="new")])
+    return first, second
+
+
+class ReuseLaws:
+    async def test_a_deleted_key_is_used_again_only_if_asked(self, store: Store) -> None:
+        """Without it a creation is refused, whatever else it says."""
+        await create(store, A)
+        await store.delete(A)
+        async with refused(store, SessionDeleted):
+            await store.commit([creation(A)])
+        (made,) = await store.commit([reusing()])
+        assert (made.head.version, made.fields) == (1, {"n": 0})
+        async with refused(store, SessionExists):
+            await store.commit([reusing()])
+        await store.commit([reusing(B)])  # a key that never was used
+        await store.erase(B)
+        async with refused(store, SessionErased):
+            await store.commit([reusing(B)])
+
+    async def test_another_session_has_the_key_now(self, store: Store) -> None:
+        """Nothing of the first is in it: not its events, state, labels, inputs or ids."""
+        first, second = await used_again(store)
+        assert first.head.uid != second.head.uid
+        loaded = await load(store, A)
+        assert (loaded.head, loaded.fields) == (second.head, {"n": 1})
+        assert [event.seq for event in await log(store, A)] == [1]
+        assert await store.pending_inputs(A, limit=9) == ()
+        assert await store.read_ids(A, ["mine"]) == ()
+        for label, found in (("old", ()), ("new", (second.head,))):
+            query = Query(app="shop", labels=FrozenDict({"plan": label}))
+            assert (await store.heads(query, cursor=None, limit=9)).items == found
+        made = await add(store, A, draft(id="mine", inc={"n": 1}))
+        assert (made.repeated, made.events[0].seq, made.fields["n"]) == (0, 2, 2)
+        assert (await store.verify(None)).findings == ()
+
+    async def test_who_means_the_first_does_not_write_to_the_second(self, store: Store) -> None:
+        """By its uid: neither new events, nor conditions, nor retries."""
+        first, second = await used_again(store)
+        late = (addition(A), addition(A, draft(id="mine")), addition(A, expect=1))
+        for commit in to(first.head.uid, *late):
+            async with refused(store, SessionDeleted):
+                await store.commit([commit])
+        async with refused(store, SessionDeleted):
+            await store.commit([creation(B), *to(first.head.uid, addition(A))])
+        (made,) = await store.commit(to(second.head.uid, addition(A)))
+        assert made.head.version == 2
+
+    async def test_a_uid_is_compared_before_it_is_used_again_too(self, store: Store) -> None:
+        """The right one is let through; a wrong one, or one of no session, is told so."""
+        first = await create(store, A)
+        await store.commit(to(first.head.uid, addition(A)))
+        async with refused(store, SessionDeleted):
+            await store.commit(to("another", addition(A)))
+        async with refused(store, SessionNotFound):
+            await store.commit(to(first.head.uid, addition(B)))
+        await store.delete(A)
+        async with refused(store, SessionDeleted):
+            await store.commit(to(first.head.uid, addition(A)))
+
+    async def test_every_end_of_a_key_is_kept(self, store: Store) -> None:
+        """A tombstone for each, in the order of their ends, paged one by one."""
+        first, second = await used_again(store)
+        await store.delete(A, ending="moved")
+        third = (await store.commit([reusing(A, 2)]))[0]
+        await create(store, B)
+        await store.delete(B)
+        found: list[Head] = []
+        cursor = None
+        while True:
+            query = Query(app="shop", deleted=True, reverse=False)
+            page = await store.heads(query, cursor=cursor, limit=1)
+            found += page.items
+            cursor = page.cursor
+            if cursor is None:
+                break
+        assert [(head.key, head.ending) for head in found] == [
+            (A, "deleted"),
+            (A, "moved"),
+            (B, "deleted"),
+        ]
+        assert [head.uid for head in found[:2]] == [first.head.uid, second.head.uid]
+        assert (await load(store, A)).head.uid == third.head.uid
+        assert (await store.verify(None)).findings == ()
+
+    @pytest.mark.parametrize("living", [True, False])
+    async def test_erasing_a_key_erases_all_that_had_it(
+        self, store: Store, *, living: bool
+    ) -> None:
+        """The certificate is of the last of them, and the key is not used again."""
+        _, second = await used_again(store)
+        if not living:
+            await store.delete(A)
+        certificate = await store.erase(A)
+        assert certificate is not None
+        assert (certificate.version, certificate.link) == (1, second.head.link)
+        page = await store.heads(Query(app="shop", deleted=True), cursor=None, limit=9)
+        assert page.items == ()
+        async with refused(store, SessionErased):
+            await store.commit([reusing()])
+        assert (await store.verify(None)).findings == ()
+
+    async def test_what_moved_away_is_deleted_here(self, store: Store) -> None:
+        """It is refused as any deleted session is, and says how it ended in its tombstone."""
+        await create(store, A)
+        assert await store.delete(A, ending="moved") is True
+        async with refused(store, SessionDeleted):
+            await add(store, A)
+        page = await store.heads(Query(app="shop", deleted=True), cursor=None, limit=9)
+        assert [(head.key, head.ending) for head in page.items] == [(A, "moved")]

@@ -1,0 +1,116 @@
+"""The past: which events name a field, who changed a shared name, kept states, and cold events."""
+
+from __future__ import annotations
+
+import pytest
+
+from limpet.errors import InvalidEvent, SessionConflict, SessionDeleted, SessionNotFound
+from limpet.model import Commit
+from limpet.model.keys import checkpoints_of
+from limpet.store.protocol import Compacts, NameSince, Store
+from limpet.testing.commits import add, create, draft, key, load, log
+from limpet.testing.histories import fork
+from limpet.testing.laws.log.facts import processed
+
+A, B, C = key("a"), key("b"), key("c")
+
+
+class PastLaws:
+    async def test_events_that_name_a_field_are_all_found(self, store: Store) -> None:
+        """Newest first, between two seqs, through to the parent's; others may be among them."""
+        await create(store, A)
+        for number in range(6):
+            name = "x" if number % 2 else "y"
+            await add(store, A, draft("a.b", {"text": "z" * 2_000}, set={name: number}))
+        await fork(store, B, A, 5, draft(set={"x": 9}))
+        found = await store.naming(B, "x", before=100, after=0, limit=10)
+        named = [e.seq for e in found if any(op.path[0] == "x" for op in e.ops)]
+        assert named == [7, 5, 3]
+        found = await store.naming(B, "x", before=7, after=3, limit=10)
+        assert [e.seq for e in found if any(op.path[0] == "x" for op in e.ops)] == [5]
+        with pytest.raises(SessionNotFound):
+            await store.naming(C, "x", before=9, after=0, limit=1)
+
+    async def test_a_kept_state_is_at_or_before_an_event(self, store: Store) -> None:
+        """And is the state that the log gives there."""
+        await create(store, A)
+        for number in range(4):
+            await add(store, A, draft(set={"n": number}))
+        for seq in range(1, 6):
+            rung = await store.rung(A, seq)
+            at = rung.head.version
+            assert 0 <= at <= seq
+            if at:
+                fold = await store.fold_at(A, at)
+                assert (rung.fields, rung.versions) == (fold.fields, fold.versions)
+
+    async def test_who_changed_a_shared_name_since_is_known(self, store: Store) -> None:
+        """What it was before the session changed it, and whether another did, too."""
+        await create(store, A)
+        await create(store, B)
+        await add(store, B, draft(set={"app:old": 1}))
+        await add(store, A, draft(set={"app:old": 2}))
+        at = (await load(store, A)).head.version
+        await add(store, A, draft(set={"app:old": 3, "app:new": 1, "user:both": 1}))
+        await add(store, A, draft(set={"app:old": 4}))
+        await add(store, B, draft(set={"user:both": 2, "app:theirs": 1}))
+        names = ["app:old", "app:new", "user:both", "app:theirs", "app:never"]
+        found = dict(await store.names_since(A, at, names))
+        old = found.pop("app:old")
+        assert old.before is not None
+        assert (old.before.value, old.version, old.others) == (2, 4, False)
+        assert found == {
+            "app:new": NameSince(None, 1, others=False),
+            "user:both": NameSince(None, 2, others=True),
+        }
+
+    async def test_a_commit_without_events_looks_or_pins(self, store: Store) -> None:
+        """Refused if the session is not there, is another, or moved on; it records nothing."""
+        await create(store, A)
+        head = (await load(store, A)).head
+        await store.commit([Commit(A, (), head.version, uid=head.uid, pin=1)])
+        assert (await load(store, A)).head == head
+        for refused, error in (
+            (Commit(A, ()), InvalidEvent),
+            (Commit(B, (), uid="x"), SessionNotFound),
+            (Commit(A, (), uid="x"), SessionDeleted),
+            (Commit(A, (), 7, uid=head.uid), SessionConflict),
+        ):
+            with pytest.raises(error):
+                await store.commit([refused, Commit(A, (draft(),))])
+        assert (await load(store, A)).head == head
+        await store.unpin(A, [head.version])
+        await store.unpin(A, [head.version])
+        assert (await store.verify(None)).findings == ()
+
+    async def test_the_log_of_checkpoints_ends_with_its_session(self, store: Store) -> None:
+        """Deleted and erased with it, in the same transaction."""
+        for of in (A, B):
+            await create(store, of)
+            await create(store, checkpoints_of(of))
+        await store.delete(A)
+        with pytest.raises(SessionDeleted):
+            await load(store, checkpoints_of(A))
+        await store.erase(B)
+        assert await store.erase(checkpoints_of(B)) is not None
+        assert (await store.verify(None)).findings == ()
+
+    async def test_cold_events_are_read_like_all_others(self, store: Store) -> None:
+        """All but those from the first pending input on, and the newest; twice moves nothing."""
+        assert isinstance(store, Compacts)
+        await create(store, A)
+        for number in range(20):
+            await add(store, A, draft("user.said", {"n": number}, id=f"i{number}"))
+        await add(store, A, processed(*range(2, 15)))
+        before = await log(store, A)
+        moved = 0
+        while step := (await store.compact(A, upto=100)).events:
+            moved += step
+        assert moved == 14
+        assert await log(store, A) == before
+        assert (await store.read_ids(A, ["i3"]))[0] == before[4]
+        again = await add(store, A, draft("user.said", {"n": 3}, id="i3"))
+        assert again.repeated == 1
+        assert (await store.verify(None)).findings == ()
+        with pytest.raises(SessionNotFound):
+            await store.compact(B, upto=5)

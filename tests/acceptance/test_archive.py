@@ -1,0 +1,272 @@
+"""The archive: a session's log in one verified file, its head in the store, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.session.life.archives import DirectoryArchive
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> Path:
+    return tmp_path / "cold"
+
+
+@pytest.fixture
+async def lp(url: str, cold: Path) -> AsyncIterator[limpet.Limpet]:
+    async with limpet.open(url, archive=f"file://{cold}") as opened:
+        yield opened
+
+
+async def ended(lp: limpet.Limpet, **how: Any) -> limpet.Session:
+    """A completed session with some history, labels and a blob."""
+    s = await lp.create(
+        "support", "ada", id="one", labels={"plan": "gold"}, actor="user:ada", **how
+    )
+    for n in range(5):
+        await s.append("user.message", {"text": f"secret {n}"}, set={"n": n})
+    await s.put_blob(b"large" * 100, "text/plain")
+    await s.complete({"done": True})
+    return s
+
+
+async def test_an_archived_session_is_listed_and_read_from_its_file(
+    lp: limpet.Limpet, cold: Path
+) -> None:
+    """Its head stays in the store; its log is one file, and can be read there."""
+    s = await ended(lp)
+    before = await s.read(limit=100)
+    t = await s.archive()
+    assert (t.phase, len(list(cold.rglob("*.limpet")))) == ("archived", 1)
+    (head,) = (await lp.list(app="support", labels={"plan": "gold"})).items
+    assert (head.key, head.phase) == (s.key, "archived")
+    with pytest.raises(limpet.SessionArchived):
+        await lp.get(s.key)
+    with pytest.raises(limpet.SessionEnded):
+        await lp.session(s.key, actor="user:ada").append("user.message", {"text": "x"})
+    old = await lp.get(s.key, archived=True)
+    assert (old.phase, old.values["n"]) == ("archived", 4)
+    log = await old.read(limit=100)
+    assert log[: len(before)] == before
+    assert log[-1].type == "session.archived"
+    assert (await lp.verify()).ok
+    assert await lp.sweep() == limpet.Swept()
+
+
+async def test_the_hot_rows_are_gone(lp: limpet.Limpet, tmp_path: Path) -> None:
+    """Nothing of the log is left in the store: only the file has it."""
+    s = await ended(lp)
+    uid = s.head.uid
+    await s.archive()
+    entries = await lp.session(s.key).read(limit=100)
+    assert [event.type for event in entries] == ["session.created"]
+    (head,) = (await lp.list(app="support")).items
+    assert head.uid != uid
+    assert head.facts["archive"]["uid"] == uid
+
+
+async def test_unarchiving_brings_back_the_phase_before(lp: limpet.Limpet, cold: Path) -> None:
+    """The same log with the same links, blobs too, and the file is removed."""
+    s = await ended(lp)
+    log = await s.read(limit=100)
+    await s.archive()
+    await lp.unarchive(s.key)
+    back = await lp.get(s.key)
+    assert (back.phase, back.values["n"]) == ("completed", 4)
+    assert back.head.uid == s.head.uid
+    assert (await back.read(limit=100))[: len(log)] == log
+    assert back.labels == {"plan": "gold"}
+    types = [event.type for event in back.events[-2:]]
+    assert types == ["session.archived", "session.unarchived"]
+    assert not list(cold.rglob("*.limpet"))
+    assert (await lp.verify()).ok
+    await back.archive()
+    await lp.unarchive(s.key)
+    assert (await lp.get(s.key)).phase == "completed"
+
+
+async def test_a_terminated_session_comes_back_terminated(lp: limpet.Limpet) -> None:
+    """The phase before the archiving is kept with it."""
+    s = await lp.create("support", "ada", actor="user:ada")
+    await s.terminate()
+    await s.archive()
+    await lp.unarchive(s.key)
+    assert (await lp.get(s.key)).phase == "terminated"
+
+
+async def test_without_an_archive_the_log_stays(url: str) -> None:
+    """The phase changes; the rows stay where they are."""
+    async with limpet.open(url) as lp:
+        s = await ended(lp)
+        await s.archive()
+        with pytest.raises(limpet.SessionArchived):
+            await lp.get(s.key)
+        assert (await lp.get(s.key, archived=True)).values["n"] == 4
+        await lp.unarchive(s.key)
+        assert (await lp.get(s.key)).phase == "completed"
+
+
+async def test_expiry_deletes_the_file_too(lp: limpet.Limpet, cold: Path) -> None:
+    """Past its expiry nothing is left of an archived session but its tombstone."""
+    from datetime import timedelta
+
+    s = await ended(lp, timeouts=limpet.Timeouts(expiry=timedelta(microseconds=1)))
+    await s.archive()
+    assert (await lp.sweep()).deleted == 1
+    assert not list(cold.rglob("*.limpet"))
+    with pytest.raises(limpet.SessionDeleted):
+        await lp.get(s.key)
+
+
+async def test_erasing_a_user_erases_the_files(lp: limpet.Limpet, cold: Path) -> None:
+    """What is forgotten has no copy in the archive."""
+    s = await ended(lp)
+    await s.archive()
+    await lp.erase_user("support", "ada")
+    assert not list(cold.rglob("*.limpet"))
+    other = await lp.create("support", "bob", id="two", actor="user:bob")
+    await other.complete()
+    await other.archive()
+    await lp.erase(other.key)
+    assert not list(cold.rglob("*.limpet"))
+
+
+async def test_a_file_that_was_changed_is_refused(lp: limpet.Limpet, cold: Path) -> None:
+    """What is in the archive is compared with what was put there, and nothing is adopted."""
+    s = await ended(lp)
+    await s.archive()
+    (file,) = cold.rglob("*.limpet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(limpet.ArchiveFailed):
+        await lp.unarchive(s.key)
+    with pytest.raises(limpet.SessionArchived):
+        await lp.get(s.key)
+    file.write_bytes(whole)
+    await lp.unarchive(s.key)
+    assert (await lp.get(s.key)).values["n"] == 4
+
+
+class Lossy(DirectoryArchive):
+    """An archive that loses a byte of what it is given."""
+
+    async def put(self, name: str, path: Path) -> None:
+        path.write_bytes(path.read_bytes()[:-1])
+        await super().put(name, path)
+
+    async def fetch(self, name: str, path: Path) -> None:
+        await super().fetch(name, path)
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+async def test_rows_stay_if_the_file_cannot_be_read_back(url: str, cold: Path) -> None:
+    """Hot rows go only after the archive has proved that it has them."""
+    async with limpet.Limpet(url, archive=Lossy(cold)) as lp:
+        s = await ended(lp)
+        with pytest.raises(limpet.ArchiveFailed):
+            await s.archive()
+        old = await lp.get(s.key, archived=True)
+        assert len(await old.read(limit=100)) == old.version
+    async with limpet.open(url, archive=f"file://{cold}") as lp:
+        if url != "memory://":
+            await lp.session(s.key).archive()
+            assert (await lp.get(s.key, archived=True)).values["n"] == 4
+
+
+class Killed(BaseException):
+    """The process dies here."""
+
+
+class Mortal:
+    """A store or an archive that dies at its nth change."""
+
+    left = 0
+
+    def __init__(self, of: Any) -> None:
+        self._of = of
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._of, name)
+        if name not in ("commit", "delete", "put", "fetch", "remove"):
+            return found
+
+        async def call(*args: Any, **named: Any) -> Any:
+            Mortal.left -= 1
+            if Mortal.left == 0:
+                raise Killed
+            return await found(*args, **named)
+
+        return call
+
+
+@pytest.mark.parametrize("way", ["archive", "unarchive"])
+async def test_a_process_may_die_between_any_two_steps(tmp_path: Path, way: str) -> None:
+    """Whatever step is not reached: the session is in one phase, whole, and goes on."""
+    for step in range(1, 30):
+        url, cold = f"sqlite:///{tmp_path}/{way}{step}.db?sync=normal", tmp_path / f"{way}{step}"
+        async with limpet.open(url, archive=f"file://{cold}") as lp:
+            s = await ended(lp)
+            log = await s.read(limit=100)
+            if way == "unarchive":
+                await s.archive()
+        died = await _dies(url, cold, s.key, way, step)
+        async with limpet.open(url, archive=f"file://{cold}") as lp:
+            await _is_whole(lp, s.key, log)
+            await lp.sweep()
+            await _is_whole(lp, s.key, log)
+            (head,) = (await lp.list(app="support")).items
+            if head.phase == "archived":
+                await lp.session(s.key, actor="user:ada").archive()
+                await _is_whole(lp, s.key, log)
+                await lp.unarchive(s.key)
+            back = await lp.get(s.key)
+            assert back.phase == "completed"
+            assert (await back.read(limit=100))[: len(log)] == log
+            assert (await lp.verify()).ok
+        if not died:
+            break
+    assert step > 5
+    assert not died
+
+
+async def _dies(url: str, cold: Path, key: limpet.Key, way: str, step: int) -> bool:
+    lp = await limpet.open(url, archive=f"file://{cold}")
+    journal = lp._journal
+    journal._store, journal.archive = Mortal(journal._store), Mortal(journal.archive)  # type: ignore[assignment]
+    Mortal.left = step
+    try:
+        if way == "archive":
+            await lp.session(key, actor="user:ada").archive()
+        else:
+            await lp.unarchive(key)
+    except Killed:
+        return True
+    finally:
+        Mortal.left = 0
+        await lp.close()
+    return False
+
+
+async def _is_whole(lp: limpet.Limpet, key: limpet.Key, log: tuple[limpet.Event, ...]) -> None:
+    """It is archived or completed, and its whole log can be had."""
+    try:
+        s = await lp.get(key)
+        assert s.phase == "completed"
+    except limpet.SessionArchived:
+        try:
+            s = await lp.get(key, archived=True)
+        except limpet.SessionArchived:  # between the two: the next sweep finishes it
+            return
+    assert (await s.read(limit=100))[: len(log)] == log
+
+
+async def test_an_archive_is_named_by_a_url() -> None:
+    """Other schemes are refused when the store is opened."""
+    for wrong in ("dir", "ftp://x/y", "file://", "s3:///x"):
+        with pytest.raises(limpet.InvalidURL):
+            limpet.open("memory://", archive=wrong)

@@ -1,0 +1,353 @@
+"""Checkpoints, as an owner uses them: made, listed, restored, let go, and made by policies."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import CheckpointPolicy, InvalidInput, NoCheckpoint, NoFullCheckpoint
+from limpet.model.canonical import canonical
+from limpet.model.keys import checkpoints_of
+from limpet.session.history import keeping
+from limpet.session.history.policy import interval_us
+
+Made = limpet.Session[Any]
+
+
+async def session(lp: limpet.Limpet, id: str = "1", events: int = 3) -> Made:
+    s = await lp.create("shop", "ada", id, state={"n": 0}, actor="agent:main")
+    for _ in range(events):
+        await s.append("agent.did", inc={"n": 1})
+    return s
+
+
+async def kinds(s: Made) -> list[str]:
+    return [each.kind for each in (await s.checkpoints()).items[::-1]]
+
+
+# --- making and listing --------------------------------------------------------------------------
+
+
+async def test_a_checkpoint_names_a_state_and_changes_no_version(lp: limpet.Limpet) -> None:
+    """Its seq is that of the last event, its checksum that of the fields there."""
+    s = await session(lp)
+    head = (await lp.get(s.key)).head
+    ref = await s.checkpoint("before refund")
+    assert (ref.key, ref.number, ref.seq) == (s.key, 1, 4)
+    assert ref.checksum == hashlib.sha256(canonical({"n": 3})).hexdigest()
+    again = await lp.get(s.key)
+    assert again.head == head
+    await s.append("agent.did", inc={"n": 1})
+    assert await s.state_at(ref) == {"n": 3}
+    (only,) = (await s.checkpoints()).items
+    assert (only.ref, only.full, only.trigger, only.size) == (ref, True, "before refund", 7)
+    assert (await lp.verify()).ok
+
+
+async def test_checkpoints_are_listed_newest_first_in_pages(lp: limpet.Limpet) -> None:
+    """The cursor leads through all of them; the first is full, then every tenth."""
+    s = await session(lp)
+    refs = [await s.checkpoint(f"c{number}") for number in range(12)]
+    assert [ref.number for ref in refs] == list(range(1, 13))
+    page = await s.checkpoints(limit=5)
+    found = [*page.items]
+    while page.cursor is not None:
+        page = await s.checkpoints(limit=5, cursor=page.cursor)
+        found += page.items
+    assert [each.ref for each in found] == refs[::-1]
+    assert [each.number for each in found if each.full] == [11, 1]
+    with pytest.raises(limpet.InvalidCursor):
+        await s.checkpoints(cursor="x")
+
+
+async def test_full_and_incremental_can_be_asked_for(lp: limpet.Limpet) -> None:
+    """A full one keeps its state in the store; an incremental one does not."""
+    s = await session(lp)
+    for full in (True, False, True, None):
+        await s.append("agent.did", inc={"n": 1})
+        await s.checkpoint(full=full)
+    assert await kinds(s) == ["full", "incremental", "full", "incremental"]
+    assert (await lp.verify()).ok
+
+
+async def test_checkpoints_of_two_handles_are_numbered_once(lp: limpet.Limpet) -> None:
+    """Also while both make full ones of a session that others write to."""
+    s = await session(lp)
+    other = await lp.get(s.key, actor="agent:other")
+    writes = [other.append("agent.did", inc={"n": 1}) for _ in range(5)]
+    made = [h.checkpoint(full=full) for h in (s, other) for full in (True, None, False)]
+    done = await asyncio.gather(*made, *writes)
+    assert sorted(ref.number for ref in done[:6]) == [1, 2, 3, 4, 5, 6]  # type: ignore[union-attr]
+    for each in (await s.checkpoints()).items:
+        assert await s.state_at(each.ref)
+    assert (await lp.verify()).ok
+
+
+@pytest.mark.arguments
+async def test_wrong_arguments_are_refused(lp: limpet.Limpet) -> None:
+    """Nothing is recorded then."""
+    s = await session(lp)
+    bad: list[dict[str, Any]] = [{"trigger": ""}, {"trigger": 3}, {"full": "yes"}, {"full": 2}]
+    for wrong in bad:
+        with pytest.raises(InvalidInput):
+            await s.checkpoint(**wrong)
+    assert (await s.checkpoints()).items == ()
+
+
+# --- restoring and letting go --------------------------------------------------------------------
+
+
+async def test_restoring_rewinds_to_the_checkpoint(lp: limpet.Limpet) -> None:
+    """By an event that names it; what came after is still in the log."""
+    s = await session(lp)
+    ref = await s.checkpoint()
+    await s.append("agent.did", set={"n": 99, "extra": True})
+    done = await s.restore(ref, actor="user:ada")
+    assert done.event is not None
+    assert (done.event.actor, done.event.data["checkpoint"], done.event.data["at"]) == (
+        "user:ada",
+        1,
+        4,
+    )
+    assert s.state == {"n": 3}
+    assert (await s.restore(ref)).event is None
+    assert await s.state_at(5) == {"n": 99, "extra": True}
+
+
+async def test_what_cannot_be_restored_is_refused(lp: limpet.Limpet) -> None:
+    """One that is not there, of another session, without a full one below, or a forged one."""
+    s, other = await session(lp), await session(lp, "2")
+    nothing = limpet.CheckpointRef(s.key, 1, 2, "00")
+    with pytest.raises(NoCheckpoint):
+        await s.restore(nothing)
+    ref = await s.checkpoint(full=False)
+    with pytest.raises(NoFullCheckpoint):
+        await s.restore(ref)
+    with pytest.raises(InvalidInput, match="of shop/ada/2"):
+        await s.restore(await other.checkpoint())
+    full = await s.checkpoint(full=True)
+    forged = limpet.CheckpointRef(s.key, full.number, 2, full.checksum)
+    with pytest.raises(limpet.CheckpointIntegrity):
+        await s.restore(forged)
+    with pytest.raises(InvalidInput):
+        await s.restore("1")  # type: ignore[arg-type]
+
+
+async def test_a_checkpoint_that_was_let_go_is_gone_but_its_state_is_not(
+    lp: limpet.Limpet,
+) -> None:
+    """Its number is not used again; another full one at the same event keeps its state."""
+    s = await session(lp)
+    first, second = await s.checkpoint(full=True), await s.checkpoint(full=True)
+    await s.unpin(first)
+    assert [each.ref for each in (await s.checkpoints()).items] == [second]
+    with pytest.raises(NoCheckpoint):
+        await s.unpin(first)
+    assert await s.state_at(first.seq) == {"n": 3}
+    await s.unpin(second)
+    assert (await s.checkpoint()).number == 3
+    assert (await lp.verify()).ok
+
+
+async def test_checkpoints_end_with_their_session(lp: limpet.Limpet) -> None:
+    """Deleted or erased, no trace of them is left; who has the key next begins with none."""
+    s = await session(lp)
+    await s.checkpoint("secret word")
+    await lp.delete(s.key)
+    new = await lp.create("shop", "ada", "1", reuse_deleted=True, actor="agent:main")
+    assert (await new.checkpoints()).items == ()
+    assert (await new.checkpoint()).number == 1
+    with pytest.raises(limpet.SessionDeleted):
+        await s.checkpoint()
+    await lp.erase(s.key)
+    store = lp._journal.store
+    with pytest.raises(limpet.SessionErased):
+        await store.load(checkpoints_of(s.key), tail=1)
+    assert (await lp.verify()).ok
+
+
+async def test_a_fork_has_checkpoints_of_its_own(lp: limpet.Limpet) -> None:
+    """It can begin on a checkpoint; those of its parent are not restored in it."""
+    s = await session(lp)
+    ref = await s.checkpoint()
+    await s.append("agent.did", inc={"n": 1})
+    fork = await s.fork(ref, id="f")
+    assert fork.state == {"n": 3}
+    assert (await fork.checkpoints()).items == ()
+    with pytest.raises(InvalidInput):
+        await fork.restore(ref)
+
+
+# --- policies ------------------------------------------------------------------------------------
+
+
+async def test_a_policy_makes_checkpoints_on_events(lp: limpet.Limpet) -> None:
+    """After those of its types and families; a change of the session's life forces a full one."""
+    await lp.checkpointing("shop", CheckpointPolicy(events=("agent.tool_use", "session.labeled")))
+    s = await session(lp, events=2)
+    await s.append("agent.tool_use", {"name": "refund"}, inc={"n": 1})
+    await s.append("agent.tool_use", {"name": "refund"}, inc={"n": 1})
+    await s.label({"plan": "gold"})
+    found = (await s.checkpoints()).items[::-1]
+    assert [(c.seq, c.kind, c.trigger) for c in found] == [
+        (4, "full", "agent.tool_use"),
+        (5, "incremental", "agent.tool_use"),
+        (6, "full", "session.labeled"),
+    ]
+    await lp.checkpointing("shop", None)
+    await s.append("agent.tool_use", {"name": "refund"})
+    assert len((await s.checkpoints()).items) == 3
+
+
+async def test_a_policy_makes_checkpoints_before_mutations(lp: limpet.Limpet) -> None:
+    """Of the state before; full before the types that are named; also within lp.commit()."""
+    s = await session(lp, events=1)
+    await lp.checkpointing("shop", CheckpointPolicy(before=("agent.refund",)))
+    await s.append("agent.did", inc={"n": 1})
+    await s.append("agent.refund", inc={"n": -5})
+    async with lp.commit() as c:
+        c.append(s, "agent.refund", inc={"n": -5}, actor="agent:main")
+    found = (await s.checkpoints()).items[::-1]
+    assert [(c.seq, c.kind) for c in found] == [(3, "full"), (4, "full")]
+    assert found[0].trigger == "before agent.refund"
+    await s.restore(found[0].ref)
+    assert s.state == {"n": 2}
+    await lp.checkpointing("shop", CheckpointPolicy(before=True))
+    await s.append("agent.noted", {"text": "changes nothing"})
+    await s.append("agent.did", inc={"n": 1})
+    assert await kinds(s) == ["full", "full", "incremental"]
+
+
+async def test_a_policy_makes_checkpoints_as_time_passes(lp: limpet.Limpet) -> None:
+    """At the first write after the span; what is not written to needs none."""
+    now = [lp._journal.now_us()]
+    lp._journal.now_us = lambda: now[0]
+    await lp.checkpointing("shop", CheckpointPolicy(every=timedelta(minutes=5)))
+    s = await session(lp, events=0)
+    begun = s.head.created_us
+    for minute, count in ((4, 0), (5, 1), (9, 1), (11, 2)):
+        now[0] = begun + minute * 60_000_000
+        await s.append("agent.did", inc={"n": 1})
+        assert len((await s.checkpoints()).items) == count, minute
+
+
+async def test_other_processes_follow_a_policy_soon(lp: limpet.Limpet, url: str) -> None:
+    """Read with the store when an app is first written to, and again after a while."""
+    if url == "memory://":
+        pytest.skip("of one process")
+    s = await session(lp)
+    async with limpet.open(url) as elsewhere:
+        theirs = await elsewhere.get(s.key, actor="agent:main")
+        await theirs.append("agent.tool_use", {})
+        await lp.checkpointing("shop", CheckpointPolicy(events=("agent.*",)))
+        later = elsewhere._journal.now_us() + keeping.FRESH_US + 1
+        elsewhere._journal.now_us = lambda: later
+        await theirs.append("agent.tool_use", {})
+    assert len((await s.checkpoints()).items) == 1
+
+
+async def test_a_policy_keeps_so_many_and_the_full_one_they_need(lp: limpet.Limpet) -> None:
+    """The oldest that is kept is full, so that each can be restored."""
+    policy = CheckpointPolicy(events=("agent.did",), full_every=3, keep=4)
+    await lp.checkpointing("shop", policy)
+    s = await session(lp, events=12)
+    found = (await s.checkpoints()).items[::-1]
+    assert [(c.number, c.full) for c in found] == [
+        (7, True),
+        (8, False),
+        (9, False),
+        (10, True),
+        (11, False),
+        (12, False),
+    ]
+    await s.restore(found[2].ref)
+    assert s.state == {"n": 9}
+    assert (await lp.verify()).ok
+
+
+def test_the_adaptive_interval_is_bounded_on_both_sides() -> None:
+    """max(shortest, base ÷ rate), capped; without mutations the longest."""
+    second = 1_000_000
+    spans = (timedelta(seconds=2), timedelta(seconds=60), timedelta(seconds=300))
+    policy = CheckpointPolicy(adaptive=spans)
+    assert interval_us(policy, 0, 10 * second) == 300 * second
+    assert interval_us(policy, 10, 10 * second) == 60 * second
+    assert interval_us(policy, 20, 10 * second) == 30 * second
+    assert interval_us(policy, 10_000, 10 * second) == 2 * second
+    assert interval_us(policy, 1, 100 * second) == 300 * second
+    assert interval_us(CheckpointPolicy(), 5, second) is None
+
+
+async def test_an_adaptive_policy_follows_the_pace(lp: limpet.Limpet) -> None:
+    """The busier the session, the sooner its next checkpoint."""
+    now = [lp._journal.now_us()]
+    lp._journal.now_us = lambda: now[0]
+    spans = (timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=100))
+    await lp.checkpointing("shop", CheckpointPolicy(adaptive=spans))
+    slow, fast = await session(lp, "slow", 0), await session(lp, "fast", 0)
+    for s, pause_us in ((slow, 2_000_000), (fast, 200_000)):
+        now[0] = s.head.created_us
+        for _ in range(10):
+            now[0] += pause_us
+            await s.append("agent.did", inc={"n": 1})
+    assert len((await slow.checkpoints()).items) == 1  # 20 s at one in two seconds
+    assert len((await fast.checkpoints()).items) == 1  # 2 s at five a second
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"every": timedelta(0)},
+        {"every": 5},
+        {"adaptive": (timedelta(2), timedelta(1), timedelta(1))},
+        {"full_every": 0},
+        {"keep": 0},
+        {"keep": True},
+        {"events": "agent.did"},
+        {"before": (1,)},
+    ],
+)
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    """When it is made, not when it is needed."""
+    with pytest.raises(InvalidInput):
+        CheckpointPolicy(**wrong)
+
+
+async def test_a_policy_is_of_an_app(lp: limpet.Limpet) -> None:
+    """Not of all, nor of a reserved one, and of its class."""
+    bad: list[tuple[Any, Any]] = [(None, None), ("$x", None), ("shop", {"every": 5})]
+    for app, policy in bad:
+        with pytest.raises(InvalidInput):
+            await lp.checkpointing(app, policy)
+
+
+# --- what is measured ----------------------------------------------------------------------------
+
+
+async def test_each_checkpoint_is_measured(lp: limpet.Limpet) -> None:
+    """Session, number, type, size and trigger; a hook that fails harms nobody."""
+    seen: list[limpet.Metric] = []
+
+    def broken(_: limpet.Metric) -> None:
+        raise ValueError
+
+    lp.on_metric(broken)
+    lp.on_metric(seen.append)
+    s = await session(lp)
+    ref = await s.checkpoint("why", full=False)
+    (metric,) = seen
+    assert metric.name == "session.checkpoint"
+    assert metric.values == {
+        "session": s.key,
+        "number": ref.number,
+        "type": "incremental",
+        "size": 7,
+        "trigger": "why",
+    }
+    with pytest.raises(InvalidInput):
+        lp.on_metric(3)  # type: ignore[arg-type]

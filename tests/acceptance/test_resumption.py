@@ -1,0 +1,281 @@
+"""Resumption: five phases, each reported; tools, memory and retrieval on the way."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+import limpet
+from limpet import Tool, ToolRegistry
+
+
+async def suspended(lp: limpet.Limpet, *tools: Tool, **state: Any) -> limpet.Session:
+    """A session with tools bound, suspended at a checkpoint."""
+    s = await lp.create("support", "ada", state=state, actor="user:ada")
+    if tools:
+        await s.bind_tools(ToolRegistry(tools))
+    await s.append("agent.message", {"text": "hi", "usage": {"input": 30, "output": 10}})
+    await s.suspend()
+    return s
+
+
+async def test_a_session_is_resumed_in_five_reported_phases(lp: limpet.Limpet) -> None:
+    """The report names each phase, and the record has all figures."""
+    s = await suspended(lp, Tool("search"), plan="x")
+    session, report = await lp.resume(s.key, tools=ToolRegistry([Tool("search")]), tokens=100)
+    assert session.phase == "active"
+    names = [step.name for step in report.steps]
+    assert names == ["restore", "rehydrate", "rebind", "reconstruct", "verify"]
+    assert (report.tools, report.tokens_left, report.checkpoint) == (("search",), 60, 1)
+    event = (await session.read(types=["session.resumed"]))[0]
+    wanted = {"checkpoint": 1, "tools_bound": 1, "tools_degraded": 0, "evidence": 0}
+    assert wanted.items() <= dict(event.data).items()
+    assert event.data["tokens_left"] == 60
+    assert str(report).splitlines()[1].startswith("  restore")
+    assert (await lp.verify()).ok
+
+
+async def test_resuming_may_stop_before_it_is_active(lp: limpet.Limpet) -> None:
+    """With activate=False the session is resumed; a second call completes it."""
+    s = await suspended(lp)
+    session, _ = await lp.resume(s.key, activate=False)
+    assert session.phase == "resumed"
+    session, _ = await lp.resume(s.key)
+    assert session.phase == "active"
+
+
+async def test_only_a_suspended_session_is_resumed(lp: limpet.Limpet) -> None:
+    """An active one has no transition for it."""
+    s = await lp.create("support", "ada")
+    with pytest.raises(limpet.InvalidTransition):
+        await lp.resume(s.key)
+
+
+# --- retrieval ----------------------------------------------------------------------------------
+
+
+async def test_queries_are_served_from_the_cache_while_they_are_fresh(lp: limpet.Limpet) -> None:
+    """A cached answer younger than the threshold is used; an older one is retrieved again."""
+    asked: list[Any] = []
+
+    async def retrieve(query: Any) -> Any:
+        asked.append(query)
+        return {"found": len(asked)}
+
+    s = await suspended(lp, retrieval_queries=["weather", {"id": "q2", "query": "news"}])
+    for fresh, wanted in ((60.0, 2), (60.0, 2), (0.0, 4)):
+        session, report = await lp.resume(s.key, retrieve=retrieve, fresh_seconds=fresh)
+        assert set(report.evidence) == {"weather", "q2"}
+        assert len(asked) == wanted
+        await session.suspend(actor="user:ada")
+    assert report.evidence["weather"].source == "retrieved"
+
+
+async def test_retrieval_has_a_deadline_and_falls_back_to_what_is_stale(lp: limpet.Limpet) -> None:
+    """A retrieval that hangs or fails is a warning; an old answer is better than none."""
+
+    async def hangs(query: Any) -> Any:
+        await asyncio.Event().wait()
+
+    s = await suspended(lp)
+    how: dict[str, Any] = {"queries": ["weather"], "fresh_seconds": 0}
+    session, report = await lp.resume(s.key, retrieve=hangs, deadline_seconds=0.01, **how)
+    assert report.evidence == {}
+    assert "too slow" in report.warnings[0]
+    await session.suspend(actor="user:ada")
+    session, _ = await lp.resume(s.key, retrieve=lambda query: "rain", **how)
+    await session.suspend(actor="user:ada")
+    _, report = await lp.resume(s.key, **how)
+    assert (report.evidence["weather"].value, report.evidence["weather"].source) == (
+        "rain",
+        "stale",
+    )
+
+
+async def test_too_few_tokens_keep_a_session_suspended(lp: limpet.Limpet) -> None:
+    """What was used counts against the budget; below the least nothing is resumed."""
+    s = await suspended(lp)
+    with pytest.raises(limpet.InsufficientTokenBudget) as caught:
+        await lp.resume(s.key, tokens=100, tokens_min=61)
+    assert (caught.value.available, caught.value.needed) == (60, 61)
+    assert (await s.refresh()).phase == "suspended"
+
+
+# --- tools --------------------------------------------------------------------------------------
+
+
+async def test_a_tool_is_rebound_only_if_its_version_fits(lp: limpet.Limpet) -> None:
+    """The same MAJOR and not older: the newest of those is bound."""
+    s = await suspended(lp, Tool("search", "1.2.0"))
+    newer = ToolRegistry(
+        [Tool("search", "1.1.0"), Tool("search", "1.4.0"), Tool("search", "2.0.0")]
+    )
+    session, _ = await lp.resume(s.key, tools=newer)
+    assert session.tools["search"]["version"] == "1.4.0"
+    await session.suspend(actor="user:ada")
+    with pytest.raises(limpet.RequiredToolUnavailable) as caught:
+        await lp.resume(s.key, tools=ToolRegistry([Tool("search", "2.0.0")]))
+    assert caught.value.tool == "search"
+    assert (await s.refresh()).phase == "suspended"
+
+
+async def test_a_missing_tool_is_substituted_degraded_or_fails(lp: limpet.Limpet) -> None:
+    """A substitute is a warning, an optional tool is left out, a required one fails."""
+    s = await suspended(lp, Tool("search", substitutes=("find",)), Tool("paint", required=False))
+    session, report = await lp.resume(s.key, tools=ToolRegistry([Tool("find")]))
+    assert report.substituted == {"search": "find"}
+    assert report.degraded == ("paint",)
+    assert "tool substituted: search by find" in report.warnings
+    assert session.tools["search"]["as"] == "find"
+    assert (await session.read(types=["session.tools_bound"]))[-1].data["degraded"] == ["paint"]
+
+
+async def test_a_tool_is_bound_for_who_may_use_it(lp: limpet.Limpet) -> None:
+    """Authorization is asked for this session; a required tool that is refused fails."""
+
+    def authorize(tool: Tool, session: limpet.Session) -> Any:
+        return session.user == "eve" or f"{session.user} may not"
+
+    s = await suspended(lp, Tool("search"))
+    with pytest.raises(limpet.ToolAuthorizationFailed, match="ada may not"):
+        await lp.resume(s.key, tools=ToolRegistry([Tool("search")], authorize=authorize))
+    new = await lp.create("support", "ada", actor="user:ada")
+    with pytest.raises(limpet.ToolAuthorizationFailed):
+        await new.bind_tools(ToolRegistry([Tool("rm", permission="never_allow")]))
+    optional = ToolRegistry([Tool("rm", permission="never_allow", required=False)])
+    assert await new.bind_tools(optional) == {}
+
+
+async def test_an_exclusive_tool_is_held_by_one_session(lp: limpet.Limpet) -> None:
+    """Suspending lets go of it; so does ending it."""
+    registry = ToolRegistry([Tool("printer", exclusive=True)])
+    one = await lp.create("support", "ada", actor="user:ada")
+    other = await lp.create("support", "bob", actor="user:bob")
+    for s in (one, other):
+        await s.bind_tools(registry)
+    await one.lock_tool("printer")
+    await one.lock_tool("printer")  # again, by itself
+    with pytest.raises(limpet.ToolLocked):
+        await other.lock_tool("printer")
+    await one.suspend()
+    await other.lock_tool("printer")
+    with pytest.raises(limpet.ToolLocked):
+        await one.lock_tool("printer")
+    await other.terminate()
+    await one.lock_tool("printer")
+
+
+# --- verification -------------------------------------------------------------------------------
+
+
+async def test_a_plan_that_does_not_hold_keeps_a_session_suspended(lp: limpet.Limpet) -> None:
+    """Every failed check is named in one error."""
+    s = await suspended(lp)
+    with pytest.raises(limpet.SessionIntegrity) as caught:
+        await lp.resume(s.key, plan=lambda session: "step 3 is missing")
+    assert caught.value.failures == ("plan: step 3 is missing",)
+    assert (await s.refresh()).phase == "suspended"
+
+
+async def test_without_a_checkpoint_there_is_nothing_to_resume_from(lp: limpet.Limpet) -> None:
+    """NoCheckpoint if none is kept, NoFullCheckpoint if none of them has the state."""
+    s = await suspended(lp)
+    (kept,) = (await s.checkpoints()).items
+    await s.unpin(kept.ref)
+    with pytest.raises(limpet.NoCheckpoint):
+        await lp.resume(s.key)
+    await s.checkpoint(full=False)
+    with pytest.raises(limpet.NoFullCheckpoint):
+        await lp.resume(s.key)
+    await s.checkpoint(full=True)
+    await lp.resume(s.key)
+
+
+async def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path: Path) -> None:
+    """Without the fallback the session stays suspended; with it, it goes on from what is sure."""
+    url = f"sqlite:///{tmp_path}/damaged.db"
+    async with limpet.open(url) as lp:
+        s = await lp.create("support", "ada", state={"n": 1}, actor="user:ada")
+        sure = await s.checkpoint(full=True)
+        broken = await s.append("agent.message", {"text": "x"}, set={"n": 2})
+        await s.suspend()
+    conn = apsw.Connection(f"{tmp_path}/damaged.db")
+    conn.execute("UPDATE events SET body = x'00' WHERE type = 'agent.message'")
+    assert conn.changes() == 1
+    conn.execute("DELETE FROM snapshots WHERE seq >= ?", (broken.seq,))
+    conn.close()
+    async with limpet.open(url) as lp:
+        with pytest.raises(limpet.CheckpointIntegrity):
+            await lp.resume(s.key)
+        assert (await lp.get(s.key)).phase == "suspended"
+        session, report = await lp.resume(s.key, fallback=True, actor="user:ada")
+        assert (session.phase, report.fell_back) == ("active", True)
+        assert session.values == {"n": 1}
+        assert sure.seq == 1
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+async def test_each_layer_is_resumed_by_its_own_strategy(lp: limpet.Limpet) -> None:
+    """Working memory is reset; the others are there again, also in another object."""
+    s = await lp.create("support", "ada", labels={"task": "refund"}, actor="user:ada")
+    for name in ("working", "session", "episodic", "semantic", "procedural"):
+        layer = getattr(s.memory, name)
+        await layer.put("fact", {"of": name})
+        assert await layer.get("fact") == {"of": name}
+        assert [each.name for each in await layer.list()] == ["fact"]
+    await s.suspend()
+    assert await s.memory.working.get("fact") is None
+    session, report = await lp.resume(s.key)
+    wanted = {"working": 0, "session": 1, "episodic": 1, "semantic": 1, "procedural": 1}
+    assert report.memory == wanted
+    assert await session.memory.session.get("fact") == {"of": "session"}
+
+
+async def test_layers_are_shared_as_far_as_they_should_be(lp: limpet.Limpet) -> None:
+    """Session memory is one session's, semantic an app's, procedural a task's."""
+    s = await lp.create("support", "ada", labels={"task": "refund"}, actor="user:ada")
+    for name in ("session", "semantic", "procedural"):
+        await getattr(s.memory, name).put("fact", name)
+    other = await lp.create("support", "bob", labels={"task": "refund"})
+    elsewhere = await lp.create("sales", "ada")
+    assert await other.memory.session.get("fact") is None
+    assert await other.memory.semantic.get("fact") == "semantic"
+    assert await other.memory.procedural.get("fact") == "procedural"
+    assert await elsewhere.memory.semantic.get("fact") is None
+    assert await elsewhere.memory.procedural.get("fact") is None
+
+
+async def test_completing_promotes_episodes_to_the_user(lp: limpet.Limpet) -> None:
+    """Other sessions of the user see what happened in a completed one, in one commit with it."""
+    s = await lp.create("support", "ada", id="one", actor="user:ada")
+    await s.memory.episodic.put("refund", "it went well")
+    later = await lp.create("support", "ada")
+    other = await lp.create("support", "bob")
+    assert await later.memory.episodic.list() == ()
+    await s.complete()
+    (seen,) = await later.memory.episodic.list()
+    assert (seen.name, seen.value) == ("promoted/one/refund", "it went well")
+    assert await other.memory.episodic.list() == ()
+    with pytest.raises(limpet.SessionEnded):
+        await s.memory.episodic.put("more", 1)
+    await lp.erase_user("support", "ada")
+    again = await lp.create("support", "ada")
+    assert await again.memory.episodic.list() == ()
+
+
+async def test_memory_is_searched_by_words(lp: limpet.Limpet) -> None:
+    """What has the most of the words comes first."""
+    s = await lp.create("support", "ada", actor="user:ada")
+    await s.memory.semantic.put("a", "the blue door")
+    await s.memory.semantic.put("b", "the blue car has a door")
+    await s.memory.semantic.put("c", "a red car")
+    found = await s.memory.semantic.search("blue car")
+    assert [each.name for each in found] == ["b", "a", "c"]
+    await s.memory.working.put("w", "car")
+    assert [each.name for each in await s.memory.working.search("car")] == ["w"]

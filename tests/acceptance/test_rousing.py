@@ -1,0 +1,27 @@
+"""Input in a commit over several sessions rouses those that wait for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import limpet
+
+NOW = timedelta(microseconds=1)  # over by the time that anybody looks
+
+
+async def test_a_commit_over_sessions_resumes_each_that_its_input_rouses(lp: limpet.Limpet) -> None:
+    """Of three sessions suspended for idleness, the two with input in the commit are active."""
+    for id in ("one", "two", "three"):
+        await lp.create("support", "ada", id, timeouts=limpet.Timeouts(idle=NOW), actor="user:ada")
+    assert (await lp.sweep()).suspended == 3
+    one, two, three = [await lp.get("support", "ada", id) for id in ("one", "two", "three")]
+    async with lp.commit() as c:
+        c.append(one, "user.message", {"text": "back"}, actor="user:ada")
+        c.append(two, "user.message", {"text": "back"}, actor="user:ada")
+    phases = [(await each.refresh()).phase for each in (one, two, three)]
+    assert phases == ["active", "active", "suspended"]
+    assert [event.type for event in one.events][-3:] == [
+        "user.message",
+        "session.resumed",
+        "session.reactivated",
+    ]

@@ -1,0 +1,155 @@
+"""An agent on every store: turns, pauses, effects, children, interrupts, workers."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import limpet
+from limpet import Limpet
+
+
+async def begun(lp: Limpet, app: str = "support") -> limpet.Session[Any]:
+    session = await lp.create(app, "ada", actor="user:ada")
+    await session.append("user.message", {"text": "hi"})
+    return session
+
+
+async def said(session: limpet.Session[Any]) -> list[str]:
+    return [e.data["text"] for e in await session.read(types=["agent.message"])]
+
+
+async def test_a_turn_from_the_first_message_to_the_last_answer(lp: Limpet) -> None:
+    """Streamed, planned, refunded, approved, asked and said; once each, in three wakes."""
+    refunds: list[str] = []
+
+    async def refund(order: int, idempotency_key: str) -> int:
+        refunds.append(idempotency_key)
+        return order
+
+    async def support(turn: limpet.Turn) -> None:
+        for _ in turn.inputs:
+            answer = await turn.stream("answer", iter(["so", "on"]))
+            plan = await turn.step("plan", str.upper, answer)
+            order = await turn.effect("refund", refund, order=7)
+            approval = await turn.approve("wire", {"eur": 900}, timedelta(hours=1), "deny")
+            rate = await turn.ask("fx", {"pair": "EURUSD"})
+            await turn.say(f"{plan} {order} {bool(approval)} {rate}", cost=0.5)
+        turn.revisit(timedelta(hours=1), "check", "delivery", "high")
+
+    session = await begun(lp)
+    assert (await lp.wake(session.key, support)).reason == "requires_action"
+    assert not await lp.claim("w")
+    await session.refresh()
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    assert (await lp.wake(session.key, support)).reason == "requires_action"
+    await session.refresh()
+    await session.answer(session.blocked_on[0].id, 1.25)
+    assert (await lp.wake(session.key, support)).reason == "end_turn"
+    await session.refresh()
+    assert await said(session) == ["soon", "SOON 7 True 1.25"]
+    assert len(refunds) == 1
+    assert (session.status, session.stop_reason, session.head.pending) == ("idle", "end_turn", 0)
+    assert session.usage.cost == 0.5
+    assert session.head.timers["revisit:delivery"]
+    assert (await lp.verify()).ok
+
+
+async def test_a_worker_answers_everything_that_is_due(lp: Limpet) -> None:
+    """Each input once, and then nothing is due."""
+
+    async def echo(turn: limpet.Turn) -> None:
+        for message in turn.inputs:
+            await turn.say(message.data["text"])
+
+    sessions = [await begun(lp) for _ in range(5)]
+    async with asyncio.timeout(60):
+        rates = await limpet.Worker(lp, echo, app="support", idle_exit=True).run()
+    assert rates.turns == 5
+    for session in sessions:
+        assert await said(session) == ["hi"]
+    assert (await lp.verify()).ok
+
+
+async def test_a_failed_turn_is_due_at_its_time_and_not_before(lp: Limpet) -> None:
+    """The store's own index says so."""
+
+    async def broken(turn: limpet.Turn) -> None:
+        raise ValueError("no")
+
+    session = await begun(lp)
+    woken = await lp.wake(session.key, broken)
+    assert woken.reason == "rescheduling"
+    assert not await lp.claim("w")
+    await session.refresh()
+    due = limpet.runnable_at(session.head)
+    assert due is not None
+    assert due > session.head.updated_at + timedelta(seconds=1)
+
+
+async def test_dead_letters_are_listed_and_requeued(lp: Limpet) -> None:
+    """By app, and then run again."""
+
+    async def broken(turn: limpet.Turn) -> None:
+        raise ValueError("no")
+
+    async def fine(turn: limpet.Turn) -> None:
+        await turn.say("ok")
+
+    session = await begun(lp)
+    await lp.wake(session.key, broken, retries=0)
+    assert [h.key for h in (await lp.dead_letters(app="support")).items] == [session.key]
+    assert not await lp.claim("w")
+    await lp.requeue(session.key)
+    async with asyncio.timeout(60):
+        await limpet.Worker(lp, fine, app="support", idle_exit=True).run()
+    assert await said(session) == ["ok"]
+
+
+async def test_an_interrupted_session_goes_first(lp: Limpet) -> None:
+    """An interrupt jumps the queue, and a running harness hears of it from elsewhere."""
+    began = asyncio.Event()
+
+    async def waits(turn: limpet.Turn) -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    first, second = await begun(lp), await begun(lp)
+    waking = asyncio.ensure_future(lp.wake(first.key, waits))
+    await began.wait()
+    await first.interrupt("stop")
+    async with asyncio.timeout(60):
+        assert (await waking).reason == "interrupted"
+    third = await begun(lp)
+    await third.interrupt()
+    leases = await lp.claim("w", limit=3)
+    assert [lease.key for lease in leases] == [third.key, second.key]
+
+
+async def test_a_child_wakes_its_parent(lp: Limpet) -> None:
+    """One commit over two sessions, on every store."""
+
+    async def parent(turn: limpet.Turn) -> None:
+        child = await turn.delegate("research", "find it", budget=0.2)
+        await turn.say((await child.result())["output"])
+
+    async def child(turn: limpet.Turn) -> None:
+        await turn.say("found", cost=0.05)
+
+    session = await begun(lp)
+    await session.grant(1.0)
+    await lp.wake(session.key, parent)
+    (key,) = await session.children()
+    assert not await lp.claim("w", app="support")
+    await lp.wake(key, child)
+    assert len(await lp.claim("w", app="support", lease_seconds=0.01)) == 1
+    async with asyncio.timeout(60):
+        while (woken := await lp.wake(session.key, parent)).reason == "locked":  # noqa: ASYNC110  # the lease ends by itself, and nobody says so
+            await asyncio.sleep(0.01)
+    assert woken.reason == "end_turn"
+    await session.refresh()
+    assert await said(session) == ["found"]
+    assert session.budget is not None
+    assert session.budget.remaining.cost == 0.95
+    assert (await lp.verify()).ok

@@ -1,0 +1,52 @@
+"""The laws of the LangGraph adapter, run where LangGraph is installed: `inside/laws_*.py`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import environments, postgres
+
+_HERE = Path(__file__).parent
+_LAWS = sorted(path.name for path in (_HERE / "inside").glob("laws_*.py"))
+_EXAMPLES = sorted((environments.ROOT / "examples").glob("langgraph_*.py"))
+
+
+@pytest.fixture(scope="session")
+def python() -> Path:
+    try:
+        return environments.python_with("langgraph.txt")
+    except environments.Unavailable as error:
+        pytest.skip(f"LangGraph is not installed: {error}")
+
+
+def _run(python: Path, *args: str, **env: str) -> None:
+    paths = {"PYTHONPATH": str(environments.ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [str(python), *args],
+        cwd=environments.ROOT,
+        env={**os.environ, **paths, **env},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stdout[-8_000:] + done.stderr[-4_000:]
+
+
+@pytest.mark.parametrize("laws", _LAWS)
+def test_langgraph_runs_on_limpet(
+    laws: str, python: Path, any_postgres: postgres.Server | postgres.Elsewhere
+) -> None:
+    """Every law of this file holds on memory, SQLite and PostgreSQL."""
+    where = f"{_HERE.relative_to(environments.ROOT)}/inside"
+    command = ("-m", "pytest", "-q", "-c", f"{where}/pytest.ini", f"{where}/{laws}")
+    _run(python, *command, LIMPET_INSIDE_POSTGRES=any_postgres.url)
+
+
+@pytest.mark.parametrize("example", _EXAMPLES, ids=lambda path: path.stem)
+def test_each_langgraph_example_runs(example: Path, python: Path) -> None:
+    """An example ends without an error, on its own, without a network."""
+    _run(python, str(example))

@@ -1,0 +1,238 @@
+"""History when the world misbehaves: damaged events and segments, and processes that are killed."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet import CheckpointIntegrity, Draft
+from limpet.store.coding import codec
+from tests.support.examples import tries
+from tests.support.processes import Child, spin
+from tests.support.seeds import seed
+
+Made = limpet.Session[Any]
+KEY = limpet.Key("shop", "ada", "1")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "shop.db"
+
+
+def execute(path: Path, sql: str, *args: Any) -> list[Any]:
+    conn = sqlite3.connect(path)
+    try:
+        found = conn.execute(sql, args).fetchall()
+        conn.commit()
+        return found
+    finally:
+        conn.close()
+
+
+async def filled(path: Path) -> list[limpet.CheckpointRef]:
+    """Nine events, and checkpoints after the third (full), the sixth and the ninth."""
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
+        refs = []
+        for number in range(2, 10):
+            await s.append("agent.did", {"text": f"event {number}"}, inc={"n": 1})
+            if number % 3 == 0:
+                refs.append(await s.checkpoint(full=number == 3))
+    return refs
+
+
+def damage(path: Path, seq: int) -> None:
+    """Turn a bit in the body of an event. Snapshots beyond it go too, or they would save it."""
+    where = "sid = (SELECT sid FROM sessions WHERE app = 'shop') AND seq"
+    ((body,),) = execute(path, f"SELECT body FROM events WHERE {where} = ?", seq)
+    rotten = bytes((body[0] ^ 1, *body[1:]))
+    execute(path, f"UPDATE events SET body = ? WHERE {where} = ?", rotten, seq)
+    execute(path, f"DELETE FROM snapshots WHERE {where} >= ?", seq)
+
+
+# --- restoring -----------------------------------------------------------------------------------
+
+
+async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(path: Path) -> None:
+    """Only if that is allowed; the state is then the one that the log gives there."""
+    refs = await filled(path)
+    damage(path, 5)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = lp.session(KEY, actor="agent:main")
+        for ref in refs[1:]:
+            with pytest.raises(CheckpointIntegrity, match="event 5"):
+                await s.restore(ref)
+        done = await s.restore(refs[2], fallback=True)
+        assert done.event is not None
+        assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
+        assert s.writer.known.fields == {"n": 2}
+        with pytest.raises(limpet.SessionCorrupt):
+            await s.checkpoint()
+
+
+async def test_without_a_good_full_checkpoint_nothing_is_restored(path: Path) -> None:
+    """Not even with a fallback: no state is made up."""
+    refs = await filled(path)
+    damage(path, 2)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        with pytest.raises(CheckpointIntegrity):
+            await lp.session(KEY, actor="agent:main").restore(refs[2], fallback=True)
+        fork_from = lp.session(KEY, actor="agent:main")
+        assert (await fork_from.fork(1, id="f")).state == {"n": 0}
+
+
+async def test_a_damaged_snapshot_of_a_checkpoint_costs_time_only(path: Path) -> None:
+    """The log still gives the state, and it is compared with the checksum."""
+    refs = await filled(path)
+    execute(path, "UPDATE snapshots SET body = x'00' WHERE pin IS NOT NULL")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.get(KEY, actor="agent:main")
+        await s.restore(refs[0])
+        assert s.state == {"n": 2}
+        assert not (await lp.verify()).ok
+
+
+async def test_a_pinned_state_saves_what_damage_before_it_would_cost(path: Path) -> None:
+    """A full checkpoint after the damaged event is read from its own snapshot."""
+    await filled(path)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        ref = await (await lp.get(KEY, actor="agent:main")).checkpoint(full=True)
+    ((body,),) = execute(path, "SELECT body FROM events WHERE seq = 5 AND type = 'agent.did'")
+    execute(path, "UPDATE events SET body = ? WHERE body = ?", b"x" + body[1:], body)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.get(KEY, actor="agent:main")
+        await s.append("agent.did", set={"n": 99})
+        await s.restore(ref)
+        assert s.state == {"n": 8}
+
+
+async def test_restoring_reads_the_state_and_a_few_deltas(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most |state| + (F - 1) · max |delta|, however long the log is."""
+    every, per_delta = 5, 20
+    refs = []
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.checkpointing("shop", limpet.CheckpointPolicy(full_every=every, keep=1_000))
+        s = await lp.create("shop", "ada", "1", state={"n": 0, "x": "y" * 3_000}, actor="a")
+        for _ in range(30):
+            await s.append_many(
+                [Draft(type="agent.did", data={"text": "z" * 50}) for _ in range(per_delta)]
+            )
+            refs.append(await s.checkpoint())
+    read = [0]
+    unpack = codec.Codec.unpack
+
+    def counted(self: codec.Codec, *args: Any, **named: Any) -> bytes:
+        raw = unpack(self, *args, **named)
+        read[0] += len(raw)
+        return raw
+
+    monkeypatch.setattr(codec.Codec, "unpack", counted)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = lp.session(KEY)
+        for ref in refs[5:]:
+            read[0] = 0
+            await s.state_at(ref)
+            load = read[0]  # of the newest head, which asks for its state too
+            await s.state_at(refs[-1])
+            assert load <= 2 * (3_400 + (every - 1) * per_delta * 90)
+
+
+# --- segments ------------------------------------------------------------------------------------
+
+
+async def cold(path: Path) -> None:
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
+        for number in range(60):
+            await s.append("agent.did", {"text": f"event {number}"}, inc={"n": 1}, id=f"e{number}")
+        await lp.retention("shop", events=5)
+        await lp.compact()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE segments SET body = zeroblob(length(body))",
+        "UPDATE segments SET crc = crc + 1",
+        "UPDATE segments SET link = zeroblob(32)",
+        "UPDATE segments SET previous = zeroblob(32)",
+        "UPDATE segments SET last_us = last_us + 1",
+        "DELETE FROM segments",
+        "UPDATE segment_ids SET mark = mark + 1 WHERE seq = 7",
+        "DELETE FROM segment_ids WHERE seq = 7",
+        "INSERT INTO segments SELECT 99, first, last, flags, body, crc, previous, link, last_us "
+        "FROM segments",
+    ],
+)
+async def test_damage_to_a_segment_is_found(path: Path, change: str) -> None:
+    """And the newest state, which stands on a snapshot, is still read."""
+    await cold(path)
+    execute(path, change)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        assert (await lp.verify()).findings
+        assert (await lp.get(KEY)).state == {"n": 60}
+
+
+async def test_events_of_a_damaged_segment_are_stood_in_for(path: Path) -> None:
+    """Each says why it cannot be read; those after it are whole."""
+    await cold(path)
+    execute(path, "UPDATE segments SET body = zeroblob(length(body))")
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        s = await lp.get(KEY)
+        events = await s.read(limit=100)
+        assert [event.seq for event in events] == [*range(1, 62)]
+        assert [event.damage is None for event in events].count(True) == 5
+        with pytest.raises(limpet.SessionCorrupt):
+            await s.state_at(10)
+
+
+async def test_nothing_is_left_of_the_segments_of_an_ended_session(path: Path) -> None:
+    """Deleted or erased, its rows go."""
+    await cold(path)
+    async with limpet.open(f"sqlite:///{path}") as lp:
+        await lp.erase(KEY)
+    assert execute(path, "SELECT count(*) FROM segments") == [(0,)]
+    assert execute(path, "SELECT count(*) FROM segment_ids") == [(0,)]
+    assert b"event 7" not in path.read_bytes()
+
+
+# --- kill -9 -------------------------------------------------------------------------------------
+
+
+async def test_a_process_killed_in_fork_restore_or_compaction_loses_nothing(
+    path: Path,
+) -> None:
+    """Between any two steps: what it had said is there, and everything verifies."""
+    chance, said = random.Random(seed("history")), 0
+    for _ in range(tries(4, 40)):
+        with Child("tests.support.historian", path) as child:
+            for _ in range(chance.randrange(1, 30)):
+                line = child.line()
+                assert line is not None, child.complaint()
+                said = int(line)
+            spin(chance.uniform(0, 3_000))
+            child.kill()
+            for line in child.lines():
+                said = int(line)
+        async with limpet.open(f"sqlite:///{path}") as lp:
+            assert (await lp.verify()).findings == ()
+            s = await lp.get(KEY)
+            assert await s.read_ids([f"e{said}"])
+            assert [event.seq for event in await everything(s)] == [*range(1, s.version + 1)]
+            for each in (await s.checkpoints()).items:
+                await s.state_at(each.ref)
+
+
+async def everything(s: Made) -> list[limpet.Event]:
+    found: list[limpet.Event] = []
+    while page := await s.read(after=found[-1].seq if found else 0, limit=1_000):
+        found += page
+    return found

@@ -1,0 +1,192 @@
+"""Laws of history, on random logs: states of then, rewinds, merges, bisect, and ends of parents."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+import limpet
+from limpet import LimpetError
+from limpet.model.canonical import canonical
+from limpet.model.fold import Fold, replay
+from limpet.model.head import blank
+from limpet.store.sqlite import snapshots
+from tests.property.strategies import drafts, values
+from tests.support.examples import examples
+
+logs = st.lists(drafts(temp=False), min_size=1, max_size=12)
+changes = st.dictionaries(st.sampled_from("abc"), values, max_size=2)
+Made = limpet.Session[Any]
+
+
+@asynccontextmanager
+async def opened(kind: str) -> AsyncIterator[limpet.Limpet]:
+    """A store; that in a file writes a snapshot after every event, a ladder of many rungs."""
+    with tempfile.TemporaryDirectory() as folder:
+        url = "memory://" if kind == "memory" else f"sqlite:///{Path(folder)}/s.db?sync=off"
+        with mock.patch.object(snapshots, "SNAPSHOT_FLOOR_BYTES", 1):
+            async with limpet.open(url.replace("sync=off", "sync=normal")) as lp:
+                yield lp
+
+
+def run(kind: str, law: Callable[[limpet.Limpet], Awaitable[None]]) -> None:
+    async def within() -> None:
+        async with opened(kind) as lp:
+            await law(lp)
+            assert (await lp.verify()).findings == ()
+
+    asyncio.run(within())
+
+
+async def recorded(lp: limpet.Limpet, log: list[dict[str, Any]], id: str = "1") -> Made:
+    s = await lp.create("shop", "ada", id, actor="test:history")
+    for number, draft in enumerate(log):
+        draft = {**draft, "id": f"e{number}"}
+        try:
+            await s.append(draft.pop("type"), draft.pop("data"), **draft)
+        except LimpetError:
+            continue
+    return s
+
+
+def same(one: Any, other: Any) -> bool:
+    return canonical(one) == canonical(other)
+
+
+STORES = pytest.mark.parametrize("kind", ["memory", "sqlite"])
+
+
+@STORES
+@examples(90)
+@given(log=logs)
+def test_a_state_of_then_is_the_fold_of_the_first_events(
+    kind: str, log: list[dict[str, Any]]
+) -> None:
+    """For every event; after the last it is the state."""
+
+    async def law(lp: limpet.Limpet) -> None:
+        s = await recorded(lp, log)
+        fold = Fold(blank(s.key, s.head.uid, s.head.created_us))
+        for event in await s.read():
+            fold = replay(fold, event)
+            assert same(await s.state_at(event.seq), fold.fields)
+        assert same(fold.fields, s.writer.known.fields)
+
+    run(kind, law)
+
+
+@STORES
+@examples(60)
+@given(log=logs, back=st.integers(1, 13))
+def test_a_rewind_restores_exactly_and_can_be_rewound(
+    kind: str, log: list[dict[str, Any]], back: int
+) -> None:
+    """To any event and back, by canonical bytes; shared names of one session go along."""
+
+    async def law(lp: limpet.Limpet) -> None:
+        s = await recorded(lp, log)
+        last = s.version
+        then, now = await s.state_at(min(back, last)), await s.state_at(last)
+        await s.rewind(min(back, last))
+        assert same(s.writer.known.fields, then)
+        assert (await s.rewind(min(back, last))).event is None
+        await s.rewind(last)
+        assert same(s.writer.known.fields, now)
+        assert same((await lp.get(s.key)).writer.known.fields, now)
+
+    run(kind, law)
+
+
+@examples(60)
+@given(log=logs, one=changes, other=changes, at=st.integers(1, 13))
+def test_disjoint_merges_commute_and_nothing_changes_nothing(
+    log: list[dict[str, Any]], one: dict[str, Any], other: dict[str, Any], at: int
+) -> None:
+    """In either order two forks give one state; a fork without changes records nothing."""
+
+    async def law(lp: limpet.Limpet) -> None:
+        s = await recorded(lp, log)
+        place = min(at, s.version)
+        left, right = await s.fork(place), await s.fork(place)
+        assert (await left.merge(right)).event is None
+        await left.append("agent.did", set={f"l{name}": v for name, v in one.items()})
+        await right.append("agent.did", set={f"r{name}": v for name, v in other.items()})
+        first, second = await s.fork(place), await s.fork(place)
+        await first.merge(left)
+        await first.merge(right)
+        await second.merge(right)
+        await second.merge(left)
+        assert same(first.writer.known.fields, second.writer.known.fields)
+
+    run("memory", law)
+
+
+@examples(60)
+@given(length=st.integers(1, 40), planted=st.integers(1, 40))
+def test_bisect_finds_a_planted_bug(length: int, planted: int) -> None:
+    """The very event, in at most ceil(log2 n) + 1 states."""
+
+    async def law(lp: limpet.Limpet) -> None:
+        s = await lp.create("shop", "ada", actor="test:history", state={"total": 0})
+        for number in range(1, length + 1):
+            await s.append("agent.did", set={"total": -1 if number >= planted else number})
+        asked: list[Any] = []
+        found = await s.bisect(lambda state: asked.append(state) or state["total"] >= 0)  # type: ignore[func-returns-value]
+        assert len(asked) <= math.ceil(math.log2(length + 1)) + 1
+        assert (found and found.seq) == (planted + 1 if planted <= length else None)
+
+    run("memory", law)
+
+
+@STORES
+@examples(45)
+@given(log=logs, ats=st.lists(st.integers(1, 12), min_size=1, max_size=3), keep=st.booleans())
+def test_forks_of_forks_outlive_their_parents(
+    kind: str, log: list[dict[str, Any]], ats: list[int], keep: bool
+) -> None:
+    """Deleting the parents, or erasing them and keeping forks, never changes a fork's state."""
+
+    async def law(lp: limpet.Limpet) -> None:
+        line = [await recorded(lp, log)]
+        for at in ats:
+            line.append(await line[-1].fork(min(at, line[-1].version)))
+            await line[-1].append("agent.did", set={"n": at})
+        states = {s.key: (s.version, s.writer.known.fields) for s in line}
+        assert (await lp.verify()).ok
+        for s in line[:-1]:
+            if keep:
+                await lp._journal.store.erase(s.key, forks="keep")
+            else:
+                await lp.delete(s.key)
+            left = await lp.get(line[-1].key)
+            version, fields = states[left.key]
+            assert (left.version, same(left.writer.known.fields, fields)) == (version, True)
+            assert len(await left.read()) == version
+
+    run(kind, law)
+
+
+@examples(60)
+@given(log=logs, name=st.sampled_from(["a", "b", "list", "dict", "n"]))
+def test_blame_of_a_field_is_every_event_with_an_operation_on_it(
+    log: list[dict[str, Any]], name: str
+) -> None:
+    """The newest first, back to the beginning, over deletions too."""
+
+    async def law(lp: limpet.Limpet) -> None:
+        s = await recorded(lp, log)
+        events = [e for e in await s.read() if any(op.path[0] == name for op in e.ops)]
+        found = dict.fromkeys([each.event.seq for each in await s.blame((name,))])
+        assert list(found) == [event.seq for event in reversed(events)]
+
+    run("memory", law)

@@ -1,0 +1,182 @@
+"""Lifecycle and time: any sequence of verbs, writes, sweeps and passing hours obeys the rules.
+
+The rules are written here again, from the table of the issue; the code's own table is not asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import limpet
+from limpet.store.memory import MemoryStore
+from limpet.store.sqlite.store import SQLiteStore
+from limpet.testing.clock import FakeClock
+from tests.support.examples import examples
+
+HOUR: Final = timedelta(hours=1)
+SPANS: Final = {"idle": 4, "absolute": 60, "grace": 10, "expiry": 20}  # hours
+TERMINAL: Final = ("completed", "terminated", "archived", "deleted")
+VERBS: Final = {
+    "activate": {"init": "active", "resumed": "active"},
+    "suspend": {"active": "suspended"},
+    "resume": {"suspended": "active"},
+    "resume_only": {"suspended": "resumed"},
+    "complete": {"active": "completed"},
+    "terminate": dict.fromkeys(("init", "active", "suspended", "resumed"), "terminated"),
+}
+STEPS = st.one_of(
+    st.sampled_from([*VERBS, "user", "agent", "label", "sweep", "sweep"]),
+    st.integers(1, 12),  # hours that pass
+)
+
+
+class Told:
+    """What the session should be, by the rules alone."""
+
+    def __init__(self, phase: str, now: int) -> None:
+        self.phase, self.created, self.since, self.active = phase, now, now, now
+        self.ended: int | None = None
+        self.idle = False  # suspended by the sweep
+        self.spent = dict.fromkeys(("init", "active", "suspended", "resumed"), 0)
+
+    def move(self, to: str, now: int) -> None:
+        if self.phase in self.spent:
+            self.spent[self.phase] += now - self.since
+        if to in TERMINAL and self.ended is None:
+            self.ended = now
+        self.phase, self.since, self.idle = to, now, False
+
+    def overdue(self, now: int, slack: int) -> set[str]:
+        """What may have happened (no slack), or must have (with the rounding)."""
+        hours = {name: span * 3_600_000_000 for name, span in SPANS.items()}
+        found = set()
+        if self.phase in TERMINAL:
+            assert self.ended is not None
+            return {"deleted"} if now >= self.ended + hours["expiry"] else set()
+        if now >= self.created + hours["absolute"] or (
+            self.phase == "suspended" and now >= self.since + hours["grace"]
+        ):
+            found.add("terminated")
+        elif self.phase == "active":
+            idle_at = max(self.active, self.since) + hours["idle"]
+            if now >= idle_at + (hours["idle"] // 16 if slack else 0):
+                found.add("suspended")
+        return found
+
+
+class Life:
+    """One session, driven beside what it should be."""
+
+    def __init__(self, lp: limpet.Limpet, s: limpet.Session, clock: FakeClock, told: Told) -> None:
+        self.lp, self.s, self.clock, self.told = lp, s, clock, told
+
+    async def take(self, step: Any) -> None:
+        if isinstance(step, int):
+            self.clock.advance(step * HOUR)
+        elif self.told.phase == "deleted":
+            return
+        elif step in VERBS:
+            await self.verb(step)
+        elif step == "sweep":
+            await self.sweep()
+        else:
+            await self.write(step)
+        await self.check()
+
+    async def verb(self, step: str) -> None:
+        to = VERBS[step].get(self.told.phase)
+        call = self.s.resume(activate=False) if step == "resume_only" else getattr(self.s, step)()
+        if to is None:
+            with pytest.raises(limpet.InvalidTransition):
+                await call
+            return
+        assert (await call).phase == to
+        self.told.move(to, self.clock.now_us)
+
+    async def write(self, step: str) -> None:
+        phase, now = self.told.phase, self.clock.now_us
+        allowed = {"user": phase not in TERMINAL, "agent": phase in ("init", "active")}
+        allowed["label"] = phase not in TERMINAL
+        call = self.s.label({"n": "1"}) if step == "label" else self.s.append(f"{step}.message", {})
+        if not allowed[step]:
+            expected = limpet.SessionEnded if phase in TERMINAL else limpet.SessionSuspended
+            with pytest.raises(expected):
+                await call
+            return
+        await call
+        if step != "label":
+            self.told.active = now
+        if step == "user" and self.told.idle:
+            self.told.move("resumed", now)
+            self.told.move("active", now)
+
+    async def sweep(self) -> None:
+        now, before = self.clock.now_us, self.told.phase
+        may, must = self.told.overdue(now, 0), self.told.overdue(now, 1)
+        await self.lp.sweep()
+        found = await self.lp.find(self.s.key, actor="user:ada")
+        after = "deleted" if found is None else found.phase
+        assert after == before or after in may, (before, after, may)
+        assert not must or after in must, (before, after, must)
+        if after != before:
+            if after == "terminated" and before == "active":
+                self.told.move("suspended", now)
+            self.told.move(after, now)
+            self.told.idle = after == "suspended"
+        if found is not None:
+            self.s = found
+
+    async def check(self) -> None:
+        if self.told.phase == "deleted":
+            return
+        await self.s.refresh()
+        assert self.s.phase == self.told.phase
+        spent, now = self.s.durations, self.clock.now_us
+        end = now if self.told.ended is None else self.told.ended
+        assert round(spent.total * 1_000_000) == end - self.told.created
+        if self.told.phase in TERMINAL:
+            assert await self.lp.claim("w") == ()
+
+
+async def drive(store: Any, clock: FakeClock, first: str, steps: list[Any]) -> None:
+    spans = {name: span * HOUR for name, span in SPANS.items()}
+    async with limpet.Limpet("any://", store=store, clock=lambda: clock.now_us) as lp:
+        how: dict[str, Any] = {"phase": first, "timeouts": limpet.Timeouts(**spans)}
+        s = await lp.create("support", "ada", actor="user:ada", **how)
+        life = Life(lp, s, clock, Told(first, clock.now_us))
+        for step in steps:
+            await life.take(step)
+        assert (await lp.verify()).ok
+
+
+@examples(200)
+@example("active", [5, "suspend", "resume", "sweep"])  # what was not active was not idle
+@example("active", [5, "sweep", "user", "sweep", 5, "sweep", 11, "sweep", 12, 12, "sweep"])
+@given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
+def test_any_life_obeys_the_rules_in_memory(first: str, steps: list[Any]) -> None:
+    """Phases, refusals, deadlines and durations are what the table and the clock say."""
+    clock = FakeClock()
+    asyncio.run(drive(MemoryStore(clock.clock()), clock, first, steps))
+
+
+@examples(30)
+@given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
+def test_any_life_obeys_the_rules_on_sqlite(first: str, steps: list[Any]) -> None:
+    """The same on a file."""
+
+    async def run(folder: str) -> None:
+        clock = FakeClock()
+        path = Path(folder) / "life.db"
+        store = await SQLiteStore.open(path, sync="normal", clock=clock.clock())
+        await drive(store, clock, first, steps)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(run(folder))

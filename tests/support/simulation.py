@@ -1,0 +1,292 @@
+"""A deterministic simulation: workers, people and faults on one store, scheduled by a seed.
+
+Every call of the store waits at a gate. The scheduler opens one gate at a time, moves the clock,
+sends messages, answers, interrupts, and kills workers: before their call is done, or just after it.
+The same seed gives the same schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextvars import ContextVar
+from datetime import timedelta
+from typing import Any
+
+import limpet
+from limpet.model.commit import Commit
+from limpet.model.lease import Lease
+from limpet.runtime import wake as wakes
+from limpet.runtime.wake import Wake, manner_of
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Committed
+from limpet.testing.clock import FakeClock
+
+APP = "support"
+LEASE_SECONDS = 30.0
+ROUNDS = 40  # of the event loop, in which tasks come to their next gate
+_worker: ContextVar[asyncio.Task[Any] | None] = ContextVar("simulated_worker", default=None)
+
+
+class GatedStore(MemoryStore):
+    """Commits of simulated workers wait until the scheduler lets them pass."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        super().__init__(clock.clock())
+        self.gates: dict[asyncio.Task[Any], asyncio.Future[str]] = {}
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        task = _worker.get()  # whose call this is
+        if task is None:
+            return await super().commit(commits)
+        gate = asyncio.get_running_loop().create_future()
+        self.gates[task] = gate
+        order = await gate
+        if order == "die_before":
+            await asyncio.get_running_loop().create_future()  # for ever: the process is gone
+        answers = await super().commit(commits)
+        if order == "die_after":
+            await asyncio.get_running_loop().create_future()
+        return answers
+
+
+class Receiver:
+    """The world: what was done to it, by idempotency key."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    async def act(self, text: str, idempotency_key: str) -> str:
+        self.calls[idempotency_key] += 1
+        await asyncio.sleep(0)
+        return f"did {text}"
+
+
+class Simulation:
+    """One seed."""
+
+    def __init__(self, seed: int, lp: limpet.Limpet, store: GatedStore, clock: FakeClock) -> None:
+        self.random, self.lp, self.store, self.clock = random.Random(seed), lp, store, clock
+        self.receiver = Receiver()
+        self.sessions: list[limpet.Session[Any]] = []
+        self.sent: dict[str, str] = {}
+        self.interrupted: set[limpet.Key] = set()
+        self.allowed: Counter[str] = Counter()  # retries of an unknown effect that were allowed
+        self.workers: dict[asyncio.Task[Any], Wake] = {}
+        self.dead: list[asyncio.Task[Any]] = []
+
+    async def harness(self, turn: limpet.Turn) -> None:
+        """Steps, an effect, sometimes an approval; an answer to every message."""
+        for message in turn.inputs:
+            text = message.data["text"]
+            kind = int(text.split("-")[1])
+            plan = await turn.step("plan", lambda t: t.upper(), text)
+            how: Any = "retry" if kind % 2 else "ask"
+            try:
+                done = await turn.effect("act", self.receiver.act, text=text, on_unknown=how)
+            except limpet.EffectUnknown:
+                done = "unknown"
+            if kind % 5 == 0 and not await turn.approve("ship", {"text": text}):
+                done = "denied"
+            await turn.say(f"{text}: {plan} {done}")
+        if turn.inputs and self._coin(turn.id):
+            turn.revisit(timedelta(seconds=20), "again", "k")
+
+    def _coin(self, text: str) -> bool:
+        return sum(text.encode()) % 3 == 0
+
+    async def run(self, steps: int) -> None:
+        for number in range(3):
+            self.sessions.append(await self.lp.create(APP, "ada", id=f"s{number}"))
+        for _ in range(steps):
+            await self._step(self.random.random())
+            await self._settle()
+        await self._finish()
+        await self._check()
+
+    async def _step(self, dice: float) -> None:
+        if dice < 0.14:
+            await self._send()
+        elif dice < 0.17:
+            await self._interrupt()
+        elif dice < 0.27:
+            await self._answer()
+        elif dice < 0.42:
+            await self._claim()
+        elif dice < 0.47:
+            self.clock.advance(timedelta(seconds=self.random.choice([1, 5, 31, 400])))
+        else:
+            await self._open_gate(deadly=dice > 0.93)
+
+    async def _settle(self) -> None:
+        """Let every task come to its next gate."""
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+        for task in [task for task in self.workers if task.done()]:
+            self.workers.pop(task)
+            error = task.exception()
+            if error is not None:
+                raise error
+
+    async def _send(self) -> None:
+        self.clock.advance(timedelta(milliseconds=1))
+        session, text = self.random.choice(self.sessions), f"m-{len(self.sent)}"
+        event = await session.append("user.message", {"text": text}, actor="user:ada", id=text)
+        self.sent[text] = event.id
+        if self.random.random() < 0.2:
+            await session.append("user.message", {"text": text}, actor="user:ada", id=text)
+
+    async def _interrupt(self) -> None:
+        session = self.random.choice(self.sessions)
+        await session.interrupt("stop", actor="user:ada")
+        self.interrupted.add(session.key)
+
+    async def _answer(self) -> None:
+        session = self.random.choice(self.sessions)
+        await session.refresh()
+        for request in session.blocked_on[:1]:
+            allow = self.random.random() < 0.6
+            if request.kind == "effect" and allow:
+                self.allowed[request.input["idempotency_key"]] += 1
+            await session.confirm(request.id, allow=allow, actor="user:ada")
+
+    async def _claim(self) -> None:
+        for lease in await self.lp.claim("sim", app=APP, lease_seconds=LEASE_SECONDS):
+            self._start(lease)
+
+    def _start(self, lease: Lease) -> None:
+        wake = Wake(self.lp, lease, manner_of(self.harness, retries=1_000))
+
+        async def run() -> Any:
+            _worker.set(asyncio.current_task())
+            return await wake.run()
+
+        self.workers[asyncio.get_running_loop().create_task(run())] = wake
+
+    async def _open_gate(self, *, deadly: bool) -> None:
+        waiting = [task for task in self.workers if task in self.store.gates]
+        if not waiting:
+            return
+        task = self.random.choice(waiting)
+        gate = self.store.gates.pop(task)
+        order = self.random.choice(["die_before", "die_after"]) if deadly else "pass"
+        gate.set_result(order)
+        if deadly:  # the process is gone: nothing of it runs any more
+            await self._settle_one()
+            self.workers.pop(task)
+            self.dead.append(task)
+
+    async def _settle_one(self) -> None:
+        for _ in range(ROUNDS):
+            await asyncio.sleep(0)
+
+    async def _finish(self) -> None:
+        """No more faults: whatever is open is answered, and time passes, until all is done."""
+        for _ in range(2_000):
+            await self._claim()
+            await self._settle()
+            while [t for t in self.store.gates if t in self.workers]:
+                await self._open_gate(deadly=False)
+                await self._settle()
+            if not self.workers and not await self._answer_all():
+                self.clock.advance(timedelta(seconds=31))
+                if not any([await self._is_due(s) for s in self.sessions]):
+                    return
+        raise AssertionError("it does not come to an end")
+
+    async def _is_due(self, session: limpet.Session[Any]) -> bool:
+        await session.refresh()
+        return limpet.runnable_at(session.head) is not None
+
+    async def _answer_all(self) -> bool:
+        found = False
+        for session in self.sessions:
+            await session.refresh()
+            for request in session.blocked_on:
+                found = True
+                if request.kind == "effect":
+                    self.allowed[request.input["idempotency_key"]] += 1
+                await session.confirm(request.id, allow=True, actor="user:ada")
+        return found
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    async def _check(self) -> None:
+        for session in self.sessions:
+            await session.refresh()
+            log = await self._log(session)
+            self._check_idle(session, log)
+            self._check_answers(session, log)
+            self._check_effects(log)
+        assert (await self.lp.verify()).ok
+
+    async def _log(self, session: limpet.Session[Any]) -> list[limpet.Event]:
+        log: list[limpet.Event] = []
+        while page := await session.read(after=len(log), limit=1000):
+            log += page
+        return log
+
+    def _check_idle(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
+        """No session is left running, no span open, no input pending, no tool without outcome."""
+        assert session.status == "idle", session.status
+        assert session.head.pending == 0
+        assert not session.blocked_on
+        opened = [e.data["span_id"] for e in log if e.type == "span.started"]
+        closed = [e.data["span_id"] for e in log if e.type == "span.completed"]
+        assert sorted(opened) == sorted(closed)
+        asked = [e.data["request_id"] for e in log if e.type == "agent.tool_use"]
+        results = [e.data["request_id"] for e in log if e.type == "agent.tool_result"]
+        assert sorted(asked) == sorted(results)
+
+    def _check_answers(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
+        """Every input is answered once; after an interrupt, at most once."""
+        said = Counter(e.data["text"].split(":")[0] for e in log if e.type == "agent.message")
+        assert all(number == 1 for number in said.values()), said
+        if session.key not in self.interrupted:
+            messages = [e.data["text"] for e in log if e.type == "user.message"]
+            assert sorted(messages) == sorted(said)
+
+    def _check_effects(self, log: list[limpet.Event]) -> None:
+        """Each action was done once; or it was unknown, and its policy or a person said again."""
+        for event in log:
+            if event.type == "effect.intended":
+                key = event.data["key"]
+                tries = [e for e in log if e.type == "effect.intended" and e.data["key"] == key]
+                assert self.receiver.calls[key] <= len(tries)
+        done = Counter(e.data["key"] for e in log if e.type == "effect.succeeded")
+        assert all(number == 1 for number in done.values()), done
+        for key, calls in self.receiver.calls.items():
+            own = [e for e in log if e.type == "effect.intended" and e.data["key"] == key]
+            if own and self._asks(log, own[0]):
+                assert calls <= 1 + self.allowed[key], (key, calls, self.allowed[key])
+
+    def _asks(self, log: list[limpet.Event], intent: limpet.Event) -> bool:
+        """Whether this effect is one that asks: its message has an even number."""
+        steps = [
+            e
+            for e in log
+            if e.type == "step.recorded"
+            and e.invocation_id == intent.invocation_id
+            and e.data["occurrence"] == intent.data["occurrence"]
+        ]
+        return bool(steps) and int(steps[0].data["result"].split("-")[1]) % 2 == 0
+
+
+async def simulate(seed: int, steps: int = 120) -> None:
+    """One schedule; raises what does not hold."""
+    clock = FakeClock()
+    store = GatedStore(clock)
+    # Every other schedule has workers that hear of interrupts while they run; the rest never do.
+    wakes.LISTEN_AFTER_SECONDS = 0.0 if seed % 2 else 3_600.0
+    async with limpet.Limpet("memory://", store=store) as lp:
+        lp._journal.now_us = lambda: clock.now_us  # type: ignore[method-assign]
+        simulation = Simulation(seed, lp, store, clock)
+        try:
+            await simulation.run(steps)
+        finally:
+            left = [*simulation.dead, *simulation.workers]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)

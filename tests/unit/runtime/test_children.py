@@ -1,0 +1,278 @@
+"""Children and budgets: work that is delegated, and what it may use."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.model.facts.running import budgets
+from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.runtime.wake import Wake, manner_of
+from tests.support.agents import World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+async def research(turn: limpet.Turn) -> None:
+    await turn.say(f"found {turn.inputs[0].data['text']}", cost=0.05)
+
+
+async def asks_a_child(turn: limpet.Turn) -> None:
+    if turn.inputs[0].type != "user.message":
+        return
+    child = await turn.delegate("research", "the invoice", title="look", budget=0.2)
+    result = await child.result()
+    await turn.say(f"{result['output']}, {result['stop_reason']}")
+
+
+async def work_children(world: World, harness: Any = research, app: str = "research") -> None:
+    while leases := await world.lp.claim("c", app=app, lease_seconds=30):
+        for lease in leases:
+            await Wake(world.lp, lease, manner_of(harness)).run()
+    await world.session.refresh()
+
+
+async def test_a_parent_is_woken_by_the_end_of_its_child(world: World) -> None:
+    """In the very commit that closes the child, whichever worker ran it."""
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(asks_a_child)
+    assert session.stop_reason == "requires_action"
+    (child,) = await session.children()
+    assert (child.app, child.user) == ("research", "ada")
+    assert not await world.work(asks_a_child), "it waits for the child"
+    await work_children(world)
+    await world.work(asks_a_child)
+    assert await world.said() == ["found the invoice, end_turn"]
+    assert not await session.children()
+    assert not session.head.pending
+
+
+async def test_a_run_that_dies_creates_no_second_child(world: World) -> None:
+    """The child that was created is found again."""
+    for at, recorded in ((1, True), (1, False), (2, True), (2, False)):
+        session = await world.begin("hi")
+        await session.grant(1.0, actor="user:ada")
+        await world.die(asks_a_child, at, recorded=recorded)
+        world.later()
+        await world.work(asks_a_child)
+        assert len(await session.children()) == 1
+        await work_children(world)
+        await world.work(asks_a_child)
+        assert len(await world.said()) == 1
+
+
+async def test_a_child_has_nothing_but_what_it_was_given(world: World) -> None:
+    """Fields and tools by name; not the parent's state, inputs or mounts."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.append("note.taken", {}, set={"secret": 1})
+        await turn.delegate("research", "x", fields={"order": 7}, tools=["search"])
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    (key,) = await session.children()
+    child = await world.lp.get(key)
+    assert dict(child.state) == {"order": 7}
+    assert child.head.facts["delegation"]["tools"] == ["search"]
+    assert session.state["secret"] == 1
+
+
+async def test_delegation_is_bounded_in_depth(world: World) -> None:
+    """A chain of children comes to an end, with an error."""
+
+    async def deeper(turn: limpet.Turn) -> None:
+        await (await turn.delegate("support", "deeper")).result()
+
+    await world.begin("hi")
+    found = await world.work(deeper, retries=0)
+    assert sum(w.reason == "requires_action" for w in found) == DELEGATION_DEPTH_MAX
+    assert isinstance(found[-1].error, limpet.InvalidEvent)
+
+
+async def test_children_at_once_are_bounded(world: World) -> None:
+    """So many may be at work for one session."""
+
+    async def many(turn: limpet.Turn) -> None:
+        for _ in range(65):
+            await turn.delegate("research", "x")
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(many, retries=0)
+    assert isinstance(woken.error, limpet.InvalidEvent)
+    assert len(await session.children()) == 64
+
+
+async def test_a_child_with_a_revisit_has_not_ended(world: World) -> None:
+    """It ends when nothing is pending, timers included."""
+    from datetime import timedelta
+
+    async def comes_back(turn: limpet.Turn) -> None:
+        if turn.inputs:
+            turn.revisit(timedelta(minutes=1), "wait")
+        else:
+            await turn.say("late")
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(asks_a_child)
+    await work_children(world, comes_back)
+    assert not await world.work(asks_a_child)
+    world.later(61)
+    await work_children(world, comes_back)
+    await world.work(asks_a_child)
+    assert await world.said() == ["late, end_turn"]
+
+
+async def test_an_interrupt_reaches_the_children(world: World) -> None:
+    """They are interrupted too, and the parent is not woken by their end."""
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(asks_a_child)
+    (key,) = await session.children()
+    await session.interrupt("stop")
+    await world.work(asks_a_child)
+    await work_children(world)
+    child = await world.lp.get(key)
+    assert child.stop_reason == "interrupted"
+    assert not await world.work(asks_a_child)
+    assert not session.head.pending
+    assert not await session.children()
+
+
+# --- budgets -------------------------------------------------------------------------------------
+
+
+def total(session: limpet.Session[Any]) -> int:
+    """What is spent, reserved and left, in millionths."""
+    view = session.budget
+    assert view is not None
+    parts = (view.spent.cost, view.reserved.cost, view.remaining.cost)
+    return sum([round((part or 0) * budgets.MILLION) for part in parts])
+
+
+async def test_the_sum_over_the_tree_never_changes(world: World) -> None:
+    """Before, while and after a child works, nothing appears and nothing vanishes."""
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+
+    async def whole() -> int:
+        await session.refresh()
+        kids = [await world.lp.get(key) for key in keys]
+        return total(session) + sum(total(kid) for kid in kids)
+
+    keys: list[limpet.Key] = []
+    assert await whole() == 1_000_000
+    await world.work(asks_a_child)
+    keys += await session.children()
+    assert session.budget is not None
+    assert session.budget.remaining.cost == 0.8
+    assert await whole() == 1_000_000
+    await work_children(world)
+    assert await whole() == 1_000_000
+    await world.work(asks_a_child)
+    assert await whole() == 1_000_000
+    assert session.budget is not None
+    assert session.budget.remaining.cost == 0.95
+
+
+async def test_a_call_beyond_the_budget_is_refused(world: World) -> None:
+    """Before it is made; the turn stops with budget_reached."""
+    called = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.step("cheap", lambda: called.append(1), max_cost=0.4)
+        await turn.step("dear", lambda: called.append(2), max_cost=0.7)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.BudgetReached)
+    assert (session.stop_reason, called) == ("budget_reached", [1])
+    assert session.budget is not None
+    assert (session.budget.spent.cost, session.budget.reserved.cost) == (0.4, 0.0)
+
+
+async def test_a_reservation_settles_at_what_was_used(world: World) -> None:
+    """Or at all of it, if nobody says."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        async with turn.reserve(cost=0.5, tokens=100) as reservation:
+            reservation.settle(cost=0.1, tokens=30)
+        async with turn.reserve(cost=0.2):
+            pass
+
+    session = await world.begin("hi")
+    await session.grant(limpet.Budget(cost=1.0, tokens=1_000), actor="user:ada")
+    await world.work(harness)
+    assert session.budget is not None
+    assert session.budget.spent == limpet.Budget(0.3, 30)
+    assert session.budget.remaining == limpet.Budget(0.7, 970)
+
+
+async def test_the_reservation_of_a_dead_run_settles_at_its_maximum(world: World) -> None:
+    """Nobody knows what it has used."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.step("think", lambda: 1, max_cost=0.25)
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    assert await world.die(harness, 2, recorded=False)
+    world.later()
+    await world.work(harness)
+    assert session.budget is not None
+    assert session.budget.spent.cost == 0.5
+    assert session.budget.reserved.cost == 0
+
+
+async def test_racing_reservations_never_exceed_the_budget(world: World) -> None:
+    """The commit refuses, whatever each of them believed."""
+    refused = 0
+
+    async def harness(turn: limpet.Turn) -> None:
+        nonlocal refused
+
+        async def one() -> None:
+            nonlocal refused
+            try:
+                await turn.step("think", lambda: 1, max_cost=0.3)
+            except limpet.BudgetReached:
+                refused += 1
+
+        await asyncio.gather(*[one() for _ in range(5)])
+
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(harness)
+    assert refused == 2
+    assert session.budget is not None
+    assert session.budget.spent.cost == 0.9
+
+
+async def test_a_session_without_a_budget_is_counted_and_not_refused(world: World) -> None:
+    """usage has what was said; there is no limit."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("x", usage={"input": 900, "output": 120, "cache_read": 7}, cost=0.004)
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert session.usage == limpet.Usage(1, 900, 120, 7, 0.004)
+    assert session.budget is None
+
+
+@pytest.mark.parametrize("wrong", [-1, "x", True, float("nan")], ids=str)
+async def test_a_budget_is_a_number_from_zero(world: World, wrong: Any) -> None:
+    """Anything else is refused."""
+    session = await world.begin()
+    with pytest.raises(limpet.InvalidEvent):
+        await session.grant(wrong, actor="user:ada")

@@ -1,0 +1,221 @@
+"""Effects: intent, act, result; and what happens when nobody knows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.runtime import effects
+from tests.support.agents import Bank, World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+def refunding(bank: Bank, **how: Any) -> Any:
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            paid = await turn.effect("refund", bank.refund, order=7, **how)
+        except limpet.EffectUnknown as error:
+            await turn.say(f"unknown: {error.note}")
+        else:
+            await turn.say(f"paid {paid['number']}")
+
+    return harness
+
+
+async def killed_in_mid_refund(world: World, bank: Bank, **how: Any) -> limpet.Session[Any]:
+    """The money is sent, and the worker dies before it can write that down."""
+    session = await world.begin("hi")
+    assert await world.die(refunding(bank, **how), 2, recorded=False)
+    assert len(bank.done) == 1
+    world.later()
+    await world.work(refunding(bank, **how))
+    return session
+
+
+async def test_an_unknown_effect_is_asked_about_and_not_repeated(world: World) -> None:
+    """The session waits for a person; nothing is done a second time meanwhile."""
+    bank = Bank()
+    session = await killed_in_mid_refund(world, bank)
+    assert len(bank.done) == 1
+    (request,) = session.blocked_on
+    assert (request.kind, request.name) == ("effect", "refund")
+    assert request.input["idempotency_key"] == bank.done[0]
+    assert request.input["args"] == {"order": 7}
+    assert "effect.unknown" in await world.types()
+
+
+async def test_confirmed_it_runs_again_under_the_same_key(world: World) -> None:
+    """The other side can tell that it is the same action."""
+    bank = Bank()
+    session = await killed_in_mid_refund(world, bank)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(refunding(bank))
+    assert len(bank.done) == 2
+    assert len(set(bank.done)) == 1
+    assert await world.said() == ["paid 2"]
+
+
+async def test_refused_it_raises_in_the_turn(world: World) -> None:
+    """EffectUnknown, with the note of whoever decided."""
+    bank = Bank()
+    session = await killed_in_mid_refund(world, bank)
+    await session.confirm(session.blocked_on[0].id, allow=False, note="the bank says no")
+    await world.work(refunding(bank))
+    assert await world.said() == ["unknown: the bank says no"]
+    assert len(bank.done) == 1
+
+
+async def test_answered_the_answer_is_its_result(world: World) -> None:
+    """Somebody looked: what they found is recorded as if the effect had returned it."""
+    bank = Bank()
+    session = await killed_in_mid_refund(world, bank)
+    await session.answer(session.blocked_on[0].id, {"number": 77})
+    await world.work(refunding(bank))
+    assert await world.said() == ["paid 77"]
+    assert len(bank.done) == 1
+
+
+async def test_with_retry_it_runs_again_at_once_under_the_same_key(world: World) -> None:
+    """on_unknown="retry" is for actions that the other side makes idempotent."""
+    bank = Bank()
+    session = await killed_in_mid_refund(world, bank, on_unknown="retry")
+    assert session.stop_reason == "end_turn"
+    assert len(bank.done) == 2
+    assert len(set(bank.done)) == 1
+
+
+async def test_a_failure_is_recorded_and_raised_the_same_way_again(world: World) -> None:
+    """A run that handled it takes the same way when it runs again."""
+    tried = []
+
+    async def fails() -> None:
+        tried.append(limpet.idempotency_key())
+        raise RuntimeError("closed")
+
+    async def harness(turn: limpet.Turn) -> None:
+        try:
+            await turn.effect("call", fails, retries=2)
+        except limpet.EffectFailed as error:
+            await turn.say(error.error)
+        await turn.approve("go on", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness)
+    assert await world.said() == ["RuntimeError: closed"]
+    assert len(tried) == 3
+    assert len(set(tried)) == 1
+
+
+async def test_a_failure_that_ends_the_run_is_tried_again(world: World) -> None:
+    """Under the same key, with the next attempt of the turn."""
+    tried: list[str] = []
+
+    async def fails_once() -> str:
+        tried.append(limpet.idempotency_key())
+        if len(tried) == 1:
+            raise RuntimeError("closed")
+        return "done"
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(await turn.effect("call", fails_once))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert session.stop_reason == "rescheduling"
+    world.later(60)
+    await world.work(harness)
+    assert await world.said() == ["done"]
+    assert len(set(tried)) == 1
+
+
+async def test_what_takes_too_long_is_unknown(world: World) -> None:
+    """A timeout says nothing about whether it was done: somebody is asked."""
+
+    async def slow() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("call", slow, timeout=0.001)
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert [r.kind for r in session.blocked_on] == ["effect"]
+
+
+async def test_a_key_of_the_caller_is_performed_once_in_a_session(world: World) -> None:
+    """Also by another turn; and an unknown of another turn is asked about in this one."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        paid = await turn.effect("refund", bank.refund, order=7, key="order-7")
+        await turn.say(f"paid {paid['number']}")
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await world.send("again")
+    await world.work(harness)
+    assert await world.said() == ["paid 1", "paid 1"]
+    assert bank.done == ["order-7"]
+    other = await world.begin("another session")
+    assert await world.die(harness, 2, recorded=False)
+    await other.interrupt()
+    world.later()
+    await world.work(harness)
+    await world.send("again")
+    await world.work(harness)
+    assert [r.kind for r in other.blocked_on] == ["effect"]
+    assert bank.done == ["order-7", "order-7"]
+    assert session.key != other.key
+
+
+async def test_permissions_are_asked_for_inside_the_effect(world: World) -> None:
+    """always_ask runs what was approved, deny runs nothing, and one approval is for one call."""
+    orders: list[int] = []
+
+    async def refund(order: int) -> int:
+        orders.append(order)
+        return order
+
+    async def harness(turn: limpet.Turn) -> None:
+        for order in (1, 2):
+            try:
+                await turn.effect("refund", refund, order=order)
+            except limpet.ToolDenied as error:
+                await turn.say(f"no: {error.note}")
+        with pytest.raises(limpet.ToolDenied):
+            await turn.effect("wipe", refund, order=9)
+
+    session = await world.begin("hi")
+    how: dict[str, Any] = {"permissions": {"refund": "always_ask", "wipe": "deny"}}
+    await world.work(harness, **how)
+    assert not orders
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness, **how)
+    assert orders == [1]
+    await session.confirm(session.blocked_on[0].id, allow=False, note="enough")
+    await world.work(harness, **how)
+    assert orders == [1]
+    assert await world.said() == ["no: enough"]
+
+
+def test_there_is_no_key_outside_of_an_effect() -> None:
+    """The key belongs to one call."""
+    with pytest.raises(limpet.TurnMisused):
+        limpet.idempotency_key()
+
+
+def test_back_off_between_tries_is_bounded() -> None:
+    """Full jitter, never more than its bound."""
+    waits = [effects._jitter(tried) for tried in range(100)]
+    assert max(waits) <= effects.BACKOFF_SECONDS_MAX

@@ -1,0 +1,311 @@
+"""Requests: a turn asks, pauses, and goes on with the one answer; interrupts end it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import limpet
+from tests.support.agents import Bank, World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+async def wires(turn: limpet.Turn) -> None:
+    approval = await turn.approve(
+        "wire", {"eur": 900}, deadline=timedelta(hours=4), otherwise="deny"
+    )
+    await turn.say(f"{bool(approval)} {approval.note} {approval.input['eur']}")
+
+
+async def test_an_approval_is_answered_once(world: World) -> None:
+    """The first answer stands; another one is refused."""
+    session = await world.begin("hi")
+    await world.work(wires)
+    assert (session.status, session.stop_reason) == ("idle", "requires_action")
+    (request,) = session.blocked_on
+    await session.confirm(request.id, allow=True, note="fine")
+    with pytest.raises(limpet.RequestAnswered):
+        await session.confirm(request.id, allow=False)
+    with pytest.raises(limpet.RequestNotFound):
+        await session.confirm("another", allow=True)
+    await world.work(wires)
+    assert await world.said() == ["True fine 900"]
+    with pytest.raises(limpet.RequestNotFound):
+        await session.confirm(request.id, allow=True)
+
+
+async def test_one_of_many_answers_at_once_is_recorded(world: World) -> None:
+    """Whoever is second is told so."""
+    session = await world.begin("hi")
+    await world.work(wires)
+    (request,) = session.blocked_on
+    others = [world.lp.session(session.key) for _ in range(5)]
+    answers = [s.confirm(request.id, allow=bool(n)) for n, s in enumerate(others)]
+    found = await asyncio.gather(*answers, return_exceptions=True)
+    assert sum(isinstance(f, limpet.RequestAnswered) for f in found) == 4
+
+
+async def test_a_question_is_answered_and_an_approval_confirmed(world: World) -> None:
+    """The verb has to fit what was asked."""
+
+    async def asks(turn: limpet.Turn) -> None:
+        await turn.say(str(await turn.ask("fx_rate", {"pair": "EURUSD"})))
+
+    session = await world.begin("hi")
+    await world.work(asks)
+    (request,) = session.blocked_on
+    with pytest.raises(limpet.RequestMismatch, match="answer"):
+        await session.confirm(request.id, allow=True)
+    await session.answer(request.id, 1.25)
+    await world.work(asks)
+    assert await world.said() == ["1.25"]
+    await world.send("again")
+    await world.work(wires)
+    with pytest.raises(limpet.RequestMismatch, match="confirm"):
+        await session.answer(session.blocked_on[0].id, 1)
+
+
+async def test_an_answer_may_be_an_error(world: World) -> None:
+    """It is raised in the turn as ToolFailed."""
+
+    async def asks(turn: limpet.Turn) -> None:
+        try:
+            await turn.ask("fx_rate", {})
+        except limpet.ToolFailed as error:
+            await turn.say(f"{error.output}")
+
+    session = await world.begin("hi")
+    await world.work(asks)
+    await session.answer(session.blocked_on[0].id, "no rates", is_error=True)
+    await world.work(asks)
+    assert await world.said() == ["no rates"]
+
+
+async def test_several_are_asked_at_once_and_a_partial_answer_leaves_the_rest(
+    world: World,
+) -> None:
+    """All that a turn asks at one time is open; each answer is its own."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        found = await asyncio.gather(*[turn.approve("pay", {"n": n}) for n in range(3)])
+        await turn.say("".join("y" if a else "n" for a in found))
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    first, second, third = session.blocked_on
+    assert [r.input["n"] for r in (first, second, third)] == [0, 1, 2]
+    await session.confirm(second.id, allow=False)
+    await world.work(harness)
+    assert [r.id for r in session.blocked_on] == [first.id, third.id]
+    await session.confirm(third.id, allow=True)
+    await session.confirm(first.id, allow=True)
+    await world.work(harness)
+    assert await world.said() == ["yny"]
+
+
+async def test_an_unrelated_message_does_not_drop_a_request(world: World) -> None:
+    """It waits for the next turn, and does not wake the paused one."""
+    session = await world.begin("hi")
+    await world.work(wires)
+    (request,) = session.blocked_on
+    await world.send("are you there?")
+    assert not await world.work(wires)
+    assert session.blocked_on == (request,)
+    await session.confirm(request.id, allow=True)
+    await world.work(wires)
+    assert await world.said() == ["True None 900"]
+    assert len(session.blocked_on) == 1, "the second message has its own turn"
+
+
+async def test_after_its_deadline_the_default_answers(world: World) -> None:
+    """No worker has to be awake: the session is due then."""
+    session = await world.begin("hi")
+    await world.work(wires)
+    world.later(3600 * 4 - 1)
+    assert not await world.work(wires)
+    world.later(1)
+    await world.work(wires)
+    assert await world.said() == ["False the deadline passed 900"]
+    assert not session.head.pending
+
+
+async def test_another_input_than_the_asked_one_stops_the_turn(world: World) -> None:
+    """An approval is bound to the hash of what was approved."""
+    amounts = iter([900, 9_000])
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.approve("wire", {"eur": next(amounts)})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMismatch)
+
+
+async def test_an_answer_that_comes_before_the_pause_is_recorded_wakes_it(world: World) -> None:
+    """The turn is due at once: it does not sleep on an answer that is there."""
+    session = await world.begin("hi")
+
+    async def harness(turn: limpet.Turn) -> None:
+        asking = asyncio.ensure_future(turn.approve("wire", {}))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await world.session.refresh()
+        for request in world.session.blocked_on:
+            await world.session.confirm(request.id, allow=True)
+        await asking
+
+    found = await world.work(harness)
+    assert [w.reason for w in found] == ["requires_action", "end_turn"]
+    assert session.stop_reason == "end_turn"
+
+
+async def test_every_tool_call_has_one_outcome(world: World) -> None:
+    """Answered, expired or interrupted: the conversation stays valid."""
+    session = await world.begin("hi")
+    await world.work(wires)
+    await session.interrupt("stop")
+    await world.work(wires)
+    log = await world.log()
+    uses = [e.data["request_id"] for e in log if e.type == "agent.tool_use"]
+    results = [e.data["request_id"] for e in log if e.type == "agent.tool_result"]
+    assert uses == results
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+async def test_an_interrupt_clears_blocks_and_revisits_with_no_worker_alive(world: World) -> None:
+    """It is in the fold: whoever reads the session sees it at once."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.inputs[0].data["text"] == "first":
+            turn.revisit(timedelta(hours=1), "later", "k")
+        else:
+            await turn.approve("wire", {})
+
+    session = await world.begin("first")
+    await world.work(harness)
+    await world.send("second")
+    await world.work(harness)
+    assert session.blocked_on
+    assert session.head.timers
+    await session.interrupt("changed my mind")
+    assert (session.status, session.stop_reason) == ("idle", "interrupted")
+    assert not session.blocked_on
+    assert not session.head.timers
+    assert session.head.priority == 1_000
+    await world.work(harness)
+    assert not session.head.pending
+    assert session.head.priority == 0
+
+
+async def test_a_message_after_the_interrupt_has_its_own_turn(world: World) -> None:
+    """The paused turn's inputs count as processed; the new message is answered."""
+    seen = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        seen.append([m.data["text"] for m in turn.inputs])
+        if len(seen) == 1:
+            await turn.approve("wire", {})
+
+    session = await world.begin("first")
+    await world.work(harness)
+    await session.interrupt()
+    await world.send("instead")
+    await world.work(harness)
+    assert seen == [["first"], ["instead"]]
+    assert not session.head.pending
+    assert session.stop_reason == "end_turn"
+
+
+async def test_an_interrupt_beats_a_confirmation_in_the_same_window(world: World) -> None:
+    """What was approved is not run any more."""
+    session = await world.begin("hi")
+    await world.work(wires)
+    (request,) = session.blocked_on
+    await session.confirm(request.id, allow=True)
+    await session.interrupt()
+    await world.work(wires)
+    assert not await world.said()
+    assert not session.head.pending
+    assert session.stop_reason == "interrupted"
+
+
+async def test_a_running_harness_sees_the_interrupt(world: World) -> None:
+    """Interrupted is raised at its next await, and the turn closes as interrupted."""
+    bank, seen = Bank(), []
+    began = asyncio.Event()
+
+    async def harness(turn: limpet.Turn) -> None:
+        began.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except limpet.Interrupted as error:
+            seen.append(error.note)
+            with pytest.raises(limpet.Interrupted):
+                await turn.effect("refund", bank.refund, order=1)
+            raise
+
+    session = await world.begin("hi")
+    working = asyncio.ensure_future(world.work(harness))
+    await began.wait()
+    await world.lp.session(session.key).interrupt("stop it")
+    (woken,) = await working
+    assert (woken.reason, seen, bank.done) == ("interrupted", ["stop it"], [])
+    assert not session.head.pending
+    assert not await world.work(harness)
+    processed = [e for e in await world.log() if e.type == "session.processed"]
+    assert [e.data["seqs"] for e in processed] == [[2, 3]]
+
+
+async def test_an_effect_that_an_interrupt_cuts_off_is_recorded_as_unknown(world: World) -> None:
+    """Nobody knows whether it was done, and the log says so."""
+    began = asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("call", slow)
+
+    session = await world.begin("hi")
+    working = asyncio.ensure_future(world.work(harness))
+    await began.wait()
+    await world.lp.session(session.key).interrupt()
+    await working
+    types = await world.types()
+    assert types.count("effect.unknown") == 1
+    assert types.count("span.started") == types.count("span.completed") == 2
+    assert session.stop_reason == "interrupted"
+
+
+def test_requests_are_bounded() -> None:
+    """A head stays small: too large an input is refused before anything is recorded."""
+    from limpet.model.facts.running.requests import asked
+
+    with pytest.raises(limpet.InvalidEvent, match="blob"):
+        asked("r", "approval", "wire", {"text": "x" * 20_000}, input_hash="h")
+
+
+async def test_too_many_requests_at_once_fail_the_turn(world: World) -> None:
+    """Sixteen may be open at one time."""
+
+    async def harness(turn: limpet.Turn) -> Any:
+        return await asyncio.gather(*[turn.approve("pay", n) for n in range(17)])
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.InvalidEvent)
+    assert session.stop_reason == "rescheduling"

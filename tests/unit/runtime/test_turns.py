@@ -1,0 +1,411 @@
+"""Turns: what is recorded, what is returned from the record, and how a turn ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import limpet
+from tests.support.agents import Bank, World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+async def test_an_empty_turn_is_a_claim_and_one_commit(world: World) -> None:
+    """A harness that does nothing costs the claim and the closing commit."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        pass
+
+    await world.begin("hi")
+    before = world.store.commits
+    (woken,) = await world.work(harness)
+    assert (woken.ran, woken.reason) == (True, "end_turn")
+    assert world.store.commits == before + 1
+    session = world.session
+    assert (session.status, session.stop_reason, session.head.pending) == ("idle", "end_turn", 0)
+    types = [t for t in await world.types() if not t.startswith("user")]
+    assert types[1:] == [
+        "span.started",
+        "session.processed",
+        "span.completed",
+        "session.status_idle",
+    ]
+
+
+async def test_a_wake_without_work_is_a_no_op_with_a_reason(world: World) -> None:
+    """Nothing pending and nothing due: nothing is recorded."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        raise AssertionError("it runs")
+
+    session = await world.begin()
+    woken = await world.lp.wake(session.key, harness)
+    assert (woken.ran, woken.reason) == (False, "nothing_pending")
+    assert await world.types() == ["session.created"]
+
+
+async def test_a_leased_session_is_not_woken(world: World) -> None:
+    """Another worker has it: the wake says so and does nothing."""
+    session = await world.begin("hi")
+    await world.lp.claim("other", lease_seconds=60)
+    await session.refresh()
+    assert session.status == "running"
+    assert (await world.lp.wake(session.key, print)).reason == "locked"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("at", range(1, 13))
+async def test_a_turn_that_dies_anywhere_is_finished_by_the_next_worker(
+    world: World, at: int, recorded: bool
+) -> None:
+    """Steps, messages and effects are recorded once, inputs processed once; nothing stays open."""
+    bank, thoughts = Bank(), 0
+
+    def think(text: str) -> str:
+        nonlocal thoughts
+        thoughts += 1
+        return f"{text}!{thoughts}"
+
+    async def model() -> AsyncIterator[str]:
+        for piece in ("so", "on"):
+            yield piece
+
+    async def harness(turn: limpet.Turn) -> None:
+        for message in turn.inputs:
+            plan = await turn.step("plan", think, message.data["text"])
+            await turn.stream("answer", model())
+            paid = await turn.effect("refund", bank.refund, order=7, on_unknown="retry")
+            await turn.say(f"{plan} {paid['order']}")
+
+    await world.begin("one", "two")
+    died = await world.die(harness, at, recorded=recorded)
+    assert died == (at < 12), "it makes eleven commits"
+    world.later()
+    await world.work(harness)
+    session, said = world.session, await world.said()
+    assert session.status == "idle"
+    assert session.stop_reason == "end_turn"
+    assert not session.head.pending
+    assert said[0::2] == ["soon", "soon"]
+    assert [text[:3] for text in said[1::2]] == ["one", "two"]
+    assert len(set(bank.done)) == 2, "two actions, each under its own key"
+    types = await world.types()
+    assert types.count("span.started") == types.count("span.completed")
+    assert types.count("step.recorded") == types.count("effect.succeeded") == 2
+    assert (await world.lp.verify()).ok
+
+
+async def test_a_step_that_was_recorded_is_not_computed_again(world: World) -> None:
+    """The result of the first run is what every later run gets."""
+    results = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        results.append(await turn.step("now", lambda: len(results)))
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(harness)
+    assert results == [0, 0]
+
+
+async def test_another_argument_than_the_recorded_one_stops_the_turn(world: World) -> None:
+    """The error names the call, the inputs stay pending, and a person is asked."""
+    runs = 0
+
+    async def harness(turn: limpet.Turn) -> None:
+        nonlocal runs
+        runs += 1
+        await turn.step("plan", lambda run: run, runs)
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert session.stop_reason == "requires_action"
+    assert session.head.pending == 2
+    (request,) = session.blocked_on
+    assert (request.kind, request.name) == ("mismatch", "plan")
+    error = [e for e in await world.log() if e.type == "session.error"][-1]
+    assert error.data["code"] == "turn.mismatch"
+    await session.confirm(request.id, allow=True)
+    (woken,) = await world.work(harness)
+    assert woken.reason == "end_turn"
+    assert not session.head.pending
+
+
+async def test_a_mismatch_that_is_refused_is_a_dead_letter(world: World) -> None:
+    """What a person does not accept is held."""
+    runs = 0
+
+    async def harness(turn: limpet.Turn) -> None:
+        nonlocal runs
+        runs += 1
+        await turn.step("plan", lambda run: run, runs)
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    for _ in range(2):
+        await world.work(harness)
+        await session.confirm(session.blocked_on[0].id, allow=runs == 1)
+    await world.work(harness)
+    assert session.stop_reason == "retries_exhausted"
+    assert runs == 2
+
+
+async def test_an_effect_that_a_new_run_does_not_reach_stops_the_turn(world: World) -> None:
+    """Checked before the closing commit; accepted if that is what was chosen."""
+    bank, runs = Bank(), 0
+
+    async def harness(turn: limpet.Turn) -> None:
+        nonlocal runs
+        runs += 1
+        if runs == 1:
+            await turn.effect("refund", bank.refund, order=1)
+            await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMismatch)
+    assert "refund" in str(woken.error)
+    assert session.head.pending
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness)
+    assert woken.reason == "end_turn"
+    assert len(bank.done) == 1
+
+
+async def test_mismatches_are_accepted_where_that_was_chosen(world: World) -> None:
+    """With on_mismatch="accept" the recorded result counts, and nobody is asked."""
+    results = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        results.append(await turn.step("plan", lambda run: run, len(results)))
+        await turn.approve("go", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.confirm(session.blocked_on[0].id, allow=True)
+    (woken,) = await world.work(harness, on_mismatch="accept")
+    assert (woken.reason, results) == ("end_turn", [0, 0])
+
+
+async def test_news_wait_for_the_next_turn(world: World) -> None:
+    """A message in mid-run is not lost: the session is due again at once."""
+    seen: list[list[str]] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        seen.append([m.data["text"] for m in turn.inputs])
+        if len(seen) == 1:
+            await world.send("second")
+            assert [m.data["text"] for m in await turn.news()] == ["second"]
+
+    await world.begin("first")
+    await world.work(harness)
+    assert seen == [["first"], ["second"]]
+    assert world.session.head.pending == 0
+
+
+async def test_a_re_sent_input_is_harmless(world: World) -> None:
+    """The same id again, after it was processed, wakes nobody."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("ok")
+
+    session = await world.begin()
+    for _ in range(2):
+        await session.append("user.message", {"text": "hi"}, id="m1", actor="user:ada")
+        await world.work(harness)
+    assert await world.said() == ["ok"]
+    assert session.status == "idle"
+
+
+async def test_pieces_reach_followers_with_the_id_of_the_message(world: World) -> None:
+    """Partials carry the id of the final event and the number of the attempt."""
+    pieces: list[limpet.Event] = []
+
+    async def model() -> AsyncIterator[Any]:
+        yield "so"
+        yield {"text": "on", "usage": {"input": 3, "output": 2}}
+
+    async def harness(turn: limpet.Turn) -> None:
+        assert await turn.stream("answer", model()) == "soon"
+
+    async def follow(session: limpet.Session[Any]) -> limpet.Event:
+        async for event in session.follow(types=["agent.message"]):
+            if not event.partial:
+                return event
+            pieces.append(event)
+        raise AssertionError
+
+    session = await world.begin("hi")
+    following = asyncio.ensure_future(follow(session))
+    await asyncio.sleep(0)
+    await world.work(harness)
+    final = await following
+    assert {(p.id, p.attempt) for p in pieces} <= {(final.id, 1)}
+    assert final.data["text"] == "soon"
+    assert session.usage.tokens == 5
+
+
+async def test_a_harness_that_raises_closes_its_span_and_is_tried_again(world: World) -> None:
+    """Back-off grows, then it is a dead letter that is listed and can be requeued."""
+    waits = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        raise ValueError("no")
+
+    session = await world.begin("hi")
+    for _ in range(3):
+        (woken,) = await world.work(harness, retries=3)
+        assert isinstance(woken.error, ValueError)
+        assert (session.status, session.stop_reason) == ("rescheduling", "rescheduling")
+        error = [e for e in await world.log() if e.type == "session.error"][-1]
+        waits.append(error.data["retry_us"] - world.clock.now_us)
+        assert not await world.lp.claim("w")
+        world.later(waits[-1] / 1_000_000)
+    assert waits[0] < waits[1] < waits[2]
+    await world.work(harness, retries=3)
+    assert session.stop_reason == "retries_exhausted"
+    await world.send("more")
+    assert not await world.work(harness), "new inputs wait"
+    page = await world.lp.dead_letters(app="support")
+    assert [head.key for head in page.items] == [session.key]
+    types = await world.types()
+    assert types.count("span.started") == types.count("span.completed") == 4
+
+    async def better(turn: limpet.Turn) -> None:
+        await turn.say(f"{len(turn.inputs)}")
+
+    await world.lp.requeue(session.key)
+    await world.work(better)
+    assert await world.said() == ["1", "1"]
+    assert not (await world.lp.dead_letters(app="support")).items
+    with pytest.raises(limpet.InvalidInput, match="not a dead letter"):
+        await world.lp.requeue(session.key)
+
+
+async def test_a_turn_that_kills_its_worker_every_time_becomes_a_dead_letter(world: World) -> None:
+    """Also if nothing of it was ever recorded but that it began."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        raise AssertionError("killed at its first commit")
+
+    session = await world.begin("hi")
+    for _ in range(4):
+        await world.die(_dies, 2, recorded=False)
+        world.later()
+    await world.work(harness, retries=2)
+    assert session.stop_reason == "retries_exhausted"
+    assert (await world.types()).count("session.error") >= 3
+
+
+async def test_a_run_that_died_and_had_got_on_does_not_count_as_failed(world: World) -> None:
+    """A long turn outlives as many workers as it has steps."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        for number in range(10):
+            await turn.step("one", lambda n: n, number)
+
+    session = await world.begin("hi")
+    for _ in range(9):
+        assert await world.die(harness, 3, recorded=False)
+        world.later()
+    await world.work(harness, retries=0)
+    assert session.stop_reason == "end_turn"
+
+
+async def test_an_effect_that_kills_its_worker_every_time_becomes_a_dead_letter(
+    world: World,
+) -> None:
+    """That it was begun once more is no progress."""
+    bank = Bank()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("refund", bank.refund, order=1, on_unknown="retry")
+
+    session = await world.begin("hi")
+    await world.die(harness, 2, recorded=False)
+    for _ in range(3):
+        world.later()
+        assert await world.die(harness, 3, recorded=False)
+    world.later()
+    await world.work(harness, retries=2)
+    assert session.stop_reason == "retries_exhausted"
+    assert len(bank.done) == 4
+
+
+async def _dies(turn: limpet.Turn) -> None:
+    await turn.step("a", lambda: 1)
+    await turn.step("b", lambda: 2)
+
+
+async def test_revisits_are_all_delivered_by_priority_then_time(world: World) -> None:
+    """Durable, deduped by key, lost never: also not if the turn that gets them fails."""
+    delivered: list[list[str]] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.inputs:
+            for key, minutes, priority in (("a", 2, "low"), ("b", 3, "normal"), ("c", 1, "high")):
+                turn.revisit(timedelta(minutes=minutes), f"see {key}", key, priority)  # type: ignore[arg-type]
+            turn.revisit(timedelta(minutes=9), "again", "b")
+            return
+        delivered.append([r.reason for r in turn.revisits])
+        if len(delivered) == 1:
+            raise ValueError
+
+    await world.begin("hi")
+    await world.work(harness)
+    world.later(60 * 5)
+    await world.work(harness)
+    world.later(60)
+    await world.work(harness)
+    assert delivered == [["see c", "see b", "see a"]] * 2
+    assert not world.session.head.timers
+
+
+async def test_a_revisit_is_replaced_when_asked(world: World) -> None:
+    """The newer due time and priority win with replace=True; more than 16 are refused."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        turn.revisit(timedelta(minutes=1), "old", "k")
+        turn.revisit(timedelta(minutes=2), "new", "k", "high", replace=True)
+        for number in range(14):
+            turn.revisit(timedelta(hours=1), "more", f"{number}")
+        with pytest.raises(limpet.TurnMisused):
+            turn.revisit(timedelta(hours=1), "too many")
+
+    await world.begin("hi")
+    await world.work(harness)
+    timer = world.session.head.facts["timers"]["revisit:k"]
+    assert (timer["reason"], timer["priority"]) == ("new", "high")
+
+
+async def test_a_plain_timer_wakes_a_turn_and_is_cleared(world: World) -> None:
+    """A wake timer of the session is delivered like a revisit."""
+    seen = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        seen.extend([r.key for r in turn.revisits])
+
+    session = await world.begin()
+    at = limpet.Timer(world.clock.now_us + 1_000_000).at
+    await session.set_timer("remind", at, actor="user:ada")
+    world.later(2)
+    await world.work(harness)
+    assert seen == ["remind"]
+    assert not session.head.timers

@@ -1,0 +1,223 @@
+"""The worker: many sessions at once, leases renewed together, a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import limpet
+from tests.support.agents import World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+async def many(world: World, number: int) -> list[limpet.Session[Any]]:
+    return [await world.begin("hi") for _ in range(number)]
+
+
+async def echo(turn: limpet.Turn) -> None:
+    for message in turn.inputs:
+        await turn.say(message.data["text"])
+
+
+async def test_a_worker_runs_everything_that_is_due_and_ends(world: World) -> None:
+    """With idle_exit it returns when nothing is due; each input is answered once."""
+    sessions = await many(world, 20)
+    rates = await limpet.Worker(world.lp, echo, app="support", idle_exit=True).run()
+    assert (rates.turns, rates.claimed) == (20, 20)
+    for session in sessions:
+        await session.refresh()
+        assert session.status == "idle"
+        assert not session.head.pending
+
+
+async def test_a_worker_runs_as_many_at_once_as_it_may(world: World) -> None:
+    """And no more; one slow session does not keep the others waiting."""
+    running = most = 0
+    gate = asyncio.Event()
+
+    async def harness(turn: limpet.Turn) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if running == 4:
+            gate.set()
+        await gate.wait()
+        running -= 1
+
+    await many(world, 9)
+    await limpet.Worker(world.lp, harness, app="support", concurrency=4, idle_exit=True).run()
+    assert most == 4
+
+
+async def test_a_worker_stops_after_so_many_turns(world: World) -> None:
+    """max_turns bounds what it claims."""
+    await many(world, 5)
+    rates = await limpet.Worker(world.lp, echo, app="support", max_turns=3).run()
+    assert rates.turns == 3
+    assert len(await world.lp.claim("w", limit=10)) == 2
+
+
+async def test_new_urgent_work_goes_first(world: World) -> None:
+    """What is due is asked for again after every run, so that a late urgent session passes by."""
+    order: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        order.append(turn.session.id)
+        if len(order) == 1:
+            urgent = await world.begin("now!")
+            await urgent.set_priority(9)
+            order.append("urgent is " + urgent.id)
+
+    await many(world, 3)
+    await limpet.Worker(world.lp, harness, app="support", concurrency=1, idle_exit=True).run()
+    assert order[1] == f"urgent is {order[2]}"
+
+
+async def test_work_is_picked_up_as_it_comes(world: World) -> None:
+    """A worker that waits hears of new input at once."""
+    answered = asyncio.Event()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("ok")
+        answered.set()
+
+    worker = limpet.Worker(world.lp, harness, app="support", poll_seconds=300)
+    running = asyncio.ensure_future(worker.run())
+    await asyncio.sleep(0)
+    await world.begin("hi")
+    async with asyncio.timeout(10):
+        await answered.wait()
+    worker.stop()
+    assert (await running).turns == 1
+
+
+async def test_a_stopped_worker_gives_back_what_does_not_end(world: World) -> None:
+    """The turn is not counted as failed, and another worker goes on with it at once."""
+    began, attempts = asyncio.Event(), []
+
+    async def harness(turn: limpet.Turn) -> None:
+        attempts.append(turn.attempt)
+        await turn.step("first", lambda: 1)
+        if turn.attempt == 1:
+            began.set()
+            await asyncio.get_running_loop().create_future()
+
+    session = await world.begin("hi")
+    worker = limpet.Worker(world.lp, harness, app="support", grace_seconds=0)
+    running = asyncio.ensure_future(worker.run())
+    await began.wait()
+    worker.stop()
+    await running
+    await session.refresh()
+    assert (session.status, session.head.worker) == ("rescheduling", None)
+    await world.work(harness, retries=0)
+    assert session.stop_reason == "end_turn"
+    assert attempts == [1, 2]
+    assert (await world.types()).count("step.recorded") == 1
+
+
+async def test_sigterm_lets_turns_finish(world: World) -> None:
+    """A signal ends the claiming, not the work."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0.01)
+        await turn.say("finished")
+
+    await world.begin("hi")
+    async with asyncio.timeout(10):
+        rates = await limpet.Worker(world.lp, harness, app="support").run()
+    assert rates.turns == 1
+    assert await world.said() == ["finished"]
+
+
+async def test_a_lost_lease_stops_the_work(world: World) -> None:
+    """The harness is cancelled, nothing more of it is written; the new holder is undisturbed."""
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    async def harness(turn: limpet.Turn) -> None:
+        began.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            stopped.set()
+
+    session = await world.begin("hi")
+    worker = limpet.Worker(world.lp, harness, app="support", lease_seconds=0.03)
+    running = asyncio.ensure_future(worker.run())
+    await began.wait()
+    assert (await world.lp.get(session.key)).status == "running"
+    world.later(1)
+    (lease,) = await world.lp.claim("other", lease_seconds=600)
+    async with asyncio.timeout(10):
+        await stopped.wait()
+    worker.stop()
+    assert (await running).lost == 1
+    assert (await world.lp.get(session.key)).head.worker == "other"
+    assert lease.fence == 2
+
+
+async def test_an_expired_holder_cannot_commit(world: World) -> None:
+    """The fence refuses its writes, whatever it believes."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        world.later()
+        await world.lp.claim("other")
+        await turn.say("too late")
+
+    await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert woken.reason == "lease_lost"
+    assert not await world.said()
+
+
+async def test_one_broken_session_does_not_stop_the_others(world: World) -> None:
+    """A harness that raises is tried again later; the rest is done."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.session.id == broken.id:
+            raise ValueError("no")
+        await turn.say("ok")
+
+    sessions = await many(world, 5)
+    broken = sessions[0]
+    rates = await limpet.Worker(world.lp, harness, app="support", idle_exit=True).run()
+    assert (rates.turns, rates.failed) == (4, 1)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [{"concurrency": 0}, {"retries": -1}, {"on_mismatch": "no"}, {"lease_seconds": 0}],
+    ids=str,
+)
+async def test_a_worker_refuses_what_makes_no_sense(world: World, how: dict[str, Any]) -> None:
+    """Before anything runs."""
+    with pytest.raises(limpet.InvalidInput):
+        limpet.Worker(world.lp, echo, app="support", **how)
+
+
+async def test_a_harness_is_an_async_function_or_an_object_with_run(world: World) -> None:
+    """Both work; a plain function is an error of the turn, and anything else is refused."""
+
+    class Agent:
+        async def run(self, turn: limpet.Turn) -> None:
+            await turn.say("object")
+
+    await world.begin("hi")
+    await world.work(Agent())
+    assert await world.said() == ["object"]
+    await world.send("again")
+    (woken,) = await world.work(lambda turn: None)
+    assert isinstance(woken.error, limpet.TurnMisused)
+    with pytest.raises(limpet.InvalidInput):
+        limpet.Worker(world.lp, 5, app="support")
