@@ -106,6 +106,6 @@ lock: ## Resolve the newest versions that pyproject.toml allows into the locks
 		echo 'a lock names an index, an option or a path: remove it'; exit 1; fi
 
 clean: ## Remove .venv, caches and build output
-	rm -rf $(VENV) .venv-lock .venv-adk .venv-openai-agents build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis \
-		.import_linter_cache
+	rm -rf $(VENV) .venv-lock .venv-adk .venv-langgraph .venv-openai-agents build dist \
+		.mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
