@@ -64,7 +64,7 @@ class Node:
 
     def __init__(self, ns: str, id: str, parent: str | None, number: int, seq: int) -> None:
         self.ns, self.id, self.parent, self.number, self.seq = ns, id, parent, number, seq
-        self.ts = ""
+        self.ts: Any = ""  # as data
         self.rest: dict[str, Any] = {}  # v and other members of the checkpoint, as data
         self.meta: dict[str, Any] = {}
         self.versions: dict[str, Any] = {}
@@ -150,7 +150,12 @@ class Thread:
             for name, held in node.values.items()
         }
         seen = {name: dict(versions) for name, versions in node.seen.items()}
-        whole = {"id": node.id, "ts": node.ts, "channel_values": values, "versions_seen": seen}
+        whole = {
+            "id": node.id,
+            "ts": long_time(node.ts),
+            "channel_values": values,
+            "versions_seen": seen,
+        }
         return {"updated_channels": None, **rest, **whole, "channel_versions": dict(node.versions)}
 
     def metadata(self, node: Node) -> Any:
@@ -403,7 +408,7 @@ class Thread:
         parent = None if base is None else base.id
         node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
         on = base or node
-        node.ts = long_time(data["ts"])
+        node.ts = data["ts"]
         node.meta = metadata_after(on.meta, data, shape)
         node.versions, node.seen = versions_after(on, data, shape)
         node.values = {**changed(on.values, shape, "values"), **data.get("values", {})}
