@@ -7,6 +7,7 @@ lost.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
@@ -18,6 +19,7 @@ _SHAPE_BYTES_MAX: Final = 16  # a longer text in metadata is rarely the same twi
 _ID_CHARS_MAX: Final = 256
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _US: Final = timedelta(microseconds=1)
+_IN_UTC: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII).fullmatch
 raw: Final = msgspec.json.Encoder().encode
 
 
@@ -125,15 +127,15 @@ def tell(told: dict[str, Any], name: str, part: Any) -> None:
 def short_time(ts: str) -> Any:
     """A time as microseconds since 1970, if it can be told from them exactly."""
     try:
-        at = datetime.fromisoformat(ts)
-        us = (at - _EPOCH) // _US
-        return us if long_time(us) == ts else ts
-    except (ValueError, TypeError, OverflowError):  # without a zone, or not a time
+        return (datetime.fromisoformat(ts) - _EPOCH) // _US if _IN_UTC(ts) else ts
+    except ValueError:  # the 30th of February
         return ts
 
 
 def long_time(ts: Any) -> str:
-    return (_EPOCH + timedelta(microseconds=ts)).isoformat() if isinstance(ts, int) else ts
+    if not isinstance(ts, int):
+        return str(ts)
+    return (_EPOCH + timedelta(microseconds=ts)).isoformat(timespec="microseconds")
 
 
 def is_id(text: str) -> bool:

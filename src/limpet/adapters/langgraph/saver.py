@@ -257,19 +257,17 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         opened = self._opened(place.thread)
         kept = get_checkpoint_metadata(config, metadata)
         async with opened.lock:
-            named = True
+            known = opened.tree.has(place.ns, checkpoint["id"])
             for _ in range(_TRIES_MAX):
                 if opened.session is None and (place.id is not None or place.uid is not None):
                     await self._need(opened, place)
                 self._check(opened, place, checkpoint["id"])
-                told = opened.tree.describe(
-                    place.ns, place.id, checkpoint, kept, new_versions, named=named
-                )
-                if await self._record_on(opened, told, first=place.id is None):
+                told = opened.tree.describe(place.ns, place.id, checkpoint, kept, new_versions)
+                # If it is there now, the answer to this very put was lost: the first record stands.
+                if await self._record_on(opened, told, first=place.id is None) or (
+                    not known and opened.tree.has(place.ns, checkpoint["id"])
+                ):
                     return _config(opened, place.ns, checkpoint["id"])
-                # Another event may have this id: the answer to this put was lost, or it is the
-                # id of something else.
-                named = not opened.tree.find(place.ns, checkpoint["id"])
         raise SessionConflict(opened.key, "session", opened.tree.version, "a later one")
 
     async def _record_on(self, opened: _Open, told: Told, *, first: bool) -> bool:

@@ -98,9 +98,9 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
 
     async def sweep(self) -> int:
         """Take out the content of items that have expired. How many there were."""
-        documents, now, count = self._documents(), self._clock(), 0
+        documents, count = self._documents(), 0
         async for document in _all(documents, ""):
-            if _is_there(document) and not _is_live(document, now):
+            if _is_there(document) and not _is_live(document, self._clock()):
                 try:
                     await documents.put(document.name, None, expect=document.version)
                 except DocumentConflict:  # it was put again

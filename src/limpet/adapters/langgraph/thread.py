@@ -64,7 +64,7 @@ class Node:
 
     def __init__(self, ns: str, id: str, parent: str | None, number: int, seq: int) -> None:
         self.ns, self.id, self.parent, self.number, self.seq = ns, id, parent, number, seq
-        self.ts = ""
+        self.ts: Any = ""  # as data
         self.rest: dict[str, Any] = {}  # v and other members of the checkpoint, as data
         self.meta: dict[str, Any] = {}
         self.versions: dict[str, Any] = {}
@@ -97,6 +97,7 @@ class Thread:
         self.version = 0
         self._nodes: dict[str, dict[str, Node | None]] = {}  # by namespace and id; None: broken
         self._count = 0  # of the events of this module
+        self._ids: set[str] = set()  # that events have
         self._by_number: dict[int, Node | None] = {}
         self._writes: dict[tuple[str, str], dict[tuple[str, int], Write]] = {}
         self._written: dict[int, Sequence[Any]] = {}
@@ -124,6 +125,9 @@ class Thread:
                 return node
         return None
 
+    def has(self, ns: str, id: str) -> bool:
+        return id in self._nodes.get(ns, {})
+
     def is_removed(self, ns: str, id: str) -> bool:
         node = self._nodes.get(ns, {}).get(id)
         return node is not None and node.hidden
@@ -146,7 +150,12 @@ class Thread:
             for name, held in node.values.items()
         }
         seen = {name: dict(versions) for name, versions in node.seen.items()}
-        whole = {"id": node.id, "ts": node.ts, "channel_values": values, "versions_seen": seen}
+        whole = {
+            "id": node.id,
+            "ts": long_time(node.ts),
+            "channel_values": values,
+            "versions_seen": seen,
+        }
         return {"updated_channels": None, **rest, **whole, "channel_versions": dict(node.versions)}
 
     def metadata(self, node: Node) -> Any:
@@ -195,13 +204,11 @@ class Thread:
         checkpoint: Mapping[str, Any],
         meta: Mapping[str, Any],
         new: Collection[str],
-        *,
-        named: bool = True,
     ) -> Told:
         """The event for a new checkpoint. It holds only as the very next event of the thread.
 
         `new` names the channels that were written to; others with the same version are the same.
-        The event has the checkpoint's id, unless that is taken already or not `named`.
+        The event has the checkpoint's id, unless another event has it already.
         """
         base = None if parent is None else self._nodes.get(ns, {}).get(parent)
         on = base or Node(ns, "", None, self._count, 0)
@@ -210,8 +217,9 @@ class Thread:
         shape: dict[str, Any] = {"ns": ns} if ns else {}
         if base is not None:
             shape["back"] = self._count + 1 - base.number
-        if not named or id in self._nodes.get(ns, {}) or not is_id(id):
-            data["id"], named = id, False
+        named = id not in self._ids and is_id(id)
+        if not named:
+            data["id"] = id
         tell_metadata(data, shape, on.meta, self._codec.encode(dict(meta)))
         tell_versions(data, shape, on, checkpoint)
         growths = self._tell_values(data, shape, on, checkpoint, new)
@@ -345,6 +353,7 @@ class Thread:
         if event.type not in TYPES:
             return
         self._count += 1
+        self._ids.add(event.id)
         data = event.data
         if data is None:
             return
@@ -399,7 +408,7 @@ class Thread:
         parent = None if base is None else base.id
         node = Node(shape.get("ns", ""), id, parent, self._count, event.seq)
         on = base or node
-        node.ts = long_time(data["ts"])
+        node.ts = data["ts"]
         node.meta = metadata_after(on.meta, data, shape)
         node.versions, node.seen = versions_after(on, data, shape)
         node.values = {**changed(on.values, shape, "values"), **data.get("values", {})}

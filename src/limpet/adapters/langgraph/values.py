@@ -183,13 +183,14 @@ def _set_fields(of: Any) -> dict[str, Any]:
     kept = {
         name: value
         for name, value in of.__dict__.items()
-        if name not in defaults or not _is_same(defaults[name], value)
+        if name not in defaults
+        or (
+            value is not (default := defaults[name])
+            and (type(value) is not type(default) or value != default)
+        )
     }
-    return kept | (of.__pydantic_extra__ or {})
-
-
-def _is_same(default: Any, value: Any) -> bool:
-    return type(default) is type(value) and bool(default == value)
+    extra = of.__pydantic_extra__
+    return {**kept, **extra} if extra else kept
 
 
 _DEFAULTS: dict[type[Any], dict[str, Any]] = {}

@@ -121,3 +121,25 @@ async def test_a_sweep_takes_out_what_expired_and_nothing_else(lp: limpet.Limpet
     assert await store.sweep() == 0
     await store.aput(("n",), "old", {"v": 3})
     assert len(await store.asearch(("n",))) == 2
+
+
+async def test_an_item_put_during_a_sweep_stays(url: str, app: str) -> None:
+    """Between the look at an expired item and its removal another process puts it again."""
+    if not url.startswith("sqlite"):
+        pytest.skip("one store that two processes can open is enough")
+
+    def clock() -> float:
+        if armed:
+            armed.clear()
+            with LimpetStore.from_url(url, collection=app, clock=lambda: 1_000.0) as other:
+                other.put(("n",), "k", {"v": "again"})
+        return 1_000.0
+
+    armed: list[int] = []
+    async with LimpetStore.from_url(url, collection=app, clock=clock) as store:
+        await store.aput(("n",), "k", {"v": 1}, ttl=-1)
+        armed.append(1)
+        assert await store.sweep() == 0
+        found = await store.aget(("n",), "k")
+        assert found is not None
+        assert found.value == {"v": "again"}
