@@ -43,7 +43,7 @@ def suspend(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Suspend a session: inputs are recorded and wait, nothing else is."""
+    """Suspend a session: inputs wait, nothing runs."""
     key = (app_name, user, id_)
     _move(url, key, lambda s: s.suspend(reason, actor=acting(actor)), as_json=as_json)
 
@@ -119,7 +119,7 @@ def resume(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Resume a suspended session, and print the report of all five phases."""
+    """Resume a suspended session, and print the report."""
     screen, key = Screen(as_json=as_json), limpet.Key(app_name, user, id_)
 
     async def run(lp: limpet.Limpet) -> limpet.Resumption:
@@ -146,7 +146,7 @@ def sweep(
     cold: Cold = None,
     as_json: Json = False,
 ) -> None:
-    """Act on timeouts: suspend, terminate and delete the sessions whose time has come.
+    """Act on timeouts: suspend, terminate, delete.
 
     Any number may run at once. Exits with 1 if a session could not be moved on.
     """

@@ -112,7 +112,7 @@ def diff(
     id_: Id,
     as_json: Json = False,
 ) -> None:
-    """Show what changed in the state between two places in its history."""
+    """Show what changed between two places in a history."""
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> limpet.Diff:
@@ -158,7 +158,7 @@ def bisect(
     id_: Id,
     as_json: Json = False,
 ) -> None:
-    """Find the first event after which a command says that the state is bad.
+    """Find the first event after which a command fails.
 
     Runs the command once for each state that is looked at, about log2 of the number of events.
     """
@@ -203,7 +203,7 @@ def fork(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Begin a new session on any event of another, which is not changed."""
+    """Begin a new session on any event of another."""
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> Made:
@@ -251,7 +251,7 @@ def merge(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Take in what another session changed since the two last agreed."""
+    """Take in what another session has changed."""
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> Any:
@@ -283,7 +283,7 @@ def checkpoint(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Make a checkpoint of a session; or list, restore or let go of them."""
+    """Make, list, restore or let go of checkpoints."""
     screen = Screen(as_json=as_json)
 
     async def run(s: Made) -> Any:
@@ -316,7 +316,7 @@ def compact(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Move old events into compressed segments, as the limits of their apps say.
+    """Move old events into compressed segments.
 
     Nothing is lost: they are read, verified and exported like all others. Safe to interrupt.
     """
