@@ -29,7 +29,9 @@ class Scripted(BaseLlm):
     """Calls the tool with the number it was given, then says what the tool has answered."""
 
     async def generate_content_async(
-        self, llm_request: Any, stream: Any = False
+        self,
+        llm_request: Any,
+        stream: bool = False,  # noqa: FBT001, FBT002  # as ADK calls it
     ) -> AsyncGenerator[LlmResponse, None]:
         last = llm_request.contents[-1].parts[-1]
         if last.function_response is None:
