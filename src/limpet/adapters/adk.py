@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
@@ -54,6 +53,10 @@ __all__ = ["LimpetSessionService", "register"]
 SCHEMES: Final = ("limpet+sqlite", "limpet+postgresql", "limpet+postgres", "limpet+memory")
 CACHE_BYTES: Final = 64 * 2**20
 _HANDLES_MAX: Final = 512  # sessions whose state is kept at hand between two appends
+_STALE: Final = (
+    "The session has been modified in storage since it was loaded. "
+    "Please reload the session before appending more events."
+)
 _GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
 
 
@@ -172,8 +175,12 @@ class LimpetSessionService(BaseSessionService):  # type: ignore[misc]  # not ins
         temporary = {name for name in delta if name.startswith(ours.TEMP)}
         left_out: Any = {"actions": {"state_delta": temporary}} if temporary else None
         whole = event.model_dump(mode="json", exclude_none=True, exclude=left_out)
-        with _adk_errors(session.id):
+        try:
             done = await self._limpet.run(lambda lp: self._append(lp, session, event, whole))
+        except SessionConflict as error:
+            raise StaleSessionError(_STALE) from error
+        except _GONE as error:
+            raise SessionNotFoundError(f"Session {session.id} not found.") from error
         if done.repeat is not None and any(e.id == event.id for e in session.events):
             return done.repeat
         if done.repeat is not None:
@@ -281,20 +288,6 @@ def register() -> None:
 def _made_for(uri: str, **_: Any) -> LimpetSessionService:
     """What ADK's registry calls. What else it passes is for services of its own."""
     return LimpetSessionService(uri.removeprefix("limpet+"))
-
-
-@contextmanager
-def _adk_errors(session_id: str) -> Iterator[None]:
-    """Our errors as those that ADK documents."""
-    try:
-        yield
-    except SessionConflict as error:
-        raise StaleSessionError(
-            "The session has been modified in storage since it was loaded. "
-            "Please reload the session before appending more events."
-        ) from error
-    except _GONE as error:
-        raise SessionNotFoundError(f"Session {session_id} not found.") from error
 
 
 def _session_of(session: limpet.Session[Any], events: list[Event]) -> Session:

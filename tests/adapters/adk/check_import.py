@@ -172,7 +172,7 @@ async def test_state_that_adk_lost_is_what_adk_shows(tmp_path: Path) -> None:
         assert own == {"n": 7, "more": [1]}
 
 
-def test_what_is_no_database_of_adk_is_refused(tmp_path: Path) -> None:
+async def test_what_is_no_database_of_adk_is_refused(tmp_path: Path) -> None:
     """Another database, the old schema, a missing file: the reason is given, nothing is made."""
     with sqlite3.connect(tmp_path / "other.db") as db:
         db.execute("CREATE TABLE sessions (id)")
@@ -187,7 +187,9 @@ def test_what_is_no_database_of_adk_is_refused(tmp_path: Path) -> None:
         (f"sqlite:///{tmp_path}/none.db", "no such file"),
         ("mysql://host/db", "does not name"),
     ):
-        code, told = limpet_says("import-adk", url, f"{tmp_path}/support.db")
-        assert code == 2
-        assert words in json.dumps(told)
+        async with limpet.open("memory://") as lp:
+            with pytest.raises(limpet.InvalidURL, match=words):
+                await import_adk(url, lp)
+    code, told = limpet_says("import-adk", f"{tmp_path}/other.db", f"{tmp_path}/support.db")
+    assert (code, told["error"]["code"]) == (2, "store.url")
     assert not (tmp_path / "support.db").exists()

@@ -17,7 +17,7 @@ from limpet.adapters.adk import LimpetSessionService
 from tests.adapters.adk.saying import said
 from tests.adapters.adk.writer import APP, SHARED, service_of
 
-ROUNDS = 12
+ROUNDS = 8
 WRITERS = ("left", "right")
 
 

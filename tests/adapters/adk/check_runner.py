@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,21 @@ async def test_adks_own_services_lose_it() -> None:
     found = await service.get_session(**ADA, session_id="s")
     assert found is not None
     assert found.state["plan"] is None
+
+
+def test_the_example_runs(tmp_path: Path) -> None:
+    """examples/adk_agent.py: two services on one database take turns in one conversation."""
+    example = Path(__file__).parents[3] / "examples" / "adk_agent.py"
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "add 2 -> The total is 2.",
+        "add 3 -> The total is 5.",
+        "add 4 -> The total is 9.",
+        "its last turn in the log: "
+        "['agent.tool_use', 'agent.tool_result', 'agent.message', 'session.processed']",
+    ]
 
 
 async def test_an_open_limpet_is_of_one_loop() -> None:
