@@ -4,8 +4,8 @@
         graph = builder.compile(checkpointer=saver)
 
 `values` turns what a graph holds into plain data and back, `lists` keeps growing lists, `thread`
-folds the log of one thread into a tree of checkpoints, `saver` and `store` are what LangGraph
-calls. Needs the extra: pip install 'limpet[langgraph]'.
+folds the log of one thread into a tree of checkpoints, `opened` holds it, `saver` and `store` are
+what LangGraph calls. Needs the extra: pip install 'limpet[langgraph]'.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ the content of all messages, and every field of the newest ones and of those wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +22,7 @@ from limpet.adapters.langgraph.values import Values, fields_shot, is_message
 
 _raw: Final = msgspec.json.Encoder().encode
 _NEWEST: Final = 64  # messages whose every field is compared
-_content: Final = attrgetter("content")
+_content: Final = itemgetter("content")
 _NO_SHOT: Final[Mapping[str, Any]] = {"": None}  # equal to the fields of no message
 
 
@@ -49,13 +49,14 @@ def grown(keep: int, data: Sequence[Any], tail: int, values: Sequence[Any]) -> G
 class _Run:
     """Items in the order they were added, with the objects that are handed out for them."""
 
-    __slots__ = ("contents", "data", "live", "parted", "raws", "shots")
+    __slots__ = ("contents", "data", "fields", "live", "parted", "raws", "shots")
 
     def __init__(self) -> None:
         self.data: list[Any] = []
         self.live: list[Any] = []  # messages; None where there is no object, or not a message
         self.shots: list[Mapping[str, Any]] = []
-        self.contents: list[Any] = []  # of the messages, which are texts mostly
+        self.fields: list[Mapping[str, Any]] = []  # of the objects, as they are now
+        self.contents: list[Any] = []  # of the messages as they were, which are texts mostly
         self.parted: list[int] = []  # where they are not
         self.raws: list[bytes] = []  # made when first compared
 
@@ -67,6 +68,7 @@ class _Run:
         self.live += [*live, *([None] * missing)]
         self.shots += [*shots, *([_NO_SHOT] * missing)]
         self.contents += [None] * len(data)
+        self.fields += [_NO_SHOT] * len(data)
         for place in range(begin, begin + len(live)):
             self._note(place)
 
@@ -77,6 +79,8 @@ class _Run:
             self._note(place)
 
     def _note(self, place: int) -> None:
+        if self.live[place] is not None:
+            self.fields[place] = self.live[place].__dict__
         content = self.contents[place] = self.shots[place].get("content")
         if type(content) is not str and place not in self.parted:
             self.parted.append(place)
@@ -87,13 +91,13 @@ class _Run:
         if messages != self.live[:count]:
             return False
         try:
-            if list(map(_content, messages)) != self.contents[:count]:
+            if list(map(_content, self.fields[:count])) != self.contents[:count]:
                 return False
-        except AttributeError:  # an item that is not a message
+        except KeyError:  # an item that is not a message
             return False
         newest = range(max(0, count - _NEWEST), count)
         looked = [*newest, *[place for place in self.parted if place < newest.start]]
-        return all([messages[place].__dict__ == self.shots[place] for place in looked])
+        return all([self.fields[place] == self.shots[place] for place in looked])
 
     def part(self, begin: int, end: int) -> tuple[list[Any], list[Any], list[Any]]:
         return self.data[begin:end], self.live[begin:end], self.shots[begin:end]

@@ -8,10 +8,9 @@ processes may share a store.
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -25,17 +24,27 @@ from langgraph.checkpoint.base import (
     get_checkpoint_metadata,
 )
 
-from limpet import Event, Key, Limpet, Seal, Session
+from limpet import Key, Limpet, Seal
 from limpet.adapters.langgraph.home import Homed
-from limpet.adapters.langgraph.lists import Growth
+from limpet.adapters.langgraph.opened import (
+    ACTOR,
+    PAGE,
+    Opened,
+    Place,
+    all_but_latest,
+    append,
+    config_at,
+    found_at,
+    of_runs,
+    place_of,
+    selected,
+    tuple_of,
+)
 from limpet.adapters.langgraph.thread import (
     CHECKPOINT,
     REMOVED,
     TYPES,
     WRITES,
-    Broken,
-    Node,
-    Thread,
     Told,
 )
 from limpet.adapters.langgraph.values import Codec, Values
@@ -46,71 +55,12 @@ from limpet.errors import (
     SessionDeleted,
     SessionError,
     SessionExists,
-    SessionNotFound,
 )
 
-SEEN: Final = "__limpet_seen"  # in a config: the log of the thread as its reader knew it
-_ACTOR: Final = "langgraph"
 _THREADS_MAX: Final = 256  # whose trees are kept in memory
 _TRIES_MAX: Final = 64
-_PAGE: Final = 1_000
-_TAIL: Final = 20  # events that a read brings, where another process may have written
 _GO_ON: Final = "Read the thread again and go on from its latest checkpoint"
 OnConflict = Literal["raise", "fork"]
-
-
-class _Place(NamedTuple):
-    """What a config says: the thread, the namespace, a checkpoint, and what was seen."""
-
-    thread: str
-    ns: str
-    id: str | None
-    uid: str | None
-    seen: int | None
-
-
-class _Open:
-    """A thread that is in memory: the session, its tree, and the lock of those who write to it."""
-
-    def __init__(self, key: Key, codec: Values) -> None:
-        self.key, self._codec = key, codec
-        self.lock = asyncio.Lock()
-        self.session: Session[Any] | None = None
-        self.tree = Thread(codec)
-
-    def forget(self) -> None:
-        self.session, self.tree = None, Thread(self._codec)
-
-    async def load(self, lp: Limpet) -> bool:
-        """Bring the tree up to date. False if there is no such thread (any more)."""
-        try:
-            if self.session is None:
-                self.session = await lp.get(self.key, tail=_PAGE, actor=_ACTOR)
-            else:
-                await self.session.refresh(tail=_TAIL)
-        except (SessionNotFound, SessionDeleted):
-            was_open = self.session is not None
-            self.forget()
-            # The key may belong to a new thread by now.
-            return await self.load(lp) if was_open else False
-        await self._catch_up(self.session)
-        return True
-
-    async def _catch_up(self, session: Session[Any]) -> None:
-        while self.tree.version < session.version:
-            events: Sequence[Event] = session.events
-            if not events or events[0].seq > self.tree.version + 1:
-                events = await session.read(after=self.tree.version, limit=_PAGE)
-            for event in events:
-                if event.seq == self.tree.version + 1:
-                    self.tree.fold(event)
-            if not events:
-                raise SessionCorrupt(self.key, f"event {self.tree.version + 1} is missing")
-
-    def learn(self, event: Event, growths: Mapping[str, Growth] | None = None) -> None:
-        """Take in an event of ours. If others came before it, the next load reads them all."""
-        if event.seq == self.tree.version + 1:
-            self.tree.fold(event, growths)
 
 
 class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types where it is checked
@@ -137,7 +87,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             raise InvalidInput("on_conflict is 'raise' or 'fork'.")
         self.app, self.user, self.on_conflict = app, user, on_conflict
         self._values = Values(codecs, serde)
-        self._threads: OrderedDict[str, _Open] = OrderedDict()
+        self._threads: OrderedDict[str, Opened] = OrderedDict()
         self._take(store, seal)
 
     @classmethod
@@ -158,13 +108,13 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         return await self._here(self._get_tuple(config))
 
     async def _get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        place = _place(config)
+        place = place_of(config)
         opened = self._opened(place.thread)
         async with opened.lock:
             if not await opened.load(self._lp):
                 return None
-            node = _found(opened, place)
-            return None if node is None else _tuple(opened, node)
+            node = found_at(opened, place)
+            return None if node is None else tuple_of(opened, node)
 
     async def alist(
         self,
@@ -186,7 +136,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
     async def _listed(self, config: RunnableConfig | None) -> AsyncIterator[str]:
         """The ids of the threads that a listing is about."""
         if config is not None and config["configurable"].get("thread_id") is not None:
-            yield _place(config).thread
+            yield place_of(config).thread
             return
         cursor: str | None = None
         while True:
@@ -198,7 +148,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
 
     async def _page(self, cursor: str | None) -> Any:
         how: dict[str, Any] = {"app": self.app, "user": self.user, "order": "key"}
-        return await self._lp.list(**how, reverse=False, limit=_PAGE, cursor=cursor)
+        return await self._lp.list(**how, reverse=False, limit=PAGE, cursor=cursor)
 
     async def _list_thread(
         self,
@@ -213,12 +163,12 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         async with opened.lock:
             if not await opened.load(self._lp):
                 return found
-            for node in _selected(opened.tree, config, before):
+            for node in selected(opened.tree, config, before):
                 if limit is not None and len(found) >= limit:
                     break
                 metadata = opened.tree.metadata(node)
                 if all(metadata.get(name) == value for name, value in (filter or {}).items()):
-                    found.append(_tuple(opened, node))
+                    found.append(tuple_of(opened, node))
         return found
 
     async def aget_delta_channel_history(
@@ -227,10 +177,10 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         return await self._here(self._history(config, channels))
 
     async def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Any:
-        place = _place(config)
+        place = place_of(config)
         opened = self._opened(place.thread)
         async with opened.lock:
-            found = await opened.load(self._lp) and _found(opened, place)
+            found = await opened.load(self._lp) and found_at(opened, place)
             if not found:
                 return {name: {"writes": []} for name in channels}
             return opened.tree.history(found, channels)
@@ -253,7 +203,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        place = _place(config)
+        place = place_of(config)
         opened = self._opened(place.thread)
         kept = get_checkpoint_metadata(config, metadata)
         async with opened.lock:
@@ -267,16 +217,16 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
                 if await self._record_on(opened, told, first=place.id is None) or (
                     not known and opened.tree.has(place.ns, checkpoint["id"])
                 ):
-                    return _config(opened, place.ns, checkpoint["id"])
+                    return config_at(opened, place.ns, checkpoint["id"])
         raise SessionConflict(opened.key, "session", opened.tree.version, "a later one")
 
-    async def _record_on(self, opened: _Open, told: Told, *, first: bool) -> bool:
+    async def _record_on(self, opened: Opened, told: Told, *, first: bool) -> bool:
         """Record a checkpoint on the tree it was described on. False: the tree has moved on."""
         try:
             if opened.session is None:
                 await self._begin(opened, CHECKPOINT, told)
                 return True
-            event = await _append(opened.session, CHECKPOINT, told)
+            event = await append(opened.session, CHECKPOINT, told)
             if not event.repeated:
                 opened.learn(event, told.growths)
                 return True
@@ -289,26 +239,26 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
                 raise SessionDeleted(opened.key, _GO_ON) from None
         return False
 
-    async def _begin(self, opened: _Open, type: str, told: Told) -> None:
+    async def _begin(self, opened: Opened, type: str, told: Told) -> None:
         """A new thread with its first event. Raises SessionExists."""
         opened.forget()
         async with self._lp.commit() as c:
             key = opened.key
             # Only a run that begins with no checkpoint takes the place of a deleted thread.
             reuse = type == CHECKPOINT
-            session = c.create(key.app, key.user, key.id, actor=_ACTOR, reuse_deleted=reuse)
+            session = c.create(key.app, key.user, key.id, actor=ACTOR, reuse_deleted=reuse)
             ids: dict[str, Any] = {"cause": told.cause, "invocation_id": told.invocation_id}
             c.append(session, type, told.data, id=told.id, **ids)
         opened.session = session
         opened.tree.fold(c.events[0])
         opened.tree.fold(c.events[1], told.growths or None)
 
-    async def _need(self, opened: _Open, place: _Place) -> None:
+    async def _need(self, opened: Opened, place: Place) -> None:
         """The thread that a write builds upon, or why it is not there."""
         if not await opened.load(self._lp):
             raise SessionDeleted(opened.key, _GO_ON)
 
-    def _check(self, opened: _Open, place: _Place, id: str) -> None:
+    def _check(self, opened: Opened, place: Place, id: str) -> None:
         """Refuse what builds on something that is gone, or that another run went on from."""
         session = opened.session
         if place.uid is not None and (session is None or session.head.uid != place.uid):
@@ -338,7 +288,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
     async def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
     ) -> None:
-        place = _place(config)
+        place = place_of(config)
         if place.id is None:
             raise InvalidInput("put_writes takes the config of a checkpoint: it has no id.")
         opened = self._opened(place.thread)
@@ -353,13 +303,13 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
                     return
         raise SessionConflict(opened.key, "session", opened.tree.version, "a later one")
 
-    async def _record_writes(self, opened: _Open, told: Told) -> bool:
+    async def _record_writes(self, opened: Opened, told: Told) -> bool:
         """Record the writes of a task. False: the tree that they refer to has moved on."""
         try:
             if opened.session is None:
                 await self._begin(opened, WRITES, told)
             else:
-                opened.learn(await _append(opened.session, WRITES, told))
+                opened.learn(await append(opened.session, WRITES, told))
             return True
         except (SessionConflict, SessionExists):
             await opened.load(self._lp)
@@ -368,7 +318,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             opened.forget()
             raise SessionDeleted(opened.key, _GO_ON) from None
 
-    def _check_writes(self, opened: _Open, place: _Place) -> None:
+    def _check_writes(self, opened: Opened, place: Place) -> None:
         assert place.id is not None
         uid = None if opened.session is None else opened.session.head.uid
         if place.uid not in (None, uid):
@@ -392,7 +342,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         runs = {str(run) for run in run_ids}
         if runs:
             async for thread in self._listed(None):
-                await self._here(self._hide(thread, lambda tree: _of_runs(tree, runs)))
+                await self._here(self._hide(thread, lambda tree: of_runs(tree, runs)))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         if strategy not in ("keep_latest", "delete"):
@@ -401,7 +351,7 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
             if strategy == "delete":
                 await self.adelete_thread(thread)
             else:
-                await self._here(self._hide(str(thread), _all_but_latest))
+                await self._here(self._hide(str(thread), all_but_latest))
 
     async def _hide(self, thread: str, select: Any) -> None:
         """Record which checkpoints are hidden from now on, decided on the newest tree."""
@@ -431,12 +381,12 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
         opened = self._opened(target)
         drafts: Any = []
         after = 0
-        while events := await session.read(after=after, limit=_PAGE):
+        while events := await session.read(after=after, limit=PAGE):
             after = events[-1].seq
             drafts += [event for event in events if event.type in TYPES]
         async with opened.lock, self._lp.commit() as c:
             key = opened.key
-            made = c.create(key.app, key.user, key.id, actor=_ACTOR, reuse_deleted=True)
+            made = c.create(key.app, key.user, key.id, actor=ACTOR, reuse_deleted=True)
             for event in drafts:
                 if event.data is None:
                     raise SessionCorrupt(session.key, f"event {event.seq} cannot be read")
@@ -500,82 +450,13 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
     def _key(self, thread: str) -> Key:
         return Key(self.app, self.user, thread)
 
-    def _opened(self, thread: str) -> _Open:
+    def _opened(self, thread: str) -> Opened:
         """The thread in memory. The one that was not used for longest makes room."""
         found = self._threads.get(thread)
         if found is None:
-            found = self._threads[thread] = _Open(self._key(thread), self._values)
+            found = self._threads[thread] = Opened(self._key(thread), self._values)
             if len(self._threads) > _THREADS_MAX:
                 self._threads.popitem(last=False)
         else:
             self._threads.move_to_end(thread)
         return found
-
-
-async def _append(session: Session[Any], type: str, told: Told) -> Event:
-    return await session.append(
-        type,
-        told.data,
-        id=told.id,
-        cause=told.cause,
-        invocation_id=told.invocation_id,
-        expect=told.expect,
-    )
-
-
-def _place(config: RunnableConfig) -> _Place:
-    given = config["configurable"]
-    uid, _, seen = str(given.get(SEEN) or "").partition(":")
-    id = given.get("checkpoint_id") or None
-    ns = given.get("checkpoint_ns") or ""
-    return _Place(str(given["thread_id"]), ns, id, uid or None, int(seen) if seen else None)
-
-
-def _config(opened: _Open, ns: str, id: str, **more: Any) -> RunnableConfig:
-    place = {"thread_id": opened.key.id, "checkpoint_ns": ns, "checkpoint_id": id}
-    return {"configurable": place | more}
-
-
-def _found(opened: _Open, place: _Place) -> Node | None:
-    try:
-        return opened.tree.find(place.ns, place.id)
-    except Broken as error:
-        reason = f"an event that checkpoint {error} stands on cannot be read"
-        raise SessionCorrupt(opened.key, reason) from None
-
-
-def _tuple(opened: _Open, node: Node) -> CheckpointTuple:
-    assert opened.session is not None
-    tree, ns = opened.tree, node.ns
-    seen = {SEEN: f"{opened.session.head.uid}:{tree.version}"}
-    return CheckpointTuple(
-        config=_config(opened, ns, node.id, **seen),
-        checkpoint=tree.checkpoint(node),
-        metadata=tree.metadata(node),
-        parent_config=None if node.parent is None else _config(opened, ns, node.parent),
-        pending_writes=tree.pending(ns, node.id),
-    )
-
-
-def _selected(
-    tree: Thread, config: RunnableConfig | None, before: RunnableConfig | None
-) -> Iterator[Node]:
-    """The checkpoints that a listing is about, the newest of each namespace first."""
-    asked = {} if config is None else config["configurable"]
-    ns, id = asked.get("checkpoint_ns"), asked.get("checkpoint_id")
-    limit = None if before is None else before["configurable"].get("checkpoint_id")
-    for each in tree.namespaces() if ns is None else (ns,):
-        for node in tree.nodes(each):
-            if id and node.id != id:
-                continue
-            if limit is None or tree.is_before(each, node.id, limit):
-                yield node
-
-
-def _of_runs(tree: Thread, runs: set[str]) -> list[Node]:
-    nodes = [node for ns in tree.namespaces() for node in tree.nodes(ns)]
-    return [node for node in nodes if str(tree.metadata(node).get("run_id")) in runs]
-
-
-def _all_but_latest(tree: Thread) -> list[Node]:
-    return [node for ns in tree.namespaces() for node in tree.nodes(ns)[1:]]
