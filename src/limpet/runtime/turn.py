@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model.events import Draft, Event, to_us
 from limpet.model.facts import budgets, steps
-from limpet.model.facts.budgets import Amount, Budget
+from limpet.model.facts.budgets import Budget
 from limpet.model.facts.requests import ANSWERS
 from limpet.model.facts.revisits import Revisit, RevisitPriority, revisit_set
 from limpet.model.facts.runs import INTERRUPT
@@ -286,10 +286,6 @@ class Turn:
         """Stop the turn if a call has other arguments than its record, unless that is accepted."""
         if not self.accepts:
             check_same(what, name, occurrence, recorded, now)
-
-    def settled_at(self, held: Amount) -> Amount:
-        """What a call that reserved so much is taken to have used."""
-        return held
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
