@@ -34,6 +34,7 @@ from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.budgets import Budget, BudgetView, Usage
+from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.requests import Request
 from limpet.model.facts.runs import Status, StopReason
@@ -45,6 +46,7 @@ from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
 from limpet.model.state.types import Ref
+from limpet.session.agents import Learning
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
@@ -66,6 +68,7 @@ from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
+from limpet.session.outcomes import Evaluator
 from limpet.session.tracing import Trace
 from limpet.session.shapes import Shape
 from limpet.store.protocol import (
@@ -109,6 +112,7 @@ CLASSES: Final = (
             ("session", "Session"),
             ("conversation", "Conversation"),
             ("life/verbs", "Life"),
+            ("outcomes", "Achieving"),
             ("running", "Running"),
             ("history/verbs", "History"),
         ],
@@ -140,6 +144,7 @@ CLASSES: Final = (
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
+            ("agents", "Agents"),
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),

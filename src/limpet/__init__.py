@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
     from limpet.model.facts.budgets import Budget, BudgetView, Usage
+    from limpet.model.facts.outcomes import Evaluation, Outcome
     from limpet.model.facts.requests import Request
     from limpet.model.facts.revisits import Revisit
     from limpet.model.state import reducers
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from limpet.runtime.turn import Turn
     from limpet.runtime.wake import Woken
     from limpet.runtime.worker import Worker
+    from limpet.session.agents import Learning
     from limpet.session.context import Context
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
@@ -116,6 +118,7 @@ __all__ = [
     "Envelope",
     "Erasure",
     "Erasures",
+    "Evaluation",
     "Event",
     "FeedEntry",
     "Finding",
@@ -123,6 +126,7 @@ __all__ = [
     "Key",
     "Kind",
     "LastWriter",
+    "Learning",
     "Lease",
     "Limpet",
     "Lineage",
@@ -135,6 +139,7 @@ __all__ = [
     "MigrationOutcome",
     "MigrationPlan",
     "MigrationRegistry",
+    "Outcome",
     "Page",
     "Policy",
     "Priority",
@@ -243,6 +248,9 @@ _LATER = {
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
     "Approval": "runtime.requests",
+    "Learning": "session.agents",
+    "Outcome": "model.facts.outcomes",
+    "Evaluation": "model.facts.outcomes",
     "Span": "session.tracing",
     "Trace": "session.tracing",
     "Budget": "model.facts.budgets",

@@ -30,6 +30,7 @@ from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import args_hash, check_same, identity
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
+from limpet.session.agents import Learning, LearningKind, learn, learning_of
 from limpet.session.session import Session
 
 T = TypeVar("T")
@@ -267,6 +268,15 @@ class Turn:
         pending = await self.session.pending()
         own = (INTERRUPT, *ANSWERS)
         return tuple([e for e in pending if e.seq not in mine and e.type not in own])
+
+    async def learn(self, kind: LearningKind, text: str) -> Learning:
+        """Keep a lesson, a correction or an error for all sessions of the agent; each once."""
+        self.driver.check()
+        with self.pauses.working():
+            session, learning = self.session, learning_of(kind, text)
+            agent = str(session.head.facts.get("agent", session.app)).partition("@")[0]
+            await learn(session.writer.journal, agent, learning, session.actor or "system:runtime")
+            return learning
 
     async def context(self, **how: Any) -> Any:
         """The conversation so far, for a model: what Session.context returns."""

@@ -14,10 +14,12 @@ from limpet.errors import (
     SessionNotFound,
     StoreFailed,
 )
+from limpet.model.facts.budgets import Budget
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.keys import Key
 from limpet.model.lease import Lease
+from limpet.session.agents import Agents
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,
@@ -52,7 +54,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
+class Limpet(Agents, Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------
@@ -71,6 +73,9 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[S]: ...
 
     @overload
@@ -87,6 +92,9 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -103,6 +111,9 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
@@ -112,12 +123,14 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         given here is bound to the session; else the user counts as creator. The key of a deleted
         session stays taken (SessionDeleted), unless `reuse_deleted`. With phase="init" it accepts
         everything and runs nothing until s.activate(). `timeouts` are its own, else those of the
-        app's policy (lp.lifecycle).
+        app's policy (lp.lifecycle). `agent` ("support", "support@3") and `environment` name
+        documents; the session keeps their versions. `budget` is what it may use.
         """
         journal = self._journal
+        setup = await self._set_up(agent, environment, budget)
         how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
         how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
-        how |= {"phase": phase, "timeouts": timeouts}
+        how |= {"phase": phase, "timeouts": timeouts, "setup": setup}
         new = creation(journal, app, user, id, **how)
         session = new.session
         try:

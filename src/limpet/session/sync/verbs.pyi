@@ -15,6 +15,7 @@ from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
 from limpet.model.facts.budgets import Budget, BudgetView, Usage
+from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.requests import Request
 from limpet.model.facts.runs import Status, StopReason
@@ -26,6 +27,7 @@ from limpet.model.lease import Lease
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.state import State
 from limpet.model.state.types import Ref
+from limpet.session.agents import Learning
 from limpet.session.arguments import AnyKey
 from limpet.session.blobs import AnyRef, Content
 from limpet.session.context import Context, Count, Summarize
@@ -47,8 +49,9 @@ from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
-from limpet.session.shapes import Shape
+from limpet.session.outcomes import Evaluator
 from limpet.session.tracing import Trace
+from limpet.session.shapes import Shape
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
@@ -287,6 +290,21 @@ class SyncSession(Generic[S_co]):
     @property
     def memory(self) -> SyncMemory: ...
     @property
+    def outcome(self) -> Outcome | None: ...
+    def define_outcome(
+        self,
+        title: str,
+        detail: str | None = None,
+        criteria: Iterable[str] = (),
+        *,
+        actor: str | None = None,
+    ) -> Event: ...
+    def grade(self) -> Grade: ...
+    def evaluate(
+        self, evaluator: Evaluator | None = None, *, actor: str | None = None
+    ) -> Evaluation: ...
+    def outcome_history(self, *, limit: int = 50) -> tuple[Event, ...]: ...
+    @property
     def status(self) -> Status: ...
     @property
     def stop_reason(self) -> StopReason | None: ...
@@ -498,6 +516,9 @@ class SyncLimpet:
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> SyncSession[S]: ...
     @overload
     def create(
@@ -513,6 +534,9 @@ class SyncLimpet:
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -640,6 +664,15 @@ class SyncLimpet:
         self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
     ) -> SyncDocuments: ...
     def commit(self) -> SyncCommit: ...
+    @property
+    def agents(self) -> SyncDocuments: ...
+    @property
+    def environments(self) -> SyncDocuments: ...
+    @property
+    def vaults(self) -> SyncDocuments: ...
+    def learnings(self, agent: str) -> tuple[Learning, ...]: ...
+    def promote(self, agent: str, learning: Learning, *, actor: str | None = None) -> Document: ...
+    def memory_of(self, agent: str) -> str: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool: ...
