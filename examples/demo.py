@@ -55,9 +55,7 @@ def main() -> int:
         return 1
     seconds = time.monotonic() - began
     console.print(f"\n[bold]{len(checked)} claims, all checked, in {seconds:.0f} seconds.[/]")
-    console.print(
-        "Next: docs/tutorial.md and docs/runtime.md; examples/crash.py dies and resumes."
-    )
+    console.print("Next: docs/tutorial.md and docs/runtime.md; examples/crash.py dies and resumes.")
     return 0
 
 
