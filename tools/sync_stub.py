@@ -69,8 +69,8 @@ from limpet.session.metrics import Hook
 from limpet.session.migrate import Failure, MigrationPlan
 from limpet.session.move.transfer import Copied
 from limpet.session.outcomes import Evaluator
-from limpet.session.tracing import Trace
 from limpet.session.shapes import Shape
+from limpet.session.tracing import Trace
 from limpet.store.protocol import (
     Diagnosis,
     Erasure,
