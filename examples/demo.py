@@ -1,8 +1,10 @@
 """The tour behind `make demo`, in which every claim is checked.
 
-It writes a conversation, kills a writer process in mid-stream again and again, lets two processes
-write the same state, looks through two users' eyes, and forges a copy of the database. A claim
-that turns out false ends the tour with exit code 1. What it starts is in writer.py and counter.py.
+An agent asks before it pays, its worker is killed in mid-refund, and a second one finishes. Then
+the tour kills a writer process in mid-stream again and again, lets two processes write the same
+state, looks through two users' eyes, and forges a copy of the database. A claim that turns out
+false ends the tour with exit code 1. The agent's story is in refund.py and agent.py; what else is
+started is in writer.py and counter.py.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import refund
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -52,12 +55,13 @@ def main() -> int:
         return 1
     seconds = time.monotonic() - began
     console.print(f"\n[bold]{len(checked)} claims, all checked, in {seconds:.0f} seconds.[/]")
-    console.print("Next: docs/tutorial.md, or examples/crash.py, a program that dies and resumes.")
+    console.print("Next: docs/tutorial.md and docs/runtime.md; examples/crash.py dies and resumes.")
     return 0
 
 
 async def tour(folder: Path) -> None:
     url = f"sqlite:///{folder}/support.db"
+    await refund.tell(folder, console, scene, claim)
     async with limpet.open(url) as lp:
         await talk(lp)
     await crash(url)

@@ -35,6 +35,7 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.requests import Request
@@ -69,6 +70,8 @@ from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
+from limpet.session.runs.agents import Learning
+from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.tracing import Trace
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
@@ -114,6 +117,7 @@ CLASSES: Final = (
             ("conversing/conversation", "Conversation"),
             ("life/verbs", "Life"),
             ("runs/running", "Running"),
+            ("runs/outcomes", "Achieving"),
             ("history/verbs", "History"),
         ],
         "S_co",
@@ -144,6 +148,7 @@ CLASSES: Final = (
         ") -> None: ..." + BLOCK + "\n    def close(self) -> None: ...",
         [
             ("limpet", "Limpet"),
+            ("runs/agents", "Agents"),
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),

@@ -24,6 +24,7 @@ from bench.workloads import (
     pages,
     starts,
     tails,
+    turns,
     typed,
 )
 
@@ -53,6 +54,8 @@ WORKLOADS: Final = {
     ),
     "S3": Workload("S3 · what changed in a state of 1 MB", diffs.rows, peer=False),
     "H1": Workload("H1 · a session's past", histories.rows, peer=False),
+    "R1": Workload("R1 · turns of an empty harness", turns.rows, peer=False),
+    "R2": Workload("R2 · a wake among many sessions", turns.among, peer=False),
     "G1": Workload("G1 · a graph of three nodes, nothing kept", graphs.plain, peer=True),
     "G2": Workload("G2 · a graph of three nodes, every step on disk", graphs.kept, peer=True),
     "G3": Workload("G3 · one long run with a growing list", graphs.long, peer=False),

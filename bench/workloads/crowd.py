@@ -50,6 +50,17 @@ async def _ours(path: Path, sessions: int, each: int) -> Numbers:
     return numbers
 
 
+async def lanes_of_ours(path: Path, sessions: int, each: int) -> float:
+    """Appends per second in lanes, for workloads that are measured against them."""
+    payloads = texts.tool_results(sessions * each)
+    async with limpet.open(f"sqlite:///{path}/lanes.db") as lp:
+        creations = (lp.create("bench", "ada", id=f"w2-{i}") for i in range(sessions))
+        many = await asyncio.gather(*creations)
+        begin = time.perf_counter()
+        await _lanes(many, payloads)
+        return len(payloads) / (time.perf_counter() - begin)
+
+
 async def _lanes(many: list[limpet.Session], payloads: list[Any]) -> None:
     async def lane(number: int) -> None:
         session = many[number]

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from limpet.model.diff.policy import Conflict, LastWriter, Policy, Priority, escalate
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
+    from limpet.model.facts.outcomes import Evaluation, Outcome
     from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
     from limpet.model.facts.running.requests import Request
     from limpet.model.facts.running.revisits import Revisit
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
     from limpet.session.move.transfer import Copied, Refused
+    from limpet.session.runs.agents import Learning
     from limpet.session.runs.tracing import Span, Trace
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -116,6 +118,7 @@ __all__ = [
     "Envelope",
     "Erasure",
     "Erasures",
+    "Evaluation",
     "Event",
     "FeedEntry",
     "Finding",
@@ -123,6 +126,7 @@ __all__ = [
     "Key",
     "Kind",
     "LastWriter",
+    "Learning",
     "Lease",
     "Limpet",
     "Lineage",
@@ -135,6 +139,7 @@ __all__ = [
     "MigrationOutcome",
     "MigrationPlan",
     "MigrationRegistry",
+    "Outcome",
     "Page",
     "Policy",
     "Priority",
@@ -250,6 +255,9 @@ _LATER = {
     "Trace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",
     "BudgetView": "model.facts.running.budgets",
+    "Learning": "session.runs.agents",
+    "Outcome": "model.facts.outcomes",
+    "Evaluation": "model.facts.outcomes",
     "Child": "runtime.children",
     "Request": "model.facts.running.requests",
     "Revisit": "model.facts.running.revisits",

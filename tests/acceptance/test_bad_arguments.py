@@ -413,6 +413,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
         {
             "dead_letters limit": lambda lp, s, v: lp.dead_letters(limit=v),
             "wakes limit": lambda lp, s, v: s.wakes(limit=v),
+            "outcome_history limit": lambda lp, s, v: s.outcome_history(limit=v),
         },
     ),
     *rows(
@@ -424,6 +425,16 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "requeue actor": lambda lp, s, v: lp.requeue(K, actor=v),
         },
     ),
+    *rows(
+        [5, "", None, OBJECT, b"x"],
+        {
+            "define_outcome": lambda lp, s, v: s.define_outcome(v),
+            "learnings": lambda lp, s, v: lp.learnings(v),
+            "memory_of": lambda lp, s, v: lp.memory_of(v),
+            "promote": lambda lp, s, v: lp.promote("support", v),
+        },
+    ),
+    *rows([5, "x", OBJECT], {"evaluate": lambda lp, s, v: s.evaluate(v)}),
     *rows([-1, "x", OBJECT, True, None], {"grant": lambda lp, s, v: s.grant(v, actor="x")}),
     *rows(
         [5, None, OBJECT, b"x", "", "x\x00"],
@@ -474,7 +485,7 @@ def test_every_verb_that_takes_arguments_is_tried() -> None:
     for of in (Limpet, Session):
         verbs = {name for name, _ in inspect.getmembers(of, inspect.isfunction)}
         asked = {name for name in verbs if not name.startswith("_")}
-        without = {"children", "close", "lineage", "position", "ringing"}
+        without = {"children", "close", "grade", "lineage", "position", "ringing"}
         assert asked - tried - without - ELSEWHERE == set()
 
 

@@ -145,7 +145,7 @@ async def test_a_child_wakes_its_parent(lp: Limpet) -> None:
     await lp.wake(key, child)
     assert len(await lp.claim("w", app="support", lease_seconds=0.01)) == 1
     async with asyncio.timeout(60):
-        while (woken := await lp.wake(session.key, parent)).reason == "locked":  # noqa: ASYNC110  # the lease ends by itself, and nobody says so
+        while (woken := await lp.wake(session.key, parent)).reason == "locked":  # noqa: ASYNC110  # the lease ends by itself
             await asyncio.sleep(0.01)
     assert woken.reason == "end_turn"
     await session.refresh()

@@ -20,6 +20,7 @@ from limpet.model.facts import (
     forks,
     inputs,
     labels,
+    outcomes,
     phases,
     priority,
     schema,
@@ -61,6 +62,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     budgets.LENT: budgets.fold_lent,
     budgets.RETURNED: budgets.fold_returned,
     "agent.message": budgets.fold_message,
+    outcomes.EVALUATED: outcomes.fold_evaluated,
     priority.PRIORITIZED: priority.fold,
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
@@ -74,6 +76,7 @@ _INPUT_FOLDS: Final[Mapping[str, Fold]] = {
     requests.CONFIRMATION: runs.fold_answer,
     requests.CUSTOM_RESULT: runs.fold_answer,
     CHILD_ENDED: runs.fold_child_ended,
+    outcomes.DEFINED: outcomes.fold_defined,
 }
 _CHECKS: Final[Mapping[str, Check]] = {
     creation.CREATED: labels.check,

@@ -74,6 +74,7 @@ class Performing:
         self._turn, self._effect = turn, effect
         self._key = ""
         self._tries = 0
+        self._acts = False  # performed in this run, so that its span and reservation are open
 
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
@@ -135,6 +136,7 @@ class Performing:
     async def _perform(self) -> Any:
         effect, turn = self._effect, self._turn
         self._tries += 1
+        self._acts = True
         of = (effect.name, effect.occurrence, effect.args_hash, self._key)
         drafts: list[Draft] = [span_started(self._span, "tool", effect.name, parent=turn.wake_id)]
         if effect.reserve is not None:
@@ -190,11 +192,13 @@ class Performing:
         effect, turn = self._effect, self._turn
         of = (effect.name, effect.occurrence, effect.args_hash, self._key)
         drafts: list[Draft] = [fact(self._id(outcome), *of, value)]
-        if effect.reserve is not None:
-            drafts.append(budgets.settled(self._span, turn.settled_at(effect.reserve)))
-        result: Any = "success" if failed is None else "error"
-        how = {"parent": turn.wake_id, "error": failed}
-        drafts.append(span_completed(self._span, "tool", effect.name, result, **how))  # type: ignore[arg-type]
+        if self._acts:
+            self._acts = False
+            if effect.reserve is not None:
+                drafts.append(budgets.settled(self._span, effect.reserve))
+            result: Any = "success" if failed is None else "error"
+            how: Any = {"parent": turn.wake_id, "error": failed}
+            drafts.append(span_completed(self._span, "tool", effect.name, result, **how))
         event, *_ = await turn.log.write(*drafts)
         turn.records.add(event)
         return event.data.get("result")

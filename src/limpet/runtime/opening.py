@@ -22,7 +22,7 @@ from limpet.runtime.children import interrupt_all
 from limpet.runtime.records import Records, identity
 from limpet.session.session import Session
 
-_TAIL: Final = 50  # it mostly has the pending inputs, which then need not be read
+_TAIL: Final = 8  # it mostly has the pending inputs, which then need not be read
 CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
 # A run that died after one of these was not in vain: it does not count as failed.
 _PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import REVISITS_PER_TURN_MAX, Draft, Event, to_us
 from limpet.model.facts.running import budgets, steps
-from limpet.model.facts.running.budgets import Amount, Budget
+from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
 from limpet.model.facts.running.runs import INTERRUPT
@@ -29,6 +29,7 @@ from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import args_hash, check_same, identity
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
+from limpet.session.runs.agents import Learning, LearningKind, learn, learning_of
 from limpet.session.session import Session
 
 T = TypeVar("T")
@@ -267,6 +268,15 @@ class Turn:
         own = (INTERRUPT, *ANSWERS)
         return tuple([e for e in pending if e.seq not in mine and e.type not in own])
 
+    async def learn(self, kind: LearningKind, text: str) -> Learning:
+        """Keep a lesson, a correction or an error for all sessions of the agent; each once."""
+        self.driver.check()
+        with self.pauses.working():
+            session, learning = self.session, learning_of(kind, text)
+            agent = str(session.head.facts.get("agent", session.app)).partition("@")[0]
+            await learn(session.writer.journal, agent, learning, session.actor or "system:runtime")
+            return learning
+
     async def context(self, **how: Any) -> Any:
         """The conversation so far, for a model: what Session.context returns."""
         return await _context(self.session, **how)
@@ -285,10 +295,6 @@ class Turn:
         """Stop the turn if a call has other arguments than its record, unless that is accepted."""
         if not self.accepts:
             check_same(what, name, occurrence, recorded, now)
-
-    def settled_at(self, held: Amount) -> Amount:
-        """What a call that reserved so much is taken to have used."""
-        return held
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from limpet.model.facts.running.budgets import Amount
 from limpet.runtime.driving import Driver
 from limpet.runtime.log import TurnLog
 from limpet.runtime.pauses import Pauses
@@ -31,8 +30,4 @@ class UnderWay(Protocol):
 
     def check_same(self, what: str, name: str, occurrence: int, recorded: str, now: str) -> None:
         """Stop the turn if a call has other arguments than its record."""
-        ...
-
-    def settled_at(self, held: Amount) -> Amount:
-        """What a call that reserved so much is taken to have used."""
         ...

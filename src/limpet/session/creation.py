@@ -67,6 +67,7 @@ def creation(
     reuse_deleted: bool,
     phase: Phase = ACTIVE,
     timeouts: Timeouts | None = None,
+    setup: Mapping[str, Any] = EMPTY,
 ) -> Creation:
     """Everything that is checked before a session is created. Raises InvalidInput."""
     key = own_key(app, user, journal.new_id() if id is None else id)
@@ -80,6 +81,7 @@ def creation(
         fields=begins.fields or EMPTY,
         phase=phase,
         limits=_limits(journal, key.app) if timeouts is None else timeouts,
+        setup=setup,
     )
     prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
     if begins.typed is not None:

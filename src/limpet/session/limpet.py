@@ -16,6 +16,7 @@ from limpet.errors import (
 )
 from limpet.model import Key, Lease
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
 from limpet.session.app import App
 from limpet.session.arguments import (
@@ -39,6 +40,7 @@ from limpet.session.leasing import Leasing
 from limpet.session.life.door import LongLife, opened_archived, refuse_moving
 from limpet.session.listing import Listing
 from limpet.session.move.moving import Moving
+from limpet.session.runs.agents import Agents
 from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
 
@@ -51,7 +53,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
+class Limpet(Agents, Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------
@@ -70,6 +72,9 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[S]: ...
 
     @overload
@@ -86,6 +91,9 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[Mapping[str, Any]]: ...
 
     async def create(
@@ -102,6 +110,9 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[Any]:
         """A new session. Its first event holds the given state. Raises SessionExists.
 
@@ -111,12 +122,14 @@ class Limpet(Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watchin
         given here is bound to the session; else the user counts as creator. The key of a deleted
         session stays taken (SessionDeleted), unless `reuse_deleted`. With phase="init" it accepts
         everything and runs nothing until s.activate(). `timeouts` are its own, else those of the
-        app's policy (lp.lifecycle).
+        app's policy (lp.lifecycle). `agent` ("support", "support@3") and `environment` name
+        documents; the session keeps their versions. `budget` is what it may use.
         """
         journal = self._journal
+        setup = await self._set_up(agent, environment, budget)
         how: dict[str, Any] = {"state": state, "labels": labels, "actor": actor}
         how |= {"migrations": migrations, "untyped": untyped, "reuse_deleted": reuse_deleted}
-        how |= {"phase": phase, "timeouts": timeouts}
+        how |= {"phase": phase, "timeouts": timeouts, "setup": setup}
         new = creation(journal, app, user, id, **how)
         session = new.session
         try:

@@ -82,6 +82,8 @@ async def test_answered_the_answer_is_its_result(world: World) -> None:
     await world.work(refunding(bank))
     assert await world.said() == ["paid 77"]
     assert len(bank.done) == 1
+    types = await world.types()
+    assert types.count("span.started") == types.count("span.completed")
 
 
 async def test_with_retry_it_runs_again_at_once_under_the_same_key(world: World) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 from limpet.model.events import Fact
 from limpet.model.facts import archive, phases, timeouts
 from limpet.model.facts import labels as of_labels
+from limpet.model.facts.running import budgets
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY
@@ -23,6 +24,7 @@ def created(
     fields: Mapping[str, Any] = EMPTY,
     phase: phases.Phase = phases.ACTIVE,
     limits: timeouts.Timeouts | None = None,
+    setup: Mapping[str, Any] = EMPTY,
     actor: str | None = None,
 ) -> Fact:
     """The session was created. The event names its key, so that a changed row shows."""
@@ -31,11 +33,21 @@ def created(
         data["phase"] = phases.check_first(phase)
     if limits is not None:
         data["timeouts"] = timeouts.timeouts_data(limits)
+    if setup:
+        data["setup"] = setup
     if schema_version is not None:
         data["schema_version"] = schema_version
     if labels != EMPTY:
         data |= of_labels.labels_data(labels)
     return Fact(type=CREATED, data=data, set=fields, actor=actor)
+
+
+def _set_up(facts: Facts, setup: Mapping[str, Any], at: Moment) -> Changes:
+    """Which agent runs it, where, and with which budget."""
+    changes: Changes = {name: setup[name] for name in ("agent", "environment") if name in setup}
+    if "budget" in setup:
+        changes |= budgets.fold_granted(facts, setup["budget"], at)
+    return changes
 
 
 def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -46,6 +58,8 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
         changes |= phases.begin(data, at)
     if "archived" in data:
         changes |= archive.kept(data)
+    if "setup" in data:
+        changes |= _set_up(facts, data["setup"], at)
     if "timeouts" in data:
         changes |= timeouts.fold_set(facts, data, at)
     return changes

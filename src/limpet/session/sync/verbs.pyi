@@ -14,6 +14,7 @@ from limpet.model.diff.policy import Policy
 from limpet.model.envelope.envelope import Format
 from limpet.model.envelope.record import Envelope
 from limpet.model.events import Draft, Event, Fact
+from limpet.model.facts.outcomes import Evaluation, Grade, Outcome
 from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.requests import Request
@@ -48,6 +49,8 @@ from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
+from limpet.session.runs.agents import Learning
+from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.tracing import Trace
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
@@ -308,6 +311,21 @@ class SyncSession(Generic[S_co]):
         self, request_id: str, output: Any, *, is_error: bool = False, actor: str | None = None
     ) -> Event: ...
     def interrupt(self, note: str | None = None, *, actor: str | None = None) -> Event: ...
+    @property
+    def outcome(self) -> Outcome | None: ...
+    def define_outcome(
+        self,
+        title: str,
+        detail: str | None = None,
+        criteria: Iterable[str] = (),
+        *,
+        actor: str | None = None,
+    ) -> Event: ...
+    def grade(self) -> Grade: ...
+    def evaluate(
+        self, evaluator: Evaluator | None = None, *, actor: str | None = None
+    ) -> Evaluation: ...
+    def outcome_history(self, *, limit: int = 50) -> tuple[Event, ...]: ...
     def state_at(self, when: When) -> S_co: ...
     def diff(self, before: When, after: When | None = None) -> Diff: ...
     def fork(
@@ -501,6 +519,9 @@ class SyncLimpet:
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> SyncSession[S]: ...
     @overload
     def create(
@@ -516,6 +537,9 @@ class SyncLimpet:
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> SyncSession[Mapping[str, Any]]: ...
     @overload
     def get(
@@ -643,6 +667,15 @@ class SyncLimpet:
         self, collection: str, *, owner: tuple[str, str] | None = None, actor: str | None = None
     ) -> SyncDocuments: ...
     def commit(self) -> SyncCommit: ...
+    @property
+    def agents(self) -> SyncDocuments: ...
+    @property
+    def environments(self) -> SyncDocuments: ...
+    @property
+    def vaults(self) -> SyncDocuments: ...
+    def learnings(self, agent: str) -> tuple[Learning, ...]: ...
+    def promote(self, agent: str, learning: Learning, *, actor: str | None = None) -> Document: ...
+    def memory_of(self, agent: str) -> str: ...
     def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool: ...

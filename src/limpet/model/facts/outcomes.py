@@ -1,0 +1,101 @@
+"""Outcomes: what a session is to achieve, and how far it was found to be.
+
+The criteria are a text to be judged by, and never a part of what is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import InvalidEvent
+from limpet.model.events import Draft, Fact
+from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.values import FrozenDict, FrozenList
+
+DEFINED: Final = "user.define_outcome"
+EVALUATED: Final = "session.outcome_evaluated"
+CRITERIA_MAX: Final = 32
+_TEXT_CHARS_MAX: Final = 1_000
+
+Grade: TypeAlias = Literal["missing", "blocked", "sleeping", "in_progress", "done_candidate"]
+Verdict: TypeAlias = Literal["pass", "fail", "uncertain", "not_ready"]
+Trend: TypeAlias = Literal["improving", "stable", "regressing"]
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What is to be achieved, and the last verdict on it."""
+
+    title: str
+    detail: str | None
+    criteria: tuple[str, ...]
+    seq: int  # of the event that defined it
+    verdict: Verdict | None = None
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """One verdict: which criteria are met, where that is known."""
+
+    verdict: Verdict
+    met: tuple[bool | None, ...] = ()
+    trend: Trend = "stable"
+    note: str | None = None
+
+
+def outcome_defined(title: str, detail: str | None, criteria: Iterable[str]) -> Draft:
+    """Raises InvalidEvent."""
+    listed = [] if isinstance(criteria, str) else list(criteria)
+    texts = [title, *listed, *([] if detail is None else [detail])]
+    fits = all([isinstance(t, str) and 0 < len(t) <= _TEXT_CHARS_MAX for t in texts])
+    if isinstance(criteria, str) or not fits or len(listed) > CRITERIA_MAX:
+        raise InvalidEvent(
+            f"an outcome has a title, a detail and up to {CRITERIA_MAX} criteria, each a text of "
+            f"at most {_TEXT_CHARS_MAX:,} characters."
+        )
+    data: dict[str, Any] = {"title": title, "criteria": listed}
+    if detail is not None:
+        data["detail"] = detail
+    return Draft(type=DEFINED, data=data)
+
+
+def outcome_evaluated(evaluation: Evaluation) -> Fact:
+    """A verdict on the outcome."""
+    data: dict[str, Any] = {"verdict": evaluation.verdict, "met": list(evaluation.met)}
+    data["trend"] = evaluation.trend
+    if evaluation.note is not None:
+        data["note"] = evaluation.note
+    return Fact(type=EVALUATED, data=data)
+
+
+def outcome_in(facts: Facts) -> Outcome | None:
+    found = facts.get("outcome")
+    if found is None:
+        return None
+    criteria = tuple(found["criteria"])
+    shown = (found["title"], found.get("detail"), criteria, found["seq"], found.get("verdict"))
+    return Outcome(*shown)
+
+
+def trend(before: Iterable[bool | None], after: Iterable[bool | None]) -> Trend:
+    """More criteria met than before, fewer, or as many."""
+    then, now = sum(m is True for m in before), sum(m is True for m in after)
+    return "improving" if now > then else "regressing" if now < then else "stable"
+
+
+def fold_defined(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    criteria = data.get("criteria")
+    if not isinstance(data.get("title"), str) or not isinstance(criteria, list):
+        return {}
+    kept = {"title": data["title"], "criteria": FrozenList(criteria), "seq": at.seq}
+    if "detail" in data:
+        kept["detail"] = data["detail"]
+    return {"outcome": FrozenDict(kept)}
+
+
+def fold_evaluated(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    if "outcome" not in facts:
+        return {}
+    found = {**facts["outcome"], "verdict": data["verdict"], "met": data["met"]}
+    return {"outcome": FrozenDict(found)}

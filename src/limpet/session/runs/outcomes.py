@@ -1,0 +1,125 @@
+"""Outcomes of a session: define, grade, evaluate. A part of Session."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from limpet.errors import InvalidInput
+from limpet.model.events import Event
+from limpet.model.facts import outcomes
+from limpet.model.facts.inputs import pending
+from limpet.model.facts.outcomes import DEFINED, EVALUATED, Evaluation, Grade, Outcome
+from limpet.model.facts.running import requests, runs
+from limpet.model.limits import PAGE_MAX
+from limpet.model.values import EMPTY, described
+from limpet.session.arguments import check_limit
+
+if TYPE_CHECKING:
+    from limpet.session.writer import Writer
+
+# Given the outcome and what the agent said and did since: whether each criterion is met, or a text.
+Evaluator: TypeAlias = Callable[[Outcome, Sequence[Event]], Any]
+_EVIDENCE = ("agent.*", "effect.succeeded", "step.recorded")
+
+
+class Achieving:
+    """What a session is to achieve."""
+
+    if TYPE_CHECKING:
+        writer: Writer
+
+        def _by(self, actor: str | None) -> str: ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What was defined last, with the last verdict on it; None if nothing was."""
+        return outcomes.outcome_in(self.writer.known.head.facts)
+
+    async def define_outcome(
+        self,
+        title: str,
+        detail: str | None = None,
+        criteria: Iterable[str] = (),
+        *,
+        actor: str | None = None,
+    ) -> Event:
+        """Say what is to be achieved, and by which criteria that is judged. An input."""
+        draft = outcomes.outcome_defined(title, detail, criteria)
+        prepared = self.writer.journal.prepare(draft, self._by(actor))
+        return (await self.writer.commit((prepared,)))[0]
+
+    async def grade(self) -> Grade:
+        """How far it is, from the log alone: nothing defined (missing), waiting for a person
+        (blocked) or for a time (sleeping), at work (in_progress), or perhaps done."""
+        await self.writer.load(tail=20)
+        facts = self.writer.known.head.facts
+        if "outcome" not in facts:
+            return "missing"
+        if requests.open_requests(facts):
+            return "blocked"
+        if pending(facts) or runs.turn_in(facts) is not None:
+            return "in_progress"
+        if any(["reason" in timer for timer in facts.get("timers", EMPTY).values()]):
+            return "sleeping"
+        return "done_candidate"
+
+    async def evaluate(
+        self, evaluator: Evaluator | None = None, *, actor: str | None = None
+    ) -> Evaluation:
+        """A verdict on the outcome, recorded. Without an evaluator nobody can tell: uncertain.
+
+        The evaluator gets the outcome, and what the agent said and did after it was defined; never
+        the text of the criteria as evidence. It returns a bool for each criterion, or one for all.
+        """
+        if evaluator is not None and not callable(evaluator):
+            raise InvalidInput("an evaluator is a function of the outcome and the evidence.")
+        found = await self._judged(evaluator)
+        before = self.writer.known.head.facts.get("outcome", EMPTY).get("met", ())
+        trend = outcomes.trend(before, found.met)
+        verdict = Evaluation(found.verdict, found.met, trend, found.note)
+        if self.outcome is not None:
+            fact = outcomes.outcome_evaluated(verdict)
+            prepared = self.writer.journal.prepare(fact, self._by(actor))
+            await self.writer.commit((prepared,))
+        return verdict
+
+    async def outcome_history(self, *, limit: int = 50) -> tuple[Event, ...]:
+        """Definitions and verdicts, the newest first."""
+        types = (DEFINED, EVALUATED)
+        return await self._read(types, after=0, limit=check_limit(limit), reverse=True)
+
+    async def _judged(self, evaluator: Evaluator | None) -> Evaluation:
+        grade = await self.grade()
+        outcome = self.outcome
+        if outcome is None or grade != "done_candidate":
+            return Evaluation("not_ready", note=grade)
+        if evaluator is None:
+            return Evaluation("uncertain", (None,) * len(outcome.criteria))
+        evidence = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
+        answer = evaluator(outcome, evidence)
+        if inspect.isawaitable(answer):
+            answer = await answer
+        return _evaluation(answer, len(outcome.criteria))
+
+    async def _read(
+        self, types: tuple[str, ...], *, after: int, limit: int, reverse: bool = False
+    ) -> tuple[Event, ...]:
+        store, key = self.writer.journal.store, self.writer.known.key
+        return await store.read(key, after=after, limit=limit, reverse=reverse, types=types)
+
+
+def _evaluation(answer: Any, criteria: int) -> Evaluation:
+    """The verdict that an evaluator's answer stands for. Raises InvalidInput."""
+    if isinstance(answer, Evaluation):
+        return answer
+    met = [answer] * max(1, criteria) if isinstance(answer, bool) or answer is None else answer
+    if not isinstance(met, (list, tuple)) or len(met) not in (criteria, 1):
+        raise InvalidInput(
+            f"an evaluator returns a bool for each of the {criteria} criteria, not "
+            f"{described(answer)}."
+        )
+    if any([each is False for each in met]):
+        return Evaluation("fail", tuple(met))
+    return Evaluation("pass" if all(met) else "uncertain", tuple(met))
