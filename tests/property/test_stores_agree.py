@@ -114,6 +114,8 @@ def plain(answer: Any) -> Any:
             more = (answer.leased_us, answer.active_us, answer.floor, answer.ending)
             typed = (answer.schema_version,)
             return ("head", answer.key, answer.version, *times, *folded, *lease, *more, *typed)
+        case Lease():
+            return structs.replace(answer, uid="")
         case Session():
             if answer.writer.known.scopes is None:
                 return ("handle", answer.key)
@@ -494,7 +496,8 @@ class StoresAgree(TypedRules):
             lp = side.other if other else side.one
             seconds = 3_600 * hours
             leases = await lp.claim(worker, limit=limit, lease_seconds=seconds, app=app)
-            self.leases = [*leases, *self.leases][:12]
+            # Without its uid, which each store makes up, a lease is good on both sides.
+            self.leases = [*map(plain, leases), *self.leases][:12]
             return leases
 
         self.both(ask)
@@ -504,7 +507,7 @@ class StoresAgree(TypedRules):
         async def ask(side: Side) -> Any:
             lp = side.other if other else side.one
             lease = await lp.acquire_lock(key, worker=worker, lease_seconds=3_600 * hours)
-            self.leases = [lease, *self.leases][:12]
+            self.leases = [plain(lease), *self.leases][:12]
             return lease
 
         self.both(ask)
