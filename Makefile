@@ -19,7 +19,7 @@ LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-postgres test quick mutants check format torture bench venv lock clean
+.PHONY: help demo demo-postgres test adapters quick mutants check format torture bench venv lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ test: $(READY) ## Run every test but the torture, on every core
 
 quick: $(READY) ## Under half a minute: what needs neither a file nor a server
 	LIMPET_QUICK=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m quick
+
+adapters: $(READY) ## Test the adapters with the real frameworks, each in an environment of its own
+	LIMPET_ADAPTERS=1 $(BIN)/python -m pytest tests/adapters
 
 check: $(READY) ## Lint, formatting, types, layers
 	$(BIN)/ruff check .

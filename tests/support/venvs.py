@@ -1,7 +1,8 @@
-"""Environments for packages that do not go together with ours, made on first use from a lock.
+"""Environments for packages that do not go together with ours, made from a lock.
 
 Each has a file in requirements/ with hashes, and lies beside .venv. The package under test is not
-installed there: it is imported from src.
+installed there: it is imported from src. They are large: `make adapters` makes them and runs their
+tests, and `make test` runs these wherever they are there.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+ASKED: Final = "LIMPET_ADAPTERS"  # =1: install what is missing
 _INSTALL_SECONDS_MAX: Final = 900
 
 
 class NotInstalled(Exception):
-    """pip could not install the lock: no network, perhaps."""
+    """It was not asked for, or pip could not install the lock: no network, perhaps."""
 
 
 def python_of(name: str) -> Path:
     """The interpreter of the environment that requirements/<name>.txt describes.
 
-    Made again whenever the lock is another one; several processes may ask at once. Raises
-    NotInstalled.
+    If it is asked for, made again whenever the lock is another one; several processes may ask at
+    once. Raises NotInstalled.
     """
     lock, home = ROOT / "requirements" / f"{name}.txt", ROOT / f".venv-{name}"
-    home.mkdir(exist_ok=True)
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
     with (ROOT / f".venv-{name}.lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         stamp = home / "lock.sha256"
         if not stamp.exists() or stamp.read_text() != digest:
+            if os.environ.get(ASKED) != "1":
+                raise NotInstalled("`make adapters` installs its packages and runs these tests")
             _install(home, lock)
             stamp.write_text(digest)
     return home / "bin" / "python"

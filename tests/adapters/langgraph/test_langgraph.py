@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import environments, postgres
+from tests.support import postgres, venvs
 
 _HERE = Path(__file__).parent
 _LAWS = sorted(path.name for path in (_HERE / "inside").glob("laws_*.py"))
-_EXAMPLES = sorted((environments.ROOT / "examples").glob("langgraph_*.py"))
+_EXAMPLES = sorted((venvs.ROOT / "examples").glob("langgraph_*.py"))
 
 
 @pytest.fixture(scope="session")
 def python() -> Path:
     try:
-        return environments.python_with("langgraph.txt")
-    except environments.Unavailable as error:
-        pytest.skip(f"LangGraph is not installed: {error}")
+        return venvs.python_of("langgraph")
+    except (venvs.NotInstalled, OSError, subprocess.SubprocessError) as error:
+        pytest.skip(f"LangGraph is not tested here: {error}")
 
 
 def _run(python: Path, *args: str, **env: str) -> None:
-    paths = {"PYTHONPATH": str(environments.ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = {"PYTHONPATH": str(venvs.ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [str(python), *args],
-        cwd=environments.ROOT,
+        cwd=venvs.ROOT,
         env={**os.environ, **paths, **env},
         capture_output=True,
         text=True,
@@ -41,7 +41,7 @@ def test_langgraph_runs_on_limpet(
     laws: str, python: Path, any_postgres: postgres.Server | postgres.Elsewhere
 ) -> None:
     """Every law of this file holds on memory, SQLite and PostgreSQL."""
-    where = f"{_HERE.relative_to(environments.ROOT)}/inside"
+    where = f"{_HERE.relative_to(venvs.ROOT)}/inside"
     command = ("-m", "pytest", "-q", "-c", f"{where}/pytest.ini", f"{where}/{laws}")
     _run(python, *command, LIMPET_INSIDE_POSTGRES=any_postgres.url)
 
