@@ -15,7 +15,8 @@ import pytest
 
 from tests.support import seeds
 
-SEALED_EVERY: Final = 4
+SEALED_EVERY: Final = 8
+STORIES_EVERY: Final = 4
 TIERS: Final = ("quick", "stores", "world", "torture")
 _WORLD_FOLDERS: Final = ("fault", "compat", "adapters")
 _WORLD_FILES: Final = (
@@ -67,12 +68,28 @@ def repeated_arguments(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def left_to_torture(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Most of the contract on sealed stores: every fourth law is tried here, all of them by
-    `make torture`. What a seal itself is promised has laws of its own, which all run."""
+    """What repeats on another store what was tried on two: `make torture` runs all of it.
+
+    Of the contract on sealed stores every eighth law is tried here (what a seal itself is promised
+    has laws of its own, which all run), and every fourth story on PostgreSQL of those that run on
+    memory and SQLite too. The laws of stores all run on PostgreSQL.
+    """
+    sealed = [item for item in items if _is_sealed_contract(item)]
+    stories = [item for item in items if _is_story_on_postgres(item)]
+    for item in (*sealed, *stories):
+        item.add_marker("deeper")
     if seeds.fresh():
         return []
-    sealed = [item for item in items if _is_sealed_contract(item)]
-    return [item for place, item in enumerate(sealed) if place % SEALED_EVERY]
+    left = [item for place, item in enumerate(sealed) if place % SEALED_EVERY]
+    return [*left, *(item for place, item in enumerate(stories) if place % STORIES_EVERY)]
+
+
+def _is_story_on_postgres(item: pytest.Item) -> bool:
+    """A test of one of several stores by its parameter, beside the laws."""
+    beside = {"acceptance", "unit", "test_session_stores.py", "test_checkpointers.py"}
+    there = not beside.isdisjoint((*item.path.parts, item.path.name))
+    called = item.name.partition("[")[2]
+    return there and "postgresql" in called.replace("]", "-").split("-")
 
 
 def _is_sealed_contract(item: pytest.Item) -> bool:
