@@ -24,8 +24,19 @@ def lp(url: str) -> Iterator[Any]:
 
 
 def ours() -> list[str]:
-    """The threads that Limpet has running."""
-    return [t.name for t in threading.enumerate() if t.name.startswith("limpet")]
+    """The threads that Limpet has running, but for those that other tests of this process left."""
+    running = [t for t in threading.enumerate() if t.name.startswith("limpet")]
+    return [t.name for t in running if t not in LEFT]
+
+
+LEFT: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def left_by_others() -> None:
+    """Threads that are there before a test are not its own."""
+    LEFT.clear()
+    LEFT.update(threading.enumerate())
 
 
 def test_every_verb_works_without_await(lp: Any) -> None:

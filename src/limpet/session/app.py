@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 from limpet.errors import InvalidInput, InvalidKey, SchemaViolation, SessionExists
 from limpet.model import KEY_PART_CHARS_MAX, Lease, described, unfit
 from limpet.model.facts.phases import Phase
+from limpet.model.facts.running.budgets import Budget
 from limpet.model.facts.timeouts import Timeouts
 from limpet.session.arguments import AnyKey, check_actor, check_sessions
 from limpet.session.session import Session
@@ -77,6 +78,9 @@ class App(Generic[S]):
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> Session[S]:
         """A new session. Without a state it begins with the defaults of the class, or empty.
 
@@ -84,6 +88,7 @@ class App(Generic[S]):
         """
         begin: dict[str, Any] = {"state": self._begin(state), "labels": labels}
         begin |= {"reuse_deleted": reuse_deleted, "phase": phase, "timeouts": timeouts}
+        begin |= {"agent": agent, "environment": environment, "budget": budget}
         begin["migrations" if self.state_type else "untyped"] = (
             self.migrations if self.state_type else self._untyped
         )

@@ -403,6 +403,9 @@ class SyncApp(Generic[A]):
         reuse_deleted: bool = False,
         phase: Phase = "active",
         timeouts: Timeouts | None = None,
+        agent: str | None = None,
+        environment: str | None = None,
+        budget: Budget | float | None = None,
     ) -> SyncSession[A]: ...
     def get(
         self,
