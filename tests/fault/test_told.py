@@ -31,7 +31,8 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "renew": (CHANGE, lambda lp, lease: lp.renew(lease)),
     "release": (CHANGE, lambda lp, lease: lp.release(lease)),
     "delete": (CHANGE, lambda lp, lease: lp.delete(KEY)),
-    "erase": (CHANGE, lambda lp, lease: lp.erase(KEY)),
+    # It looks first for blobs and checkpoints of the session.
+    "erase": (READ, lambda lp, lease: lp.erase(KEY)),
     "create": ("get_or_create", lambda lp, lease: lp.create("shop", "ada", id="two")),
     "append": ("error.ids", lambda lp, lease: lp.session(KEY, actor="x").append("a.b")),
 }
