@@ -11,10 +11,11 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.environments import Unavailable, python_with
+
 from bench.place import ROOT
 from bench.rounds import Contestant, Numbers, Readings, Run
 from bench.table import Row, at_least, at_most, ratio, row
-from tests.support.environments import Unavailable, python_with
 
 _WINDOW: Final = 100  # turns at either end of a chat
 
