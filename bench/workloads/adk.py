@@ -61,7 +61,7 @@ def _job(peer: Peer, job: str, **args: object) -> Contestant:
 @contextmanager
 def _adk() -> Iterator[Peer]:
     """A process in google-adk's environment, which is made on first use."""
-    command = [str(venvs.python_of("adk")), "-m", "bench.peer_adk"]
+    command = [str(venvs.python_of("adk", install=True)), "-m", "bench.peer_adk"]
     process = subprocess.Popen(
         command,
         cwd=ROOT,

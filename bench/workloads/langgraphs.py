@@ -11,11 +11,10 @@ import subprocess
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.environments import Unavailable, python_with
-
 from bench.place import ROOT
 from bench.rounds import Contestant, Numbers, Readings, Run
 from bench.table import Row, at_least, at_most, ratio, row
+from tests.support import venvs
 
 _WINDOW: Final = 100  # turns at either end of a chat
 
@@ -49,8 +48,8 @@ def chat(run: Run) -> list[Row]:
 
 def _alternate(run: Run, job: str, whom: dict[str, str], **sizes: Any) -> Readings:
     try:
-        python = python_with("langgraph.txt")
-    except Unavailable as error:
+        python = venvs.python_of("langgraph", install=True)
+    except venvs.NotInstalled as error:
         run.say(str(error))
         return Readings()
     contestants: dict[str, Contestant] = {

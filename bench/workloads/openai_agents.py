@@ -49,7 +49,7 @@ def crowd(run: Run) -> list[Row]:
 def _agents() -> Iterator[Peer]:
     """A process in openai-agents' environment, which is made on first use."""
     process = subprocess.Popen(
-        [str(venvs.python_of("openai-agents")), "-m", "bench.peer_sessions"],
+        [str(venvs.python_of("openai-agents", install=True)), "-m", "bench.peer_sessions"],
         cwd=ROOT,
         env=venvs.environment(),
         stdin=subprocess.PIPE,
