@@ -80,6 +80,14 @@ async def test_messages_name_the_event_that_recorded_them(lp: limpet.Limpet) -> 
     assert message.event.seq == 2
 
 
+async def test_the_text_of_a_message_is_what_it_says_in_words(lp: limpet.Limpet) -> None:
+    """Its text parts, one after another; a tool call says nothing in words."""
+    image = {"type": "image", "url": "https://example.org/x.png"}
+    parts = [{"type": "text", "text": "one, "}, image, {"type": "text", "text": "two"}]
+    s = await told(lp, ("user.message", {"content": parts}), ("agent.tool_use", ASK))
+    assert [message.text for message in await s.messages()][:2] == ["one, two", ""]
+
+
 async def test_a_call_without_an_outcome_gets_one_that_says_so(lp: limpet.Limpet) -> None:
     """A process that died between a call and its outcome leaves a log that every model accepts."""
     s = await told(

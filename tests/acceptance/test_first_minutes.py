@@ -106,6 +106,7 @@ def test_the_readme_goes_from_installing_to_reading() -> None:
         "Install",
         "Try it",
         "Crash and resume",
+        "An agent that cannot die",
         "The API at a glance",
         "Promises, and the tests that hold them",
         "Looking after a store",

@@ -25,3 +25,8 @@ class Message(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     event: Event
     synthetic: bool = False
+
+    @property
+    def text(self) -> str:
+        """What is said in words: the text parts, one after another."""
+        return "".join(part["text"] for part in self.parts if part.get("type") == "text")
