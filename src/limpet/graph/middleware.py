@@ -19,6 +19,7 @@ import msgspec
 from limpet.errors import CheckpointError, GraphInvalid, LimpetError, SuspensionError
 from limpet.graph.context import current_attempt, current_node
 from limpet.graph.engine.run import Next
+from limpet.graph.observe import raised
 
 _LOG: Final = logging.getLogger("limpet.graph")
 # What no middleware of ours treats as a failure of the node.
@@ -191,5 +192,5 @@ async def _called(hook: Callable[..., Any] | None, *args: Any) -> None:
         answer = hook(*args)
         if inspect.isawaitable(answer):
             await answer
-    except Exception:
-        _LOG.exception("middleware hook failed: node=%s", current_node())
+    except Exception as error:
+        _LOG.error("middleware hook failed: node=%s error=%s", current_node(), raised(error))

@@ -15,6 +15,8 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
+from pathlib import PurePath
+from traceback import extract_tb
 from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -116,8 +118,15 @@ async def _tell(observer: Observer, event: NodeEvent) -> None:
         answer = observer(event)
         if inspect.isawaitable(answer):
             await answer
-    except Exception:
-        _LOG.exception("observer failed: node=%s phase=%s", event.node_name, event.phase)
+    except Exception as error:
+        what = (event.node_name, event.phase, raised(error))
+        _LOG.error("observer failed: node=%s phase=%s error=%s", *what)
+
+
+def raised(error: Exception) -> str:
+    """For the log: the type of an error, file and line; not its text, which may quote state."""
+    frame = extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} at={PurePath(frame.filename).name}:{frame.lineno}"
 
 
 async def drain(deliveries: set[Delivery], seconds: float | None) -> Drained:
