@@ -14,11 +14,15 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 from limpet.errors import InvalidInput, SessionNotLoaded
 from limpet.model import Draft, Event, Fact, Head, Key, Lease
 from limpet.model import ops as op
-from limpet.model.facts.inputs import processed
-from limpet.model.facts.labels import labeled
-from limpet.model.facts.priority import prioritized
-from limpet.model.facts.schema import drafted
-from limpet.model.facts.timers import TimerKind, timer_cleared, timer_set
+from limpet.model.facts import (
+    TimerKind,
+    drafted,
+    labeled,
+    prioritized,
+    processed,
+    timer_cleared,
+    timer_set,
+)
 from limpet.session.arguments import (
     check_actor,
     check_attempt,
