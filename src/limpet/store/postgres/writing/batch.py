@@ -259,7 +259,7 @@ class Batch:
         head = self._head_of(key)
         if begins and key in self._plan.bases:
             self._add_base(key, self._plan.bases[key])
-        names = (e.seq, e.id, rec.draft.given, e.type, e.actor, e.at_us)
+        names = (e.seq, e.id, rec.draft.caller_chose_id, e.type, e.actor, e.at_us)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
         adopted = True if rec.draft.origin is not None else None
         stored = (flags, body, crc, salt, rec.digest, e.link)

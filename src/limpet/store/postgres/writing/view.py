@@ -154,7 +154,7 @@ class View:
             for commit in job.commits
             if (live := self.lives.get(commit.key)) is not None
             for draft in commit.drafts
-            if draft.given
+            if draft.caller_chose_id
         ]
         if wanted:
             self._recorded |= await self._reader.recorded(conn, wanted)
