@@ -1,7 +1,14 @@
 """Facts of running: wakes, steps, effects, requests, revisits, children, budgets."""
 
-from limpet.model.facts.running.budgets import Budget, BudgetView, Usage, reservations, settled
-from limpet.model.facts.running.children import children_in
+from limpet.model.facts.running.budgets import (
+    RETURNED,
+    Budget,
+    BudgetView,
+    Usage,
+    reservations,
+    settled,
+)
+from limpet.model.facts.running.children import CHILD_RELEASED, children_in
 from limpet.model.facts.running.requests import (
     ANSWERS,
     CONFIRMATION,
@@ -28,11 +35,13 @@ from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED, effect_unk
 
 __all__ = [
     "ANSWERS",
+    "CHILD_RELEASED",
     "CONFIRMATION",
     "CUSTOM_RESULT",
     "CUSTOM_TOOL_USE",
     "FAILED",
     "INTERRUPT",
+    "RETURNED",
     "REVISIT_SET",
     "STEP",
     "SUCCEEDED",
