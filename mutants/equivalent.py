@@ -48,8 +48,8 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
     (
         "limpet.store.plan",
         "Plan._add",
-        "events[place] is None and draft.given -> events[place] is None",
-    ): "An id that was made just now is not among those that were given.",
+        "events[place] is None and draft.caller_chose_id -> events[place] is None",
+    ): "An id that was made just now is not among those that callers chose.",
     (
         "limpet.store.plan",
         "Plan._repeat",

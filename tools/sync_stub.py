@@ -117,6 +117,7 @@ CLASSES: Final = (
             ("conversing/conversation", "Conversation"),
             ("life/verbs", "Life"),
             ("runs/running", "Running"),
+            ("runs/scheduling", "Scheduling"),
             ("runs/outcomes", "Achieving"),
             ("history/verbs", "History"),
         ],

@@ -33,6 +33,12 @@ async def keys(lp: Limpet, **query: Any) -> list[Key]:
     return [head.key for page in await pages(lp, **query) for head in page.items]
 
 
+def end_pages_after(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """End a page of states after so many bytes, in every store."""
+    for place in (limits, states):
+        monkeypatch.setattr(place, "STATES_BYTES_MAX", size)
+
+
 # --- states --------------------------------------------------------------------------------------
 
 
@@ -76,12 +82,12 @@ async def test_a_page_of_states_ends_by_its_bytes(
 ) -> None:
     """With one session at least; going on by the cursor meets each exactly once."""
     whole = (await filled.list(state=True)).states
-    monkeypatch.setattr(limits, "STATES_BYTES_MAX", 10_000)
+    end_pages_after(monkeypatch, 10_000)
     found = await pages(filled, state=True)
     assert 1 < len(found[0].items) < 8
     assert [key for page in found for key in page.states] == list(whole)
     assert all([head.key for head in page.items] == [*page.states] for page in found)
-    monkeypatch.setattr(limits, "STATES_BYTES_MAX", 0)
+    end_pages_after(monkeypatch, 0)
     assert [len(page.items) for page in await pages(filled, state=True)] == [1] * 8
 
 
@@ -98,11 +104,11 @@ async def test_a_page_of_states_ends_by_the_names_it_shows(
             await lp.create("shop", user, id=f"s{number}", state=names)
         whole = (await lp.list(state=True)).states
         assert [len(state) for state in whole.values()] == [40] * 6
-        monkeypatch.setattr(limits, "STATES_BYTES_MAX", 60 * limits.STATES_NAME_BYTES)
+        end_pages_after(monkeypatch, 60 * limits.STATES_NAME_BYTES)
         found = await pages(lp, state=True)
         assert [len(page.items) for page in found] == [2, 2, 2]
         assert {key: state for page in found for key, state in page.states.items()} == whole
-        monkeypatch.setattr(limits, "STATES_BYTES_MAX", 0)
+        end_pages_after(monkeypatch, 0)
         assert [len(page.states) for page in await pages(lp, state=True)] == [1] * 6
 
 

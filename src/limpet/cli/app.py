@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -49,6 +49,27 @@ Exit codes:
   130  interrupted
   141  the reader of the output closed the pipe
 """
+
+_ONE_OR_ALL: Final = "--app selects one app, --all-apps selects all. Pass one of the two."
+_Registry = Annotated[
+    str,
+    typer.Option("--migrations", metavar="MODULE:NAME", help="The MigrationRegistry to apply."),
+]
+_StateClass = Annotated[
+    str | None,
+    typer.Option(
+        "--state",
+        metavar="MODULE:CLASS",
+        help="The State class to migrate to. Default: the newest version of the migrations.",
+    ),
+]
+_OneApp = Annotated[
+    str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
+]
+_AllApps = Annotated[bool, typer.Option("--all-apps", help="The sessions of every app.")]
+_FailuresShown = Annotated[
+    int, typer.Option(min=1, help="List at most N failing sessions of each kind; --json: all.")
+]
 
 app = typer.Typer(
     name="limpet",
@@ -228,33 +249,13 @@ def restore(
 def migrate(
     url: Url,
     *,
-    registry: Annotated[
-        str,
-        typer.Option(
-            "--migrations",
-            metavar="MODULE:NAME",
-            help="The MigrationRegistry to apply.",
-        ),
-    ],
-    state: Annotated[
-        str | None,
-        typer.Option(
-            "--state",
-            metavar="MODULE:CLASS",
-            help="The State class to migrate to. Default: the newest version of the migrations.",
-        ),
-    ] = None,
-    app_name: Annotated[
-        str | None, typer.Option("--app", metavar="NAME", help="Only the sessions of this app.")
-    ] = None,
-    all_apps: Annotated[
-        bool, typer.Option("--all-apps", help="The sessions of every app.")
-    ] = False,
+    registry: _Registry,
+    state: _StateClass = None,
+    app_name: _OneApp = None,
+    all_apps: _AllApps = False,
     plan: Annotated[bool, typer.Option("--plan", help="Dry run: write nothing.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Migrate the sessions.")] = False,
-    limit: Annotated[
-        int, typer.Option(min=1, help="List at most N failing sessions of each kind; --json: all.")
-    ] = 20,
+    limit: _FailuresShown = 20,
     skip: Annotated[int, typer.Option(min=0, help="Skip the first N of them.")] = 0,
     as_json: Json = False,
 ) -> None:
@@ -267,30 +268,16 @@ def migrate(
     stuck = Stuck() if as_json else Stuck(skip, limit)
 
     async def run(lp: limpet.Limpet) -> MigrationPlan:
-        if app_name is not None:
-            await _refuse_unknown(lp, app_name)
-        elif not all_apps and len(apps := await _apps_of(lp)) > 1:
-            raise InvalidInput(
-                f"this store has typed sessions of several apps: {_listed(apps)}. Choose one with "
-                "--app, or pass --all-apps if the registry is for all of them."
-            )
+        await _check_apps(lp, app_name, all_apps=all_apps)
         with screen.progress("migrating sessions" if apply else "trying sessions") as progress:
-            return await lp.migrate(
-                migrations,
-                state_type,
-                app=app_name,
-                apply=apply,
-                failure=stuck.add,
-                progress=progress,
-            )
+            how: dict[str, Any] = {"failure": stuck.add, "progress": progress}
+            return await lp.migrate(migrations, state_type, app=app_name, apply=apply, **how)
 
     with screen.errors():
         if plan == apply:
             raise InvalidInput("choose --plan (dry run) or --apply. Pass one of the two.")
         if app_name is not None and all_apps:
-            raise InvalidInput(
-                "--app selects one app, --all-apps selects all. Pass one of the two."
-            )
+            raise InvalidInput(_ONE_OR_ALL)
         with screen.foreign():
             migrations = named("--migrations", registry)
             state_type = None if state is None else named("--state", state)
@@ -311,6 +298,17 @@ async def _refuse_unknown(lp: limpet.Limpet, app_name: str) -> None:
     apps = await _apps_of(lp, typed=False)
     here = f"this store has sessions of {_listed(apps)}" if apps else "this store has no sessions"
     raise SessionNotFound(f"of the app {app_name!r}", f"Check --app: {here}")
+
+
+async def _check_apps(lp: limpet.Limpet, app_name: str | None, *, all_apps: bool) -> None:
+    """Raise for an app without sessions, or if a registry may not be for all the apps here."""
+    if app_name is not None:
+        await _refuse_unknown(lp, app_name)
+    elif not all_apps and len(apps := await _apps_of(lp)) > 1:
+        raise InvalidInput(
+            f"this store has typed sessions of several apps: {_listed(apps)}. Choose one with "
+            "--app, or pass --all-apps if the registry is for all of them."
+        )
 
 
 async def _apps_of(lp: limpet.Limpet, *, typed: bool = True) -> list[str]:

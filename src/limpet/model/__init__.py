@@ -1,9 +1,16 @@
 """The log, pure: keys, events, facts, commits, heads and folds. The words the rest speaks."""
 
-from limpet.model.canonical import canonical, checksum
-from limpet.model.chain import SALT_BYTES
+from limpet.model.canonical import canonical, checksum, same
+from limpet.model.chain import SALT_BYTES, genesis
 from limpet.model.commit import Base, Commit
-from limpet.model.due import deadline_us, due_us, moves_with_activity, runnable_us
+from limpet.model.due import (
+    Deadline,
+    deadline_us,
+    deadlines,
+    due_us,
+    moves_with_activity,
+    runnable_us,
+)
 from limpet.model.events import (
     Draft,
     Event,
@@ -34,8 +41,18 @@ from limpet.model.fold import (
     scope_ops,
 )
 from limpet.model.head import Head, based, blank, buried
-from limpet.model.keys import Key, is_reserved, owner_of, unfit
-from limpet.model.lease import Lease
+from limpet.model.ids import Entropy
+from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of, unfit
+from limpet.model.lease import (
+    LEFT_US,
+    Lease,
+    admits,
+    is_leased,
+    lasting,
+    left_until,
+    locked,
+    with_lease,
+)
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     BLOB_BYTES_MAX,
@@ -56,6 +73,7 @@ from limpet.model.limits import (
     LEASE_SECONDS_MAX,
     MARKS_SWEPT,
     MEDIA_TYPE_CHARS_MAX,
+    NAME_CHARS_MAX,
     OPS_PER_EVENT_MAX,
     PAGE_MAX,
     PARTIAL_BYTES_MAX,
@@ -72,6 +90,8 @@ from limpet.model.limits import (
     SESSIONS_PER_COMMIT_MAX,
     SNAPSHOT_FLOOR_BYTES,
     STATE_DEPTH_MAX,
+    STATES_BYTES_MAX,
+    STATES_NAME_BYTES,
     TAIL_KEPT,
     TAIL_LOADED,
     TIMERS_MAX,
@@ -81,9 +101,18 @@ from limpet.model.limits import (
     UPDATE_TRIES_MAX,
     WORKER_CHARS_MAX,
 )
-from limpet.model.ops import Path, PlainOp, scope_of
-from limpet.model.reasons import Reasons
-from limpet.model.values import EMPTY, FrozenDict, described, encode, freeze, thaw
+from limpet.model.ops import Add, Delete, Inc, Merge, Op, Path, PlainOp, Set, apply, scope_of
+from limpet.model.reasons import Reasons, due_for
+from limpet.model.values import (
+    EMPTY,
+    FrozenDict,
+    FrozenList,
+    Reads,
+    described,
+    encode,
+    freeze,
+    thaw,
+)
 
 __all__ = [
     "ACTOR_CHARS_MAX",
@@ -105,8 +134,10 @@ __all__ = [
     "LABELS_MAX",
     "LABEL_VALUE_CHARS_MAX",
     "LEASE_SECONDS_MAX",
+    "LEFT_US",
     "MARKS_SWEPT",
     "MEDIA_TYPE_CHARS_MAX",
+    "NAME_CHARS_MAX",
     "OPS_PER_EVENT_MAX",
     "PAGE_MAX",
     "PARTIALS_WAITING_MAX",
@@ -124,6 +155,8 @@ __all__ = [
     "SCOPE_SMALL_BYTES",
     "SESSIONS_PER_COMMIT_MAX",
     "SNAPSHOT_FLOOR_BYTES",
+    "STATES_BYTES_MAX",
+    "STATES_NAME_BYTES",
     "STATE_DEPTH_MAX",
     "TAIL_KEPT",
     "TAIL_LOADED",
@@ -133,39 +166,59 @@ __all__ = [
     "UPDATE_SLOT_BITS",
     "UPDATE_TRIES_MAX",
     "WORKER_CHARS_MAX",
+    "Add",
     "Base",
     "Commit",
+    "Deadline",
+    "Delete",
     "Draft",
+    "Entropy",
     "Event",
     "Fact",
     "Facts",
     "Fold",
     "FrozenDict",
+    "FrozenList",
     "Head",
+    "Inc",
     "Key",
     "Lease",
+    "Merge",
+    "Op",
     "Origin",
     "Path",
     "PlainOp",
     "Prepared",
+    "Reads",
     "Reasons",
     "Recorded",
     "ScopeKey",
     "ScopeValue",
     "ScopeWrite",
+    "Set",
+    "admits",
+    "apply",
     "based",
     "blank",
     "buried",
     "canonical",
+    "checkpoints_of",
     "checksum",
     "deadline_us",
+    "deadlines",
     "decode_body",
     "described",
+    "due_for",
     "due_us",
     "encode",
     "freeze",
+    "genesis",
     "is_input",
+    "is_leased",
     "is_reserved",
+    "lasting",
+    "left_until",
+    "locked",
     "moves_with_activity",
     "owner_of",
     "prepare",
@@ -175,6 +228,7 @@ __all__ = [
     "replay_all",
     "replay_any",
     "runnable_us",
+    "same",
     "scope_next",
     "scope_of",
     "scope_ops",
@@ -182,4 +236,5 @@ __all__ = [
     "to_time",
     "to_us",
     "unfit",
+    "with_lease",
 ]

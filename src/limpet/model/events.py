@@ -182,7 +182,7 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     """A draft that is checked, encoded, decoded and hashed. Stores do not check it again."""
 
     id: str
-    given: bool  # the caller chose the id, so it may have been recorded before
+    caller_chose_id: bool  # so it may have been recorded before
     type: str
     actor: str
     cause: str | None

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import SessionDeleted, SessionEnded, SessionErased, SessionNotFound
 from limpet.model import PROCESSED, Commit, Draft, Event, Facts, Key, Lease, Prepared
-from limpet.model.facts.inputs import pending
-from limpet.model.facts.running import budgets, children
-from limpet.model.facts.running.budgets import Budget
-from limpet.model.facts.running.revisits import REVISIT_SET, TIMERS_TAKEN
-from limpet.model.facts.running.runs import INTERRUPT
-from limpet.model.facts.timers import timers_in
+from limpet.model.facts import pending, timers_in
+from limpet.model.facts.running import (
+    INTERRUPT,
+    REVISIT_SET,
+    TIMERS_TAKEN,
+    Budget,
+    budgets,
+    children,
+)
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation

@@ -10,14 +10,35 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.model import EMPTY, PAGE_MAX, TURN_INPUTS_MAX, Draft, Event, Facts, FrozenDict, Lease
-from limpet.model.facts.inputs import processed
-from limpet.model.facts.running import requests, runs
-from limpet.model.facts.running.budgets import reservations, settled
-from limpet.model.facts.running.requests import ANSWERS, CUSTOM_TOOL_USE, TOOL_RESULT, TOOL_USE
-from limpet.model.facts.running.revisits import Revisit, revisits_of, timers_taken
-from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED, effect_unknown
-from limpet.model.reasons import due_for
+from limpet.model import (
+    EMPTY,
+    PAGE_MAX,
+    TURN_INPUTS_MAX,
+    Draft,
+    Event,
+    Facts,
+    FrozenDict,
+    Lease,
+    due_for,
+)
+from limpet.model.facts import processed
+from limpet.model.facts.running import (
+    ANSWERS,
+    CUSTOM_TOOL_USE,
+    FAILED,
+    STEP,
+    SUCCEEDED,
+    TOOL_RESULT,
+    TOOL_USE,
+    Revisit,
+    effect_unknown,
+    requests,
+    reservations,
+    revisits_of,
+    runs,
+    settled,
+    timers_taken,
+)
 from limpet.runtime.children import interrupt_all
 from limpet.runtime.records import Records, identity
 from limpet.session.session import Session

@@ -13,11 +13,16 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import REVISITS_PER_TURN_MAX, Draft, Event, to_us
-from limpet.model.facts.running import budgets, steps
-from limpet.model.facts.running.budgets import Budget
-from limpet.model.facts.running.requests import ANSWERS
-from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
-from limpet.model.facts.running.runs import INTERRUPT
+from limpet.model.facts.running import (
+    ANSWERS,
+    INTERRUPT,
+    Budget,
+    Revisit,
+    RevisitPriority,
+    budgets,
+    revisit_set,
+    steps,
+)
 from limpet.runtime import children, requests
 from limpet.runtime.budget import Reservation
 from limpet.runtime.children import Child

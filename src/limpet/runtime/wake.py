@@ -21,9 +21,8 @@ from limpet.errors import (
     TurnMismatch,
 )
 from limpet.model import PAGE_MAX, Draft, Key, Lease
-from limpet.model.facts.inputs import processed
-from limpet.model.facts.running import runs
-from limpet.model.facts.running.requests import asked
+from limpet.model.facts import processed
+from limpet.model.facts.running import asked, runs
 from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of

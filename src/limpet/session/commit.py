@@ -33,9 +33,7 @@ from limpet.model import (
     ops,
     scope_of,
 )
-from limpet.model.facts.phases import Phase
-from limpet.model.facts.schema import drafted
-from limpet.model.facts.timeouts import Timeouts
+from limpet.model.facts import Phase, Timeouts, drafted
 from limpet.session.arguments import check_actor, check_expect, check_fact, check_lease
 from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts

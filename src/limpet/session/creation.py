@@ -14,13 +14,10 @@ import msgspec
 
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, Commit, Prepared, scope_of
-from limpet.model.facts.creation import created
-from limpet.model.facts.phases import ACTIVE, Phase
-from limpet.model.facts.timeouts import Timeouts
+from limpet.model.facts import ACTIVE, Phase, Timeouts, created
 from limpet.model.state.semver import SchemaVersion
 from limpet.session.arguments import check_actor, check_flag, check_untyped, own_key
 from limpet.session.journal import Journal
-from limpet.session.life.policy import NOTHING
 from limpet.session.session import Session
 
 if TYPE_CHECKING:
@@ -80,7 +77,7 @@ def creation(
         schema_version=begins.schema_version,
         fields=begins.fields or EMPTY,
         phase=phase,
-        limits=_limits(journal, key.app) if timeouts is None else timeouts,
+        limits=journal.lifecycle(key.app).timeouts if timeouts is None else timeouts,
         setup=setup,
     )
     prepared = journal.prepare(draft, f"user:{key.user}" if actor is None else actor)
@@ -89,12 +86,6 @@ def creation(
     session: Session[Any] = Session(journal, key, actor=bound, typed=begins.typed, untyped=untyped)
     session.writer.known.check_temp((prepared,))
     return Creation(session, prepared, begins, reuse_deleted)
-
-
-def _limits(journal: Journal, app: str) -> Timeouts | None:
-    """What the app's policy says of sessions that are created without timeouts of their own."""
-    found: Timeouts | None = journal.lifecycles.get(app, NOTHING).timeouts
-    return found
 
 
 def beginning(state: Begin, migrations: MigrationRegistry | None) -> Beginning:

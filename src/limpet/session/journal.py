@@ -30,6 +30,7 @@ from limpet.model import (
 )
 from limpet.model.ids import Ids
 from limpet.session.following.follow import Hub
+from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.metrics import Metrics
 from limpet.store.protocol import Committed, Store
 
@@ -67,7 +68,7 @@ class Journal:
         self.metrics = Metrics()
         self._contended: dict[str, asyncio.Lock] = {}
         self.archive: Any = None  # an Archive, if one is open: see `life.archives`
-        self.lifecycles: dict[str, Any] = {}  # by app: a Lifecycle, see `life.policy`
+        self.lifecycles: dict[str, Lifecycle] = {}  # by app
         self.keeping = keep(self)
 
     @property
@@ -82,6 +83,10 @@ class Journal:
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""
         _ = self.store
+
+    def lifecycle(self, app: str) -> Lifecycle:
+        """What `lp.lifecycle` declared for the sessions of an app, or nothing."""
+        return self.lifecycles.get(app, NOTHING)
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""

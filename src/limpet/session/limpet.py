@@ -15,9 +15,8 @@ from limpet.errors import (
     StoreFailed,
 )
 from limpet.model import Key, Lease
-from limpet.model.facts.phases import Phase
-from limpet.model.facts.running.budgets import Budget
-from limpet.model.facts.timeouts import Timeouts
+from limpet.model.facts import Phase, Timeouts
+from limpet.model.facts.running import Budget
 from limpet.session.app import App
 from limpet.session.arguments import (
     AnyKey,

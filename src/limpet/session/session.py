@@ -8,17 +8,14 @@ of one event loop: appends queue, and the object never goes backwards.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from limpet.errors import InvalidInput, SessionNotLoaded
 from limpet.model import Draft, Event, Fact, Head, Key, Lease
 from limpet.model import ops as op
-from limpet.model.facts.inputs import processed
-from limpet.model.facts.labels import labeled
-from limpet.model.facts.priority import prioritized
-from limpet.model.facts.schema import drafted
-from limpet.model.facts.timers import TimerKind, timer_cleared, timer_set
+from limpet.model.facts import (
+    drafted,
+)
 from limpet.session.arguments import (
     check_actor,
     check_attempt,
@@ -33,7 +30,6 @@ from limpet.session.arguments import (
     check_seq,
     check_tail,
     check_types,
-    timer_at,
 )
 from limpet.session.blobs import HoldsBlobs
 from limpet.session.conversing.conversation import Conversation
@@ -43,6 +39,7 @@ from limpet.session.known import Known
 from limpet.session.life.verbs import Life
 from limpet.session.runs.outcomes import Achieving
 from limpet.session.runs.running import Running
+from limpet.session.runs.scheduling import Scheduling
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -53,7 +50,9 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Achieving, Conversation, Life, Running, HoldsBlobs, History[S], Generic[S]):
+class Session(
+    Achieving, Conversation, Life, Running, Scheduling, HoldsBlobs, History[S], Generic[S]
+):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.
@@ -215,15 +214,6 @@ class Session(Achieving, Conversation, Life, Running, HoldsBlobs, History[S], Ge
         """The events of this session's own log with these ids, in their order; no unknown ones."""
         wanted = check_ids(ids)
         return await self.writer.journal.store.read_ids(self.key, wanted) if wanted else ()
-
-    async def pending(self, *, limit: int = 100) -> tuple[Event, ...]:
-        """What is still to be dealt with: inputs not processed yet, the oldest first.
-
-        Inputs are user.* and system.* events, and those appended with input=True. Read from the
-        store. Who processes them calls again until nothing is left: a page of large ones ends
-        early, as that of `read` does. The cost grows with what is pending.
-        """
-        return await self.writer.journal.store.pending_inputs(self.key, limit=check_limit(limit))
 
     def follow(
         self, *, after: int = 0, types: Iterable[str] | None = None, partials: bool = True
@@ -428,38 +418,3 @@ class Session(Achieving, Conversation, Life, Running, HoldsBlobs, History[S], Ge
         acting = self._acting(actor)
         prepared = tuple([self.writer.journal.prepare(check_fact(fact), acting) for fact in facts])
         return await self.writer.commit(prepared) if prepared else ()
-
-    async def label(self, labels: Mapping[str, str | None], *, actor: str | None = None) -> Event:
-        """Set labels; None takes one off. Labels are for finding sessions: lp.list(labels=…)."""
-        return (await self.record(labeled(labels), actor=actor))[0]
-
-    async def set_timer(
-        self,
-        name: str,
-        at: datetime | timedelta,
-        *,
-        kind: TimerKind = "wake",
-        actor: str | None = None,
-    ) -> Event:
-        """Ask to be due at a time, so that a claim gives the session. The same name replaces.
-
-        A timedelta counts from now, by the clock of this process.
-        Time passing records nothing: the session stays due until somebody clears the timer or sets
-        it again, best in the commit that records the work: c.record(s, facts.timer_cleared(name)).
-        A kind="deadline" is when the session should end: lp.sweep() terminates it then. It makes
-        no session due, and is shown by limpet.deadline_at.
-        """
-        at = timer_at(at, self.writer.journal.now_us())
-        return (await self.record(timer_set(name, at, kind=kind), actor=actor))[0]
-
-    async def clear_timer(self, name: str, *, actor: str | None = None) -> Event:
-        """Take a timer back. Clearing one that is not set changes nothing but the log."""
-        return (await self.record(timer_cleared(name), actor=actor))[0]
-
-    async def set_priority(self, priority: int, *, actor: str | None = None) -> Event:
-        """Say how urgent it is, from -1000 to 1000: among due sessions the highest go first."""
-        return (await self.record(prioritized(priority), actor=actor))[0]
-
-    async def mark_processed(self, seqs: Iterable[int], *, actor: str | None = None) -> Event:
-        """Say that these inputs (pending user.* events) were dealt with. Raises NotPending."""
-        return (await self.record(processed(seqs), actor=actor))[0]

@@ -23,15 +23,13 @@ from limpet.errors import (
     SessionCorrupt,
     SessionFenced,
 )
-from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Lease, Prepared
-from limpet.model.values import Reads
+from limpet.model import UPDATE_TRIES_MAX, Commit, Draft, Event, Fact, Lease, Prepared, Reads
 from limpet.session.documents import Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import Known, changes_fields
 from limpet.session.life.rousing import is_roused
 from limpet.session.logs import SESSION, lease_lost
 from limpet.session.typing.loading import Loading
-from limpet.store.protocol import Committed
 
 if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
@@ -97,15 +95,14 @@ class Writer:
         how = (expect, fence, guards, schema, plain, uid)
         commit = Commit(known.key, drafts, *how, release=release)
         try:
-            answers: Sequence[Committed]
             if puts:
                 answers, _ = await commit_puts(self.journal, (commit,), puts)
+                committed = answers[0]
             else:
-                answers = await self.journal.commit((commit,))
+                (committed,) = await self.journal.commit((commit,))
         except SessionFenced as error:
             lease_lost(error, lease, "commit")
             raise
-        committed = answers[0]
         known.absorb(committed, drafts)
         if is_roused(committed.head):
             await self._rouse()

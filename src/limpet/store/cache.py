@@ -23,7 +23,8 @@ from limpet.model import (
     ScopeValue,
 )
 from limpet.model.lease import with_lease
-from limpet.store.room import Owner, Sizes
+from limpet.store.protocol import Owner
+from limpet.store.room import Sizes
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096

@@ -50,7 +50,7 @@ class Packed(NamedTuple):
         return Key(self.app, self.user, self.id)
 
     @property
-    def _place(self) -> Place:
+    def place(self) -> Place:
         """No event has such a type: the sealed bytes of a partial are never those of an event."""
         return Place("event", self.uid, self.event_id, f"partial:{self.type}")
 
@@ -79,7 +79,7 @@ def pack(codec: Codec, partial: Partial) -> Packed | None:
     blank = Packed(
         key.app, key.user, key.id, partial.uid, partial.mark, event.id, event.type, 0, b"", 0
     )
-    flags, body, crc = codec.pack(raw, blank._place, bound=True)
+    flags, body, crc = codec.pack(raw, blank.place, bound=True)
     return blank._replace(flags=flags, body=body, crc=crc)
 
 
@@ -91,7 +91,7 @@ def pack_all(codec: Codec, partials: Sequence[Partial]) -> list[Packed]:
 def unpack(codec: Codec, packed: Packed) -> Partial | None:
     """What was packed; None if it cannot be read here: it is damaged, or the key is another."""
     try:
-        raw = codec.unpack(packed.flags, packed.body, packed.crc, lambda: packed._place, bound=True)
+        raw = codec.unpack(packed.flags, packed.body, packed.crc, lambda: packed.place, bound=True)
         body = _decode(raw)
     except (Damaged, msgspec.MsgspecError):
         return None
@@ -178,8 +178,12 @@ class MemoryChannel:
         fitting = unpack_all(codec, pack_all(codec, partials))  # as the others receive them
         for end in self._ends:
             if end is not self:
-                end._inbox.extend(fitting)
-                end._heard()
+                end.hand_over(fitting)
+
+    def hand_over(self, partials: Sequence[Partial]) -> None:
+        """Take partials from another end."""
+        self._inbox.extend(partials)
+        self._heard()
 
     async def subscribe(self, heard: Callable[[], None]) -> None:
         self._heard = heard

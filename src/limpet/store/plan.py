@@ -105,8 +105,8 @@ class Plan:
         "_undo",
         "_view",
         "bases",
+        "by_chosen_id",
         "folds",
-        "given",
         "pins",
         "records",
         "room",
@@ -131,7 +131,7 @@ class Plan:
         self._processed: dict[tuple[Key, int], Event] = {}
         self.folds: dict[Key, Fold] = {}
         self.records: list[tuple[Key, Recorded]] = []
-        self.given: dict[tuple[Key, str], Event] = {}
+        self.by_chosen_id: dict[tuple[Key, str], Event] = {}  # recorded by this plan
         self.scopes: dict[ScopeKey, ScopeValue] = {}
         self.writes: list[tuple[Key, ScopeWrite]] = []
         self.bases: dict[Key, Base] = {}  # of sessions that this plan creates
@@ -171,7 +171,7 @@ class Plan:
         if (
             conditions
             or commit.schema is not msgspec.UNSET
-            or draft.given
+            or draft.caller_chose_id
             or draft.scoped
             or draft.type == PROCESSED
             or draft.origin is not None
@@ -199,13 +199,13 @@ class Plan:
             raise SessionDeleted(key)  # that one was; this is another under its key
         scopes: dict[str, ScopeValue] = {}
         seen = self._scopes(key) if fold is None else None
-        events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
+        events = [self._repeat(fold, key, d) if d.caller_chose_id else None for d in commit.drafts]
         before = len(self.records)
         if None in events:
             fold = self._admit(commit, fold)
             for place, draft in enumerate(commit.drafts):
-                if events[place] is None and draft.given:  # the same id twice in one commit
-                    events[place] = self._twice(key, draft)
+                if events[place] is None and draft.caller_chose_id:
+                    events[place] = self._twice(key, draft)  # the same id twice in one commit
                 if events[place] is None:
                     fold, events[place] = self._record(commit, fold, draft, scopes)
             if commit.classless and fold.head.schema_version is not None:
@@ -249,7 +249,7 @@ class Plan:
         origin = draft.origin
         if fold is None or (origin is not None and origin.seq > fold.head.version):
             return None  # adopted, and beyond what is here: it cannot be here
-        event = self.given.get((key, draft.id)) or self._view.recorded(key, draft.id)
+        event = self.by_chosen_id.get((key, draft.id)) or self._view.recorded(key, draft.id)
         if event is not None and origin is not None and event.link != origin.link:
             raise SessionConflict(key, "log", origin.seq - 1, event.seq)
         if event is None or event.processed is None:
@@ -262,7 +262,7 @@ class Plan:
 
     def _twice(self, key: Key, draft: Prepared) -> Event | None:
         """The record that a draft before it, in this plan, made under its id."""
-        event = self.given.get((key, draft.id))
+        event = self.by_chosen_id.get((key, draft.id))
         if event is not None and draft.origin is not None:  # two events of one log never share one
             raise SessionConflict(key, "log", draft.origin.seq - 1, event.seq)
         return _repeated(event)
@@ -384,8 +384,8 @@ class Plan:
                 scopes[scope_key[2]] = value
                 self.writes.append((key, ScopeWrite(scope_key, value, op, rec.event.seq, whole)))
         self.records.append((key, rec))
-        if draft.given:
-            self._put(self.given, (key, draft.id), rec.event)
+        if draft.caller_chose_id:
+            self._put(self.by_chosen_id, (key, draft.id), rec.event)
         return after, rec.event
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:

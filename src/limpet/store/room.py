@@ -20,8 +20,8 @@ from limpet.model import (
     ScopeKey,
     ScopeValue,
 )
+from limpet.store.protocol import Owner
 
-Owner: TypeAlias = tuple[str, str]  # app, user ("" for the app's own)
 Sizes: TypeAlias = Mapping[str, int]  # the stored bytes of each name; DELETED: it was deleted
 DELETED = -1
 

@@ -25,37 +25,46 @@ import pytest
 from limpet.store.protocol import Store
 from limpet.testing.clock import FakeClock
 from limpet.testing.laws.bases import ForkLaws
-from limpet.testing.laws.beside.blobs import BlobLaws, DurableBlobLaws, SharedBlobLaws
-from limpet.testing.laws.beside.documents import DocumentLaws
-from limpet.testing.laws.beside.marks import DurableMarkLaws, MarkLaws, SharedMarkLaws
-from limpet.testing.laws.beside.names import NameLaws
-from limpet.testing.laws.beside.scopes import ScopeLaws
-from limpet.testing.laws.beside.shared import SharedLaws
-from limpet.testing.laws.beside.users import UserLaws
+from limpet.testing.laws.beside import (
+    BlobLaws,
+    DocumentLaws,
+    DurableBlobLaws,
+    DurableMarkLaws,
+    MarkLaws,
+    NameLaws,
+    ScopeLaws,
+    SharedBlobLaws,
+    SharedLaws,
+    SharedMarkLaws,
+    UserLaws,
+)
 from limpet.testing.laws.deadlines import DeadlineLaws
 from limpet.testing.laws.durable import DurableLaws, Reopen
 from limpet.testing.laws.endings import EndLaws
-from limpet.testing.laws.log.adopt import AdoptLaws
-from limpet.testing.laws.log.commits import CommitLaws
-from limpet.testing.laws.log.facts import FactLaws
-from limpet.testing.laws.log.inputs import InputLaws
-from limpet.testing.laws.log.races import RaceLaws
-from limpet.testing.laws.log.repeats import RepeatLaws
-from limpet.testing.laws.log.reuse import ReuseLaws
-from limpet.testing.laws.log.room import RoomLaws
-from limpet.testing.laws.log.times import TimeLaws
+from limpet.testing.laws.log import (
+    AdoptLaws,
+    CommitLaws,
+    FactLaws,
+    InputLaws,
+    RaceLaws,
+    RepeatLaws,
+    ReuseLaws,
+    RoomLaws,
+    TimeLaws,
+)
 from limpet.testing.laws.past import PastLaws
-from limpet.testing.laws.reads.feed import FeedLaws
-from limpet.testing.laws.reads.heads import HeadLaws
-from limpet.testing.laws.reads.ladder import LadderLaws
-from limpet.testing.laws.reads.listing import ListLaws
-from limpet.testing.laws.reads.live import LiveLaws
-from limpet.testing.laws.reads.pages import PageLaws
-from limpet.testing.laws.reads.reading import ReadLaws
-from limpet.testing.laws.reads.reads import LookupLaws
+from limpet.testing.laws.reads import (
+    FeedLaws,
+    HeadLaws,
+    LadderLaws,
+    ListLaws,
+    LiveLaws,
+    LookupLaws,
+    PageLaws,
+    ReadLaws,
+)
 from limpet.testing.laws.sealed import NewSeal, OpenSealed, SealedLaws, SealLaws
-from limpet.testing.laws.work.leases import SharedWorkLaws, WorkLaws
-from limpet.testing.laws.work.setback import Leap, SetBackLaws
+from limpet.testing.laws.work import Leap, SetBackLaws, SharedWorkLaws, WorkLaws
 from limpet.testing.leases import Age
 
 __all__ = [

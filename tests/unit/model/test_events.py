@@ -128,8 +128,8 @@ def test_ids_that_are_one_object_are_checked_too() -> None:
 
 def test_a_given_id_is_marked_as_given() -> None:
     """Only an id that the caller chose may have been recorded before."""
-    assert (prepared().id, prepared().given) == ("made-id", False)
-    assert (prepared(id="own").id, prepared(id="own").given) == ("own", True)
+    assert (prepared().id, prepared().caller_chose_id) == ("made-id", False)
+    assert (prepared(id="own").id, prepared(id="own").caller_chose_id) == ("own", True)
 
 
 # --- values --------------------------------------------------------------------------------------

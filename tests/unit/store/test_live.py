@@ -43,4 +43,4 @@ def test_a_sealed_partial_needs_its_seal() -> None:
     found = packed(CODECS[1])
     assert unpack(CODECS[0], found) is None
     assert b"some words" not in found.body
-    assert found._place.type == "partial:agent.message"
+    assert found.place.type == "partial:agent.message"

@@ -32,7 +32,7 @@ async def plan() -> Plan:
 def planned(plan: Plan) -> tuple[Any, ...]:
     """All that a store would write."""
     room = {owner: dict(sizes) for owner, sizes in plan.room.planned().items()}
-    parts = (plan.folds, plan.given, plan.scopes)
+    parts = (plan.folds, plan.by_chosen_id, plan.scopes)
     return (list(plan.records), list(plan.writes), *map(dict, parts), room)
 
 

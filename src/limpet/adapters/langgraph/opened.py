@@ -11,7 +11,8 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from limpet import Event, Key, Limpet, Session
 from limpet.adapters.langgraph.lists import Growth
-from limpet.adapters.langgraph.thread import Broken, Node, Thread, Told
+from limpet.adapters.langgraph.node import Broken, Node, Told
+from limpet.adapters.langgraph.thread import Thread
 from limpet.adapters.langgraph.values import Values
 from limpet.errors import SessionCorrupt, SessionDeleted, SessionNotFound
 

@@ -9,12 +9,11 @@ processes may share a store.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
     ChannelVersions,
     Checkpoint,
     CheckpointMetadata,
@@ -25,7 +24,8 @@ from langgraph.checkpoint.base import (
 )
 
 from limpet import Key, Limpet, Seal
-from limpet.adapters.langgraph.home import Homed
+from limpet.adapters.langgraph.blocking import Blocking
+from limpet.adapters.langgraph.node import CHECKPOINT, REMOVED, TYPES, WRITES, Told
 from limpet.adapters.langgraph.opened import (
     ACTOR,
     PAGE,
@@ -39,13 +39,6 @@ from limpet.adapters.langgraph.opened import (
     place_of,
     selected,
     tuple_of,
-)
-from limpet.adapters.langgraph.thread import (
-    CHECKPOINT,
-    REMOVED,
-    TYPES,
-    WRITES,
-    Told,
 )
 from limpet.adapters.langgraph.values import Codec, Values
 from limpet.errors import (
@@ -63,7 +56,7 @@ _GO_ON: Final = "Read the thread again and go on from its latest checkpoint"
 OnConflict = Literal["raise", "fork"]
 
 
-class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types where it is checked
+class LimpetSaver(Blocking):
     """Checkpoints of LangGraph in a Limpet store.
 
     `store` is a URL or an open Limpet. `codecs` are classes, or Codecs, of values that are neither
@@ -394,56 +387,6 @@ class LimpetSaver(Homed, BaseCheckpointSaver):  # type: ignore[misc]  # no types
                 named = event.type == CHECKPOINT and "id" not in event.data
                 c.append(made, event.type, event.data, id=event.id if named else None, **ids)
             opened.forget()
-
-    # --- without await -------------------------------------------------------------------------
-
-    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return self._wait(self._get_tuple(config))
-
-    def list(
-        self,
-        config: RunnableConfig | None,
-        *,
-        filter: dict[str, Any] | None = None,
-        before: RunnableConfig | None = None,
-        limit: int | None = None,
-    ) -> Iterator[CheckpointTuple]:
-        return self._step(self.alist(config, filter=filter, before=before, limit=limit))
-
-    def put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        return self._wait(self._put(config, checkpoint, metadata, new_versions))
-
-    def put_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        self._wait(self._put_writes(config, writes, task_id, task_path))
-
-    def delete_thread(self, thread_id: str) -> None:
-        self._wait(self._delete_thread(str(thread_id)))
-
-    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        self._wait(self.adelete_for_runs(run_ids))
-
-    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        self._wait(self._copy_thread(str(source_thread_id), str(target_thread_id)))
-
-    def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        self._wait(self.aprune(thread_ids, strategy=strategy))
-
-    def get_delta_channel_history(
-        self, *, config: RunnableConfig, channels: Sequence[str]
-    ) -> Mapping[str, DeltaChannelHistory]:
-        return self._wait(self._history(config, channels))
 
     # --- private -------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ Pure: events go in, checkpoints and new events come out. Reading and recording a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, writes_sort_key
 
@@ -36,57 +36,23 @@ from limpet.adapters.langgraph.changes import (
     versions_after,
 )
 from limpet.adapters.langgraph.lists import Growth, List
+from limpet.adapters.langgraph.node import (
+    CHECKPOINT,
+    REMOVED,
+    TYPES,
+    Broken,
+    Node,
+    Told,
+    Write,
+)
 from limpet.adapters.langgraph.values import FORM, Values
 
-CHECKPOINT: Final = "langgraph.checkpoint"
-WRITES: Final = "langgraph.writes"
-REMOVED: Final = "langgraph.removed"
-TYPES: Final = (CHECKPOINT, WRITES, REMOVED)
 _WRITTEN: Final = "written"  # the form of an item that a write before this checkpoint has already
 _INPUT: Final = "input"  # the form of a write that the input of the graph has already
 _START: Final = "__start__"
 _REFER_BYTES_MIN: Final = 64  # a shorter item is not worth a reference
 _PARTS: Final = ("id", "ts", "channel_values", "channel_versions", "versions_seen")
 _EMPTY: Final[Mapping[str, Any]] = {}
-
-
-class Write(NamedTuple):
-    """One write of a task to a channel."""
-
-    task: str
-    channel: str
-    data: Any
-    path: str
-
-
-class Node:
-    """A checkpoint, whole: what its event says, on top of the one it was made from."""
-
-    def __init__(self, ns: str, id: str, parent: str | None, number: int, seq: int) -> None:
-        self.ns, self.id, self.parent, self.number, self.seq = ns, id, parent, number, seq
-        self.ts: Any = ""  # as data
-        self.rest: dict[str, Any] = {}  # v and other members of the checkpoint, as data
-        self.meta: dict[str, Any] = {}
-        self.versions: dict[str, Any] = {}
-        self.seen: dict[str, Any] = {}
-        self.values: dict[str, Any] = {}  # data, or a List
-        self.children: dict[str, int] = {}  # the ids of checkpoints made from this one, and seqs
-        self.hidden = False
-
-
-class Told(NamedTuple):
-    """An event to be recorded, and how the lists of its checkpoint grow."""
-
-    data: dict[str, Any]
-    growths: Mapping[str, Growth] = {}
-    id: str | None = None
-    cause: str | None = None
-    invocation_id: str | None = None
-    expect: int | None = None  # it refers to others, so it holds on this version only
-
-
-class Broken(Exception):
-    """The events that a checkpoint stands on cannot be read."""
 
 
 class Thread:

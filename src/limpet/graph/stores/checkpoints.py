@@ -24,8 +24,7 @@ from limpet.graph.stores.opened import Given, Source, postgres_url, shared, sqli
 from limpet.graph.stores.records import labels_asked, labels_of, record_of, summaries
 from limpet.graph.stores.retention import Retention
 from limpet.graph.stores.sessions import StoredSessions, document_of
-from limpet.model import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX, PlainOp
-from limpet.model.ops import Set
+from limpet.model import OPS_PER_EVENT_MAX, UPDATE_TRIES_MAX, PlainOp, Set
 from limpet.session.limpet import Limpet
 
 STEPPED: Final = "graph.stepped"

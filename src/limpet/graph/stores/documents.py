@@ -22,9 +22,17 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.graph.stores.opened import Source
-from limpet.model import OPS_PER_EVENT_MAX, PAGE_MAX, UPDATE_TRIES_MAX, Head, Key, PlainOp
+from limpet.model import (
+    OPS_PER_EVENT_MAX,
+    PAGE_MAX,
+    UPDATE_TRIES_MAX,
+    Delete,
+    Head,
+    Key,
+    PlainOp,
+    Set,
+)
 from limpet.model.diff.diff import diff
-from limpet.model.ops import Delete, Set
 from limpet.session.commit import CommitBuilder
 from limpet.session.limpet import Limpet
 from limpet.session.session import Session

@@ -13,15 +13,12 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from limpet.errors import InvalidSchema
-from limpet.model.keys import unfit
-from limpet.model.limits import NAME_CHARS_MAX
-from limpet.model.ops import scope_of
+from limpet.model import NAME_CHARS_MAX, described, scope_of, unfit
 from limpet.model.state.access import Access
 from limpet.model.state.annotations import Undefined, check_discriminator, check_marks, form_of
 from limpet.model.state.forms import Form, Misfit
 from limpet.model.state.reducer_types import check_reducers
 from limpet.model.state.semver import NewerMinor, SchemaVersion
-from limpet.model.values import described
 
 CONFIG: Final = ConfigDict(
     strict=True,

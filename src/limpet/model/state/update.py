@@ -19,8 +19,7 @@ from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from limpet.errors import LimpetError, SchemaViolation
-from limpet.model.limits import OPS_PER_EVENT_MAX
-from limpet.model.ops import Add, Delete, Inc, Merge, PlainOp, Set
+from limpet.model import OPS_PER_EVENT_MAX, Add, Delete, Inc, Merge, PlainOp, Set, described
 from limpet.model.state import validation
 from limpet.model.state.access import Access
 from limpet.model.state.forms import DictForm, Form, ItemsForm, RecordForm, Scalar, fields_of
@@ -36,7 +35,6 @@ from limpet.model.state.reducers import (
     last_write_wins,
 )
 from limpet.model.state.state import Record, State, decode_fields, decoded, encode_fields, encoded
-from limpet.model.values import described
 
 _EMPTY: Final[tuple[Any, ...]] = ([], {})
 

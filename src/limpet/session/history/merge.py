@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from limpet.errors import InvalidInput, SessionCorrupt, SessionTyped
-from limpet.model import PAGE_MAX, Event, Fold, Key, Path, checksum
-from limpet.model.canonical import same
+from limpet.model import PAGE_MAX, Event, Fold, Key, Path, checksum, same
 from limpet.model.diff.merge import Merged as MergedValue
 from limpet.model.diff.merge import merge as merge_values
 from limpet.model.diff.policy import Policy

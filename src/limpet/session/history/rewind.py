@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from limpet.errors import SessionConflict, SessionCorrupt, SessionTyped
-from limpet.model import PAGE_MAX, Event, Fold, FrozenDict, PlainOp, checksum, scope_of
-from limpet.model.canonical import same
+from limpet.model import (
+    PAGE_MAX,
+    Delete,
+    Event,
+    Fold,
+    FrozenDict,
+    PlainOp,
+    Set,
+    checksum,
+    same,
+    scope_of,
+)
 from limpet.model.facts.history import rewound
-from limpet.model.ops import Delete, Set
 from limpet.session.history.at import fields_of
 from limpet.session.history.refs import Rewound
 from limpet.session.typing.upgrade import ops_between

@@ -23,8 +23,8 @@ from limpet.errors import (
     SessionNotFound,
 )
 from limpet.model import COMMIT_BYTES_MAX, DRAFTS_PER_COMMIT_MAX, Commit, Head, Key
+from limpet.model.facts import ARCHIVED
 from limpet.model.facts import archive as facts
-from limpet.model.facts.phases import ARCHIVED
 from limpet.session.documents import Documents
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import Keeping

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from limpet.errors import InvalidInput, SessionArchived
 from limpet.model import described
-from limpet.model.facts.phases import Phase
-from limpet.model.facts.timeouts import Timeouts, timeouts_data
+from limpet.model.facts import Phase, Timeouts, timeouts_data
 from limpet.session.arguments import (
     AnyKey,
     check_actor,

@@ -31,7 +31,7 @@ from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked
 from limpet.session.life.ending import Ending
 from limpet.session.life.memory import promotions
-from limpet.session.life.policy import NOTHING, Lifecycle, Transition, call, named, refusal
+from limpet.session.life.policy import Transition, call, named, refusal
 from limpet.session.life.rousing import rouse
 from limpet.session.logs import SESSION
 
@@ -63,7 +63,7 @@ class Mover:
         """
         self._session, self._events, self._reason, self._actor = session, events, reason, actor
         self._more, self._between, self._release = more or {}, between, release
-        self._policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
+        self._policy = session.writer.journal.lifecycle(session.app)
         self._damaged, self._to = damaged, to
         self._hooked: set[tuple[Phase, Phase]] = set()
         self._ending: Ending | None = None

@@ -23,8 +23,8 @@ from limpet.errors import (
     SessionIntegrity,
 )
 from limpet.model import PAGE_MAX, Event, checksum
-from limpet.model.facts.phases import RESUMED, PhaseEvent, rule
-from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.model.facts import RESUMED, PhaseEvent, tools_bound, tools_in
+from limpet.model.facts.phases import rule
 from limpet.session.history.kept import Checkpoint
 from limpet.session.life.memory import LAYERS, summary
 from limpet.session.life.mover import Mover

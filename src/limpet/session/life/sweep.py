@@ -20,13 +20,11 @@ from limpet.errors import (
     SessionLocked,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Head, Key, Lease
-from limpet.model.due import Deadline, deadlines
-from limpet.model.facts.phases import ACTIVE, PhaseEvent
+from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
+from limpet.model.facts import ACTIVE, PhaseEvent
 from limpet.session.journal import Journal
 from limpet.session.life.archiving import finish_all, remove_archived
 from limpet.session.life.mover import Mover
-from limpet.session.life.policy import NOTHING
 from limpet.session.logs import SESSION
 from limpet.store.leases import Deadlines, Leases, Place
 
@@ -143,7 +141,7 @@ class Sweep:
             events = ("timeout", "terminate")
         more: dict[str, Any] = {}
         if why == "idle":
-            policy = self._journal.lifecycles.get(head.key.app, NOTHING)
+            policy = self._journal.lifecycle(head.key.app)
             more = {"resumes": policy.resume_on_input}
         how: dict[str, Any] = {"reason": why, "actor": ACTOR, "more": more, "release": lease}
         await Mover(session, events, **how).move()

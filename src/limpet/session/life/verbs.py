@@ -7,15 +7,22 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from limpet.errors import GuardFailed, InvalidInput
-from limpet.model import Event
-from limpet.model.due import deadlines
-from limpet.model.facts.phases import ARCHIVED, RESUMED, Phase, PhaseEvent
-from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
-from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.model import Event, deadlines
+from limpet.model.facts import (
+    ARCHIVED,
+    RESUMED,
+    Phase,
+    PhaseEvent,
+    Timeouts,
+    timeouts_set,
+    tools_bound,
+    tools_in,
+)
+from limpet.model.facts.timeouts import renewed
 from limpet.session.arguments import check_actor, check_lease_seconds
 from limpet.session.life.durations import Durations, durations
 from limpet.session.life.mover import NOBODY, Mover, resume_on_input
-from limpet.session.life.policy import NOTHING, Lifecycle, Transition, refusal
+from limpet.session.life.policy import Lifecycle, Transition, refusal
 
 if TYPE_CHECKING:
     from limpet.model import Head, Key, Lease
@@ -180,8 +187,7 @@ class Life:
 
     @property
     def _policy(self) -> Lifecycle:
-        found: Lifecycle = self.writer.journal.lifecycles.get(self.app, NOTHING)
-        return found
+        return self.writer.journal.lifecycle(self.app)
 
     def _doer(self, actor: str | None) -> str:
         """Who acts: the one named, the one bound, or nobody in particular."""

@@ -28,6 +28,7 @@ from limpet.session.move.contents import Chunk
 from limpet.store.blobs import Blob
 from limpet.store.coding import Damaged, bodies
 from limpet.store.protocol import Record
+from limpet.store.sqlite.file.locks import part_beside
 
 FORMAT: Final = "limpet.session"
 VERSION: Final = 1
@@ -99,10 +100,10 @@ _trailer: Final = msgspec.json.Decoder(_Trailer).decode
 class BundleWriter:
     """A bundle under way, in a file beside its place until it is whole."""
 
-    def __init__(self, target: Path, part: Path) -> None:
-        self._target, self._part = target, part
+    def __init__(self, target: Path) -> None:
+        self._target, self._part = target, part_beside(target)
         # Bodies are opened here: nobody but the owner of the process reads the file.
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        handle = os.open(self._part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         self._file: IO[bytes] = os.fdopen(handle, "wb")
         zstd = _zstd()
         level = {zstd.CompressionParameter.compression_level: _LEVEL}

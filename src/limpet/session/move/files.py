@@ -31,7 +31,6 @@ from limpet.session.move.bundle import BundleReader, BundleWriter, Opening, refu
 from limpet.session.move.contents import Chunk, blobs_in, blobs_of, chunks_of
 from limpet.session.move.proof import Proof
 from limpet.store.protocol import Record
-from limpet.store.sqlite.file.locks import part_beside
 from limpet.store.threads import in_thread
 
 
@@ -43,7 +42,7 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
     base = await source.base(key)
     refuse_place(path)
     try:
-        writer = await in_thread(lambda: BundleWriter(path, part_beside(path)))
+        writer = await in_thread(lambda: BundleWriter(path))
     except OSError as error:
         raise _unwritten(path, error) from error
     try:

@@ -7,13 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from limpet.errors import InvalidInput
-from limpet.model.events import Event
+from limpet.model import EMPTY, PAGE_MAX, Event, described
 from limpet.model.facts import outcomes
 from limpet.model.facts.inputs import pending
 from limpet.model.facts.outcomes import DEFINED, EVALUATED, Evaluation, Grade, Outcome
-from limpet.model.facts.running import requests, runs
-from limpet.model.limits import PAGE_MAX
-from limpet.model.values import EMPTY, described
+from limpet.model.facts.running import open_requests, turn_in
 from limpet.session.arguments import check_limit
 
 if TYPE_CHECKING:
@@ -57,9 +55,9 @@ class Achieving:
         facts = self.writer.known.head.facts
         if "outcome" not in facts:
             return "missing"
-        if requests.open_requests(facts):
+        if open_requests(facts):
             return "blocked"
-        if pending(facts) or runs.turn_in(facts) is not None:
+        if pending(facts) or turn_in(facts) is not None:
             return "in_progress"
         if any(["reason" in timer for timer in facts.get("timers", EMPTY).values()]):
             return "sleeping"

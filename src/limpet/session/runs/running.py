@@ -15,14 +15,24 @@ from limpet.errors import (
     RequestNotFound,
     SessionConflict,
 )
-from limpet.model import ID_CHARS_MAX, UPDATE_TRIES_MAX, Draft, Event, Key, unfit
-from limpet.model.facts.phases import TERMINAL
-from limpet.model.facts.running import budgets, requests, runs
-from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
-from limpet.model.facts.running.children import children_in
-from limpet.model.facts.running.requests import CONFIRMATION, CUSTOM_RESULT, Request
-from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason
-from limpet.model.lease import is_leased
+from limpet.model import ID_CHARS_MAX, UPDATE_TRIES_MAX, Draft, Event, Key, is_leased, unfit
+from limpet.model.facts import TERMINAL
+from limpet.model.facts.running import (
+    CONFIRMATION,
+    CUSTOM_RESULT,
+    INTERRUPT,
+    Budget,
+    BudgetView,
+    Request,
+    Status,
+    StopReason,
+    Usage,
+    budgets,
+    children_in,
+    open_requests,
+    requests_in,
+    run_in,
+)
 from limpet.session.arguments import check_actor, check_limit
 from limpet.session.runs.tracing import Trace, trace_of, wakes_of
 
@@ -62,13 +72,13 @@ class Running:
         head = self.writer.known.head
         if head.phase in TERMINAL:
             return "terminated"
-        found: StopReason | None = runs.run_in(head.facts).get("stop")
+        found: StopReason | None = run_in(head.facts).get("stop")
         return found
 
     @property
     def blocked_on(self) -> tuple[Request, ...]:
         """What its turn waits for: answer with confirm or answer."""
-        return requests.open_requests(self.writer.known.head.facts)
+        return open_requests(self.writer.known.head.facts)
 
     @property
     def usage(self) -> Usage:
@@ -158,7 +168,7 @@ class Running:
         prepared = writer.journal.prepare(Draft(type=type, data=data), self._by(actor))
         for left in reversed(range(UPDATE_TRIES_MAX)):
             await writer.load(tail=_TAIL)
-            found = requests.requests_in(writer.known.head.facts).get(id)
+            found = requests_in(writer.known.head.facts).get(id)
             if found is None:
                 raise RequestNotFound(self.key, id)
             if "answer" in found:

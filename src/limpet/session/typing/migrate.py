@@ -33,8 +33,7 @@ from limpet.errors import (
     SessionNotFound,
     StoreCorrupt,
 )
-from limpet.model import PAGE_MAX, Head, Key
-from limpet.model.ops import apply
+from limpet.model import PAGE_MAX, Head, Key, apply
 from limpet.model.state.migrations import MigrationRegistry, check_registry
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 from limpet.errors import FieldAccessDenied, InvalidInput, SchemaViolation
-from limpet.model import Fact, FrozenDict, Head, PlainOp, Prepared, described
-from limpet.model.facts.schema import migrated
-from limpet.model.ops import apply
+from limpet.model import Fact, FrozenDict, FrozenList, Head, PlainOp, Prepared, apply, described
+from limpet.model.facts import migrated
 from limpet.model.state.migrations import MigrationRegistry
 from limpet.model.state.semver import SchemaVersion, relation
 from limpet.model.state.state import Record, State, decode_fields, encode_fields
 from limpet.model.state.update import Planned, plan_update, rests_on
-from limpet.model.values import FrozenList
 from limpet.session.known import own_ops
 from limpet.session.typing.upgrade import Forward
 

@@ -1,5 +1,19 @@
 """Bytes on their way to disk and back: encode, compress, seal; and what a body is."""
 
+from limpet.store.coding.bodies import (
+    BY_OP,
+    base_body,
+    base_from,
+    base_place,
+    erasure_crc,
+    key_hash,
+    packed_snapshot,
+    scope_body,
+    scope_place,
+    snapshot_from,
+    snapshot_place,
+    tomb_crc,
+)
 from limpet.store.coding.codec import COMPRESSED, NO_SEAL, REMOVED, SEALED, Codec, Damaged
 from limpet.store.coding.seal import (
     Awaited,
@@ -13,6 +27,7 @@ from limpet.store.coding.seal import (
 )
 
 __all__ = [
+    "BY_OP",
     "COMPRESSED",
     "NO_SEAL",
     "REMOVED",
@@ -25,6 +40,17 @@ __all__ = [
     "Unforgotten",
     "Unready",
     "WaitingSealer",
+    "base_body",
+    "base_from",
+    "base_place",
+    "erasure_crc",
+    "key_hash",
     "owners_of",
+    "packed_snapshot",
+    "scope_body",
     "scope_owner",
+    "scope_place",
+    "snapshot_from",
+    "snapshot_place",
+    "tomb_crc",
 ]

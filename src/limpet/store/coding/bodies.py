@@ -8,6 +8,8 @@ codec, as those of events do.
 
 from __future__ import annotations
 
+import hmac
+from hashlib import sha256
 from typing import Any, Final
 from zlib import crc32
 
@@ -167,6 +169,11 @@ def tomb_crc(head: Head) -> int:
     times = (head.created_us, head.updated_us, head.active_us, head.deleted_us)
     kept = (head.key, head.uid, head.version, head.link, head.floor, head.ending)
     return crc32(canonical((*kept, *times)))
+
+
+def key_hash(secret: bytes, key: Key | tuple[str, str, str]) -> bytes:
+    """What is kept of an erased key, or of an erased user: enough to know it again."""
+    return hmac.new(secret, canonical(key), sha256).digest()
 
 
 def erasure_crc(erasure: Erasure) -> int:

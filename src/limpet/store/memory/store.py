@@ -28,10 +28,10 @@ from limpet.model import (
     ScopeValue,
     buried,
     canonical,
+    checkpoints_of,
     is_reserved,
     owner_of,
 )
-from limpet.model.keys import checkpoints_of
 from limpet.store.blobs import Blobs
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel

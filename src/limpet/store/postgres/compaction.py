@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from limpet.model import Key
-from limpet.model.chain import genesis
+from limpet.model import Key, genesis
 from limpet.store import cold
-from limpet.store.coding import Damaged
-from limpet.store.coding.bodies import packed_snapshot
+from limpet.store.coding import Damaged, packed_snapshot
 from limpet.store.cold import Cold
 from limpet.store.postgres import cold as segments
 from limpet.store.postgres import rows
-from limpet.store.postgres.reading import lineage
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading import Reader, base_of
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Compacted
@@ -112,4 +109,4 @@ async def _previous(conn: Connection, reader: Reader, row: Any, first: int) -> b
         return bytes(before["link"])
     if not row["floor"]:
         return genesis(row["uid"])
-    return (await lineage.base_of(reader, conn, row)).link
+    return (await base_of(reader, conn, row)).link

@@ -13,9 +13,8 @@ from hashlib import sha256
 from typing import Any
 
 from limpet.errors import SessionHasForks
-from limpet.model import Key, is_reserved, owner_of
-from limpet.model.keys import checkpoints_of
-from limpet.store.coding import bodies, scope_owner
+from limpet.model import Key, checkpoints_of, is_reserved, owner_of
+from limpet.store.coding import erasure_crc, scope_owner, tomb_crc
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.postgres import ledger, rows
 from limpet.store.postgres.reading.reader import Reader
@@ -40,7 +39,7 @@ async def _delete(conn: Connection, key: Key, ending: Ending) -> bool:
         return False
     sid, tomb = row["sid"], rows.unburied(key, row, row["now_us"], ending)
     kept = (tomb.uid, tomb.version, tomb.link, tomb.created_us, tomb.updated_us, tomb.active_us)
-    crc = bodies.tomb_crc(tomb)
+    crc = tomb_crc(tomb)
     ended = (tomb.floor, row["parent"], tomb.deleted_us, tomb.ending, crc)
     await conn.execute(SQL["put_tomb"], sid, *_names(key), *kept, *ended)
     await conn.execute(SQL["remove_labels"], sid)
@@ -162,7 +161,7 @@ class _Erasing:
 
     async def certify(self, erasure: Erasure) -> None:
         """Put down a certificate; a user may be erased again, and has one."""
-        crc = bodies.erasure_crc(erasure)
+        crc = erasure_crc(erasure)
         before = await self._conn.fetchval(SQL["erased_crc"], erasure.key_hash)
         proof = (erasure.key_hash, erasure.version, erasure.link, erasure.erased_us)
         await self._conn.execute(SQL["put_erased"], *proof, erasure.forks_kept, crc)

@@ -15,9 +15,18 @@ from limpet.errors import (
     SessionNotFound,
     StoreBusy,
 )
-from limpet.model import INT_MAX, Head, Key, Lease, blank
-from limpet.model.lease import LEFT_US, lasting, left_until, locked
-from limpet.model.reasons import due_for
+from limpet.model import (
+    INT_MAX,
+    LEFT_US,
+    Head,
+    Key,
+    Lease,
+    blank,
+    due_for,
+    lasting,
+    left_until,
+    locked,
+)
 from limpet.store.cache import Cache
 from limpet.store.leases import Place, span_us
 from limpet.store.postgres.reading.reader import Reader

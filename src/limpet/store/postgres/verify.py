@@ -25,13 +25,12 @@ from limpet.model import (
     due_us,
     scope_of,
 )
-from limpet.store.coding import SEALED, Damaged, bodies, scope_owner
+from limpet.store.coding import SEALED, Damaged, erasure_crc, scope_owner, tomb_crc
 from limpet.store.cold import mark
 from limpet.store.ledger import compare
 from limpet.store.postgres import blobs, cold, ledger, rows
 from limpet.store.postgres.failures import FAILURES
-from limpet.store.postgres.reading import lineage
-from limpet.store.postgres.reading.reader import LAST, Reader
+from limpet.store.postgres.reading import LAST, Reader, base_of, link_at
 from limpet.store.postgres.server import TABLES_SECONDS_MAX, Connection
 from limpet.store.postgres.server.schema import secret_crc
 from limpet.store.postgres.sql import SQL
@@ -171,12 +170,12 @@ class Verification:
         """What the log begins on, and whether the parent has the event that it goes on from."""
         row = await self._conn.fetchrow(SQL["origin"], sid)
         try:
-            base = await lineage.base_of(self._reader, self._conn, row)
+            base = await base_of(self._reader, self._conn, row)
         except Damaged as error:
             self._find("base", str(error), head)
             return None
         if row["parent"] is not None:
-            link = await lineage.link_at(self._reader, self._conn, sid, head.floor)
+            link = await link_at(self._reader, self._conn, sid, head.floor)
             erased = link is None and await self._conn.fetchval(SQL["bottom"], sid) >= head.floor
             if link != base.link and not erased:
                 self._find("base", "stands on an event that its parent does not have", head)
@@ -246,7 +245,7 @@ class Verification:
             sid = page[-1]["sid"]
             for row in page:
                 key = rows.key_from(row)
-                if bodies.tomb_crc(rows.tombstone_from(key, row)) != row["crc"]:
+                if tomb_crc(rows.tombstone_from(key, row)) != row["crc"]:
                     what = "does not match its checksum"
                     self.findings.append(Finding("tombstone", what, key))
 
@@ -265,7 +264,7 @@ class Verification:
         before = blank(key, row["uid"], 0)
         if seq:
             try:
-                base = await lineage.base_of(self._reader, self._conn, row)
+                base = await base_of(self._reader, self._conn, row)
                 before = msgspec.structs.replace(before, link=base.link)
             except Damaged as error:
                 self.findings.append(Finding("base", str(error), key))
@@ -317,7 +316,7 @@ class Verification:
         while page := await self._conn.fetch(SQL["verify_erased"], at, _PAGE):
             at = page[-1]["key_hash"]
             for *values, crc in page:
-                if crc != bodies.erasure_crc(Erasure(*values)):
+                if crc != erasure_crc(Erasure(*values)):
                     self.findings.append(Finding("erasure", "does not match its checksum"))
         meta = await self._conn.fetch(SQL["verify_meta"])
         kept = {name: bytes(value) for name, value in meta}

@@ -14,8 +14,7 @@ import apsw
 import msgspec
 
 from limpet.errors import SessionCorrupt, SessionDeleted, SessionFenced, UploadLost
-from limpet.model import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX, Head, Key
-from limpet.model.lease import admits
+from limpet.model import BLOB_CHUNKS_PURGED, BLOB_UPLOAD_SECONDS_MAX, INT_MAX, Head, Key, admits
 from limpet.store.blobs import (
     Blob,
     Packed,

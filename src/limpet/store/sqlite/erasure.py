@@ -12,10 +12,9 @@ from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 from limpet.errors import SessionDeleted, SessionErased, SessionHasForks
-from limpet.model import Head, Key, is_reserved, owner_of
+from limpet.model import Head, Key, checkpoints_of, is_reserved, owner_of
 from limpet.model import buried as tombstone
-from limpet.model.keys import checkpoints_of
-from limpet.store.coding import bodies, scope_owner
+from limpet.store.coding import erasure_crc, scope_owner
 from limpet.store.ledger import Ledger, buried, erased, unburied
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
 from limpet.store.sqlite import blobs, ledger, rows
@@ -204,7 +203,7 @@ def _certify(writes: WriteConnection, erasure: Erasure) -> None:
     """Put down the certificate; a user may be erased again, and has one."""
     before = writes.conn.execute(SQL["erased_crc"], (erasure.key_hash,)).get
     writes.conn.execute(SQL["add_erased"], rows.erased_row(erasure))
-    change = erased(bodies.erasure_crc(erasure))
+    change = erased(erasure_crc(erasure))
     gone = Ledger() if before is None else Ledger(0, 0, -1, -before)
     ledger.enter(writes.conn, change.plus(gone))
 

@@ -12,7 +12,7 @@ import apsw
 
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import INT_MAX, Base, Fold, Head, Key, scope_of
-from limpet.store.coding import Awaited, Codec, Damaged, bodies
+from limpet.store.coding import Awaited, Codec, Damaged, tomb_crc
 from limpet.store.cold import mark
 from limpet.store.ledger import compare
 from limpet.store.paging import Room, bare, within
@@ -220,7 +220,7 @@ class Verification:
         """What deleted and erased sessions left, and the secret by which erased keys are known."""
         for dead_row in self._all(SQL["tombstones"]):
             head, crc = dead_row[:-1], dead_row[-1]
-            if bodies.tomb_crc(rows.tombstone_from(head)) != crc:
+            if tomb_crc(rows.tombstone_from(head)) != crc:
                 yield Finding("tombstone", "does not match its checksum", _key_of(head))
             kept = self._all(SQL["kept_below"], (head[0],))[0][0]
             yield from self._blobs(head[0], rows.tombstone_from(head), kept)

@@ -14,5 +14,5 @@ async def test_a_job_that_waited_for_keys_still_looks_for_repeats() -> None:
     again = job.again()
     assert again is not job
     assert (again.search_ids, again.resent) == (True, True)
-    assert all(draft.given for commit in again.commits for draft in commit.drafts)
+    assert all(draft.caller_chose_id for commit in again.commits for draft in commit.drafts)
     assert not again.answer.done()

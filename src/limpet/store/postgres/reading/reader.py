@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
@@ -24,11 +22,10 @@ from limpet.model import (
     ScopeValue,
     based,
     blank,
-    canonical,
     replay_any,
 )
 from limpet.store.cache import Live
-from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, scope_owner
+from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
 from limpet.store.paging import bare
 from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server import Connection
@@ -286,7 +283,7 @@ class Reader:
         return None if row is None else Erasure(*row)
 
     def key_hash(self, key: Key | tuple[str, str, str]) -> bytes:
-        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+        return key_hash(self._secret, key)
 
     def user_hash(self, app: str, user: str) -> bytes:
         """What is kept of an erased user."""

@@ -6,7 +6,16 @@ from operator import itemgetter
 from typing import Any, TypeAlias
 
 from limpet.errors import SessionDeleted, SessionErased, SessionNotFound
-from limpet.model import FrozenDict, Head, Key, ScopeKey, ScopeValue, limits
+from limpet.model import (
+    EVENT_OVERHEAD_BYTES,
+    STATES_BYTES_MAX,
+    STATES_NAME_BYTES,
+    FrozenDict,
+    Head,
+    Key,
+    ScopeKey,
+    ScopeValue,
+)
 from limpet.store.coding import SEALED, scope_owner
 from limpet.store.postgres import rows
 from limpet.store.postgres.reading import heads
@@ -22,7 +31,7 @@ async def page(
     reader: Reader, conn: Connection, query: Query, *, cursor: str | None, limit: int
 ) -> Page:
     """A page of heads with their states, all from one snapshot of the server."""
-    sizes = (limits.STATES_BYTES_MAX, limits.EVENT_OVERHEAD_BYTES, limits.STATES_NAME_BYTES)
+    sizes = (STATES_BYTES_MAX, EVENT_OVERHEAD_BYTES, STATES_NAME_BYTES)
     bounds = (limit, *sizes)
     asked, args = heads.statement(query, cursor, limit, *bounds)
     page = f"SELECT q.*, row_number() OVER () AS place FROM ({asked}) q"

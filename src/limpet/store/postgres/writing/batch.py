@@ -13,6 +13,7 @@ import msgspec
 
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
+    LEFT_US,
     PROCESSED,
     SCOPE_NAMES_EVER_MAX,
     SCOPE_NAMES_MAX,
@@ -29,17 +30,23 @@ from limpet.model import (
     due_us,
     moves_with_activity,
     scope_of,
+    with_lease,
 )
-from limpet.model.lease import LEFT_US, with_lease
 from limpet.store.cache import Live, LiveScope
-from limpet.store.coding import bodies
+from limpet.store.coding import (
+    BY_OP,
+    base_body,
+    base_place,
+    packed_snapshot,
+    scope_body,
+    scope_place,
+)
 from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.writing.columns import statement, tables
 from limpet.store.postgres.writing.view import View
-from limpet.store.protocol import Committed, Place
-from limpet.store.room import Owner
+from limpet.store.protocol import Committed, Owner, Place
 
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
 
@@ -237,8 +244,8 @@ class Batch:
 
     def _add_base(self, key: Key, base: Base) -> None:
         uid = self._plan.folds[key].head.uid
-        raw = bodies.base_body(base)
-        packed = self._codec.pack(raw, bodies.base_place(uid, base.floor), bound=True)
+        raw = base_body(base)
+        packed = self._codec.pack(raw, base_place(uid, base.floor), bound=True)
         self._tables["b"].add(self._heads[key], *packed)
 
     def _add_event(self, key: Key, rec: Recorded) -> None:
@@ -252,7 +259,7 @@ class Batch:
         head = self._head_of(key)
         if begins and key in self._plan.bases:
             self._add_base(key, self._plan.bases[key])
-        names = (e.seq, e.id, rec.draft.given, e.type, e.actor, e.at_us)
+        names = (e.seq, e.id, rec.draft.caller_chose_id, e.type, e.actor, e.at_us)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
         adopted = True if rec.draft.origin is not None else None
         stored = (flags, body, crc, salt, rec.digest, e.link)
@@ -289,7 +296,7 @@ class Batch:
         self._planned[key, after.version] = self._jobs
 
     def _add_pin(self, key: Key, number: int, fold: Fold) -> None:
-        seq, packed, _ = bodies.packed_snapshot(fold, self._codec)
+        seq, packed, _ = packed_snapshot(fold, self._codec)
         self._tables["k"].add(self._jobs, self._heads[key], seq, *packed, number)
 
     # --- shared names --------------------------------------------------------------------------
@@ -305,14 +312,14 @@ class Batch:
         self._tables["w"].add(self._jobs, place)
         if not write.at.deleted and (stored is None or stored.value.deleted):
             self._add_name(name, never=stored is None)
-        form, raw, since = bodies.scope_body(write, -1 if before is None else before.since_base)
-        base = version if form != bodies.BY_OP or before is None else before.base
+        form, raw, since = scope_body(write, -1 if before is None else before.since_base)
+        base = version if form != BY_OP or before is None else before.base
         uid = self._plan.folds[key].head.uid
         size, made_by = len(write.whole), (uid, write.seq)
         live = LiveScope(write.at, base, since, self._view.era, size, made_by)
         self._name_now[name] = live
         self._scope_left.append((self._jobs, name, live))
-        place_of = bodies.scope_place(name, version, base, form, uid, write.seq)
+        place_of = scope_place(name, version, base, form, uid, write.seq)
         packed = self._codec.pack(raw, place_of, bound=True)
         row = (self._jobs, place, version, base, form, *packed, self._head_of(key), write.seq)
         self._tables["s"].add(*row, *_counted(before, write))

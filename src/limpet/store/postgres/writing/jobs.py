@@ -143,5 +143,5 @@ def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:
 
 
 def _with_given_ids(commit: Commit) -> Commit:
-    drafts = tuple(msgspec.structs.replace(draft, given=True) for draft in commit.drafts)
+    drafts = tuple(msgspec.structs.replace(draft, caller_chose_id=True) for draft in commit.drafts)
     return msgspec.structs.replace(commit, drafts=drafts)

@@ -19,8 +19,7 @@ import asyncpg
 import msgspec
 
 from limpet.errors import LimpetError, StoreBusy
-from limpet.model import CREATED, SALT_BYTES, Key
-from limpet.model.ids import Entropy
+from limpet.model import CREATED, SALT_BYTES, Entropy, Key
 from limpet.store import logs
 from limpet.store.cache import Cache, Live
 from limpet.store.coding import Unready

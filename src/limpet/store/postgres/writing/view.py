@@ -21,12 +21,11 @@ from limpet.model import (
     ScopeValue,
 )
 from limpet.store.cache import Cache, Live, LiveScope
-from limpet.store.postgres.reading import lineage
-from limpet.store.postgres.reading.reader import Reader
+from limpet.store.postgres.reading import Reader, link_at
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.jobs import Job
-from limpet.store.room import Owner, Sizes
+from limpet.store.room import Sizes
 from limpet.store.scopes import Scopes
 
 
@@ -53,7 +52,7 @@ class View:
         self.lives: dict[Key, Live] = {}
         self.known: dict[ScopeKey, LiveScope] = {}  # the scope names that are written
         self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
-        self._sizes: dict[Owner, dict[str, int]] = {}
+        self._sizes: dict[tuple[str, str], dict[str, int]] = {}
         self._gone: dict[Key, LimpetError | None] = {}
         self._links: dict[tuple[Key, int], bytes] = {}  # of events that new logs go on from
         self._recorded: dict[tuple[Key, str], Event] = {}
@@ -106,7 +105,7 @@ class View:
         await self._fetch_live(conn, base.parent)
         if base.parent in self.lives:
             sid = self.lives[base.parent].sid
-            link = await lineage.link_at(self._reader, conn, sid, base.floor)
+            link = await link_at(self._reader, conn, sid, base.floor)
             if link is not None:
                 self._links[base.parent, base.floor] = link
 
@@ -155,7 +154,7 @@ class View:
             for commit in job.commits
             if (live := self.lives.get(commit.key)) is not None
             for draft in commit.drafts
-            if draft.given
+            if draft.caller_chose_id
         ]
         if wanted:
             self._recorded |= await self._reader.recorded(conn, wanted)

@@ -6,8 +6,6 @@ query), by the writer inside its transaction, and by verification in a thread of
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -26,10 +24,17 @@ from limpet.model import (
     Key,
     based,
     blank,
-    canonical,
     replay_any,
 )
-from limpet.store.coding import Codec, Damaged, bodies
+from limpet.store.coding import (
+    Codec,
+    Damaged,
+    base_from,
+    base_place,
+    key_hash,
+    snapshot_from,
+    snapshot_place,
+)
 from limpet.store.paging import Room, bare, newest, within
 from limpet.store.protocol import Erasure
 from limpet.store.sqlite import rows
@@ -109,7 +114,7 @@ class Reader:
         so who has the file can test a guess; it cannot be read off."""
         if self._secret is None:
             self._secret = bytes(self.conn.execute(SQL["secret"]).get)
-        return hmac.new(self._secret, canonical(key), hashlib.sha256).digest()
+        return key_hash(self._secret, key)
 
     def user_hash(self, app: str, user: str) -> bytes:
         """The same of an erased user."""
@@ -175,9 +180,9 @@ class Reader:
         seq, flags, body, crc, link = row
         begun = _begun(head)
         try:
-            place = bodies.snapshot_place(head.uid, seq, link)
+            place = snapshot_place(head.uid, seq, link)
             raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
-            return bodies.snapshot_from(raw, begun, seq, link), len(raw)
+            return snapshot_from(raw, begun, seq, link), len(raw)
         except (Damaged, msgspec.MsgspecError, AttributeError, TypeError, UnicodeDecodeError):
             return None  # even a value of another kind than its column's: one bit makes it so
 
@@ -200,10 +205,10 @@ class Reader:
             first = self._event(sid, head.uid, head.floor + 1)[0]
             if not row or first.data is None:
                 raise Damaged("the state that its log begins on is not there")
-            place = bodies.base_place(head.uid, head.floor)
+            place = base_place(head.uid, head.floor)
             flags, body, crc = row[0]
             raw = self.codec.unpack(flags, body, crc, lambda: place, bound=True)
-            base = bodies.base_from(raw)
+            base = base_from(raw)
         except (apsw.CorruptError, msgspec.MsgspecError, LimpetError, TypeError, ValueError) as e:
             raise Damaged(f"the state that its log begins on cannot be read ({e!r})") from e
         if first.data.get("base") != base.checksum.hex() or base.floor != head.floor:

@@ -20,18 +20,14 @@ from limpet.store.leases import LeaseStore
 from limpet.store.protocol import Query
 from limpet.testing.clock import FakeClock
 from limpet.testing.commits import add, create, draft, key, load, picture, refused
-from limpet.testing.laws.log.closing import CloseLaws
 from limpet.testing.laws.log.facts import processed, timer
-from limpet.testing.laws.work.left import LeftLaws
-from limpet.testing.laws.work.locks import LockLaws
-from limpet.testing.laws.work.retries import RetryLaws
 from limpet.testing.leases import FAR_US, Age, claim, claimed, due, ids, prioritized, renew
 
 A, B, C = key("a"), key("b"), key("c")
 
 
-class WorkLaws(RetryLaws, LeftLaws, LockLaws, CloseLaws):
-    """For stores with leases. A store without the suite's clock overrides `age`."""
+class ClaimLaws:
+    """What is claimed, by whom and for how long. A part of WorkLaws."""
 
     @pytest.fixture
     def age(self, clock: FakeClock) -> Age:

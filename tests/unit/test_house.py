@@ -1,0 +1,53 @@
+"""The shape of the house: sizes, imports, and the documents that describe it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.unit.test_cycles import ROOT, imported, modules
+
+_REPOSITORY = ROOT.parents[1]
+_LINES_MAX = 450
+_IMPORTS_P90_MAX = 9
+_FOLDER_MODULES_MAX = 20
+_READING_LINES_MAX = 1_500
+
+
+def _lines(file: Path) -> int:
+    return file.read_text().count("\n")
+
+
+def test_no_module_and_no_folder_is_too_large() -> None:
+    """A module owns one noun, and a folder can be taken in at a glance."""
+    assert [str(f) for f in ROOT.rglob("*.py") if _lines(f) > _LINES_MAX] == []
+    folders = [folder for folder in (ROOT, *ROOT.rglob("*/")) if folder.name != "__pycache__"]
+    counts = {folder: len([*folder.glob("[!_]*.py")]) for folder in folders}
+    assert [str(f) for f, count in counts.items() if count > _FOLDER_MODULES_MAX] == []
+
+
+def test_nine_modules_in_ten_import_nine_others_at_most() -> None:
+    """Names come from the doors of rooms, not from every module behind them."""
+    known = modules()
+    inside = {name: tree for name, tree in known.items() if name != "limpet"}
+    counts = sorted(len(imported(tree, known) - {name}) for name, tree in inside.items())
+    assert counts[int(len(counts) * 0.9)] <= _IMPORTS_P90_MAX
+
+
+def test_the_list_of_rooms_names_every_folder() -> None:
+    """Who reads ARCHITECTURE finds each room of the source, and no other."""
+    text = (_REPOSITORY / "docs" / "ARCHITECTURE.md").read_text()
+    listed = text.partition("## The rooms")[2].partition("`model` has no await")[0]
+    named = set(re.findall(r"(\w+)/(?=[\s:;,.]|$)", listed))
+    assert {file.parent.name for file in ROOT.rglob("*/__init__.py")} - {"limpet"} <= named
+    indented = set(re.findall(r"(?m)^    (?:  )?(\w+)/ ", listed))
+    assert {name for name in indented if not [*ROOT.rglob(f"{name}/__init__.py")]} == set()
+
+
+def test_the_reading_order_is_short() -> None:
+    """The files that follow one event to the disk exist, and can be read in an afternoon."""
+    text = (_REPOSITORY / "README.md").read_text()
+    order = text.partition("## Reading order")[2].partition("\nThen ")[0]
+    files = [_REPOSITORY / path for path in re.findall(r"\((src/[^)]+)\)", order)]
+    assert len(files) > 5
+    assert sum(map(_lines, files)) <= _READING_LINES_MAX
