@@ -18,7 +18,7 @@ from limpet.model.facts.phases import (
 )
 from limpet.model.facts.priority import PRIORITIZED
 from limpet.model.facts.running import CHILD_RELEASED
-from limpet.model.facts.running.budgets import RETURNED as BUDGET_RETURNED
+from limpet.model.facts.running import RETURNED as BUDGET_RETURNED
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
