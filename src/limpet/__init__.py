@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
     from limpet.model.facts.running.requests import Request
     from limpet.model.facts.running.revisits import Revisit
+    from limpet.model.facts.running.setup import Setup, SetupChange
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -77,8 +78,10 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
     from limpet.session.move.transfer import Copied, Refused
-    from limpet.session.runs.agents import Learning
+    from limpet.session.runs.buffers import Buffer, BufferInfo, Note
+    from limpet.session.runs.learnings import Gates, Learning
     from limpet.session.runs.tracing import Span, Trace
+    from limpet.session.runs.vaults import VaultDocument, Vaults
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
@@ -97,6 +100,8 @@ __all__ = [
     "Blame",
     "Budget",
     "BudgetView",
+    "Buffer",
+    "BufferInfo",
     "Change",
     "Check",
     "Checkpoint",
@@ -122,6 +127,7 @@ __all__ = [
     "Event",
     "FeedEntry",
     "Finding",
+    "Gates",
     "Head",
     "Key",
     "Kind",
@@ -139,6 +145,7 @@ __all__ = [
     "MigrationOutcome",
     "MigrationPlan",
     "MigrationRegistry",
+    "Note",
     "Outcome",
     "Page",
     "Policy",
@@ -158,6 +165,8 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "Setup",
+    "SetupChange",
     "SharedLimpet",
     "Span",
     "State",
@@ -176,6 +185,8 @@ __all__ = [
     "UnknownVariant",
     "Unswept",
     "Usage",
+    "VaultDocument",
+    "Vaults",
     "Woken",
     "Worker",
     "access",
@@ -255,7 +266,15 @@ _LATER = {
     "Trace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",
     "BudgetView": "model.facts.running.budgets",
-    "Learning": "session.runs.agents",
+    "Buffer": "session.runs.buffers",
+    "BufferInfo": "session.runs.buffers",
+    "Gates": "session.runs.learnings",
+    "Learning": "session.runs.learnings",
+    "Note": "session.runs.buffers",
+    "Setup": "model.facts.running.setup",
+    "SetupChange": "model.facts.running.setup",
+    "VaultDocument": "session.runs.vaults",
+    "Vaults": "session.runs.vaults",
     "Outcome": "model.facts.outcomes",
     "Evaluation": "model.facts.outcomes",
     "Child": "runtime.children",

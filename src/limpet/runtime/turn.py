@@ -29,7 +29,8 @@ from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import args_hash, check_same, identity
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
-from limpet.session.runs.agents import Learning, LearningKind, learn, learning_of
+from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
+from limpet.session.runs.permissions import permission_for
 from limpet.session.session import Session
 
 T = TypeVar("T")
@@ -274,7 +275,8 @@ class Turn:
         with self.pauses.working():
             session, learning = self.session, learning_of(kind, text)
             agent = str(session.head.facts.get("agent", session.app)).partition("@")[0]
-            await learn(session.writer.journal, agent, learning, session.actor or "system:runtime")
+            journal, by = session.writer.journal, session.actor or "system:runtime"
+            await learn(journal, agent, learning, session.key, by)
             return learning
 
     async def context(self, **how: Any) -> Any:
@@ -298,7 +300,7 @@ class Turn:
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
-        permission = self._permissions.get(name, "always_allow")
+        permission = permission_for(self._permissions, name)
         if permission == "deny":
             raise ToolDenied(name)
         if permission == "always_ask":

@@ -130,7 +130,7 @@ class Documents:
         found = await self._read(key, after, limit=1, reverse=version is None)
         if not found or found[0].type == DELETED or version not in (None, found[0].seq):
             raise DocumentNotFound(self.collection, name, version)
-        return _document(key, found[0])
+        return self.shown(_document(key, found[0]))
 
     async def find(self, name: str, version: int | None = None) -> Document | None:
         """Like get, and None if there is no such document or version."""
@@ -155,8 +155,8 @@ class Documents:
         store = self.journal.store
         page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
         shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
-        items = tuple([_listed(head, state) for head, state in shown if VALUE in state])
-        return DocumentPage(items, page.cursor, tuple([key.id for key in page.damaged]))
+        items = [self.shown(_listed(head, state)) for head, state in shown if VALUE in state]
+        return DocumentPage(tuple(items), page.cursor, tuple([key.id for key in page.damaged]))
 
     async def history(
         self, name: str, *, limit: int = 100, before: int | None = None
@@ -172,7 +172,7 @@ class Documents:
         found = await self._read(key, at or 0, limit=check_limit(limit), reverse=True)
         if not found and at is None:
             raise DocumentNotFound(self.collection, name)
-        return tuple([_document(key, event) for event in found])
+        return tuple([self.shown(_document(key, event)) for event in found])
 
     async def delete(
         self, name: str, *, expect: int | None = None, actor: str | None = None
@@ -213,6 +213,13 @@ class Documents:
         """Where a document is kept: for lp.verify."""
         return Key(_app(self.collection), self._user, name)
 
+    def check(self, value: Any) -> None:
+        """Refuse a value that does not belong here: any does, unless the collection says so."""
+
+    def shown(self, document: Document) -> Document:
+        """A document as this collection hands it out."""
+        return document
+
     async def _read(self, key: Key, after: int, *, limit: int, reverse: bool) -> tuple[Event, ...]:
         """Versions as events; nothing if there is no such log."""
         how: dict[str, Any] = {"limit": limit, "reverse": reverse, "types": VERSIONS}
@@ -227,11 +234,11 @@ class Put:
 
     __slots__ = (
         "_create",
-        "_documents",
         "_over",
         "_replace",
         "collection",
         "creates",
+        "documents",
         "expect",
         "journal",
         "key",
@@ -248,7 +255,8 @@ class Put:
         id: str | None = None,
     ) -> None:
         journal = self.journal = documents.journal
-        self._documents = documents
+        documents.check(value)
+        self.documents = documents
         self.collection, self.key = documents.collection, documents.key(name)
         self.expect = self._over = check_expect(expect)
         acting = documents.actor if actor is None else check_actor(actor)
@@ -283,7 +291,7 @@ class Put:
 
     async def _deleted_at(self) -> int | None:
         """The version that deleted the document, if that is the newest."""
-        newest = await self._documents._read(self.key, 0, limit=1, reverse=True)
+        newest = await self.documents._read(self.key, 0, limit=1, reverse=True)
         return newest[0].seq if newest and newest[0].type == DELETED else None
 
 
@@ -311,7 +319,17 @@ async def commit_puts(
             await put.turn(error)
             continue
         pairs = zip(puts, answers[len(commits) :], strict=True)
-        return answers, tuple([_document(put.key, answer.events[0]) for put, answer in pairs])
+        made = [(put, _document(put.key, answer.events[0])) for put, answer in pairs]
+        return answers, tuple([put.documents.shown(document) for put, document in made])
+
+
+async def versioned(documents: Documents, name: str) -> str:
+    """`name@version`: the version that was asked for, or the newest. Raises DocumentNotFound."""
+    base, _, version = name.partition("@")
+    if version and not version.isdecimal():
+        raise InvalidInput(f"{name!r} does not name a version: write it as in 'support@3'.")
+    found = await documents.get(base, int(version) if version else None)
+    return f"{base}@{found.version}"
 
 
 def _document(key: Key, event: Event) -> Document:

@@ -15,6 +15,7 @@ from limpet.model.facts.running import requests, runs
 from limpet.model.limits import PAGE_MAX
 from limpet.model.values import EMPTY, described
 from limpet.session.arguments import check_limit
+from limpet.session.runs.learnings import Gates, check_gates, unmet_outcome
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer
@@ -84,6 +85,15 @@ class Achieving:
             prepared = self.writer.journal.prepare(fact, self._by(actor))
             await self.writer.commit((prepared,))
         return verdict
+
+    async def unmet(self, gates: Gates) -> tuple[str, ...]:
+        """Which gates on an outcome do not hold now, in words; empty if all do.
+
+        As an exit criterion: a session completes only if its outcome passed.
+        """
+        check_gates(gates)
+        grade, outcome = await self.grade(), self.outcome
+        return tuple(unmet_outcome(gates, grade, None if outcome is None else outcome.verdict))
 
     async def outcome_history(self, *, limit: int = 50) -> tuple[Event, ...]:
         """Definitions and verdicts, the newest first."""
