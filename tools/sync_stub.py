@@ -72,6 +72,7 @@ from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
 from limpet.session.runs.buffers import BufferInfo, Note
+from limpet.session.runs.family import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.permissions import Permission
@@ -123,6 +124,7 @@ CLASSES: Final = (
             ("runs/running", "Running"),
             ("runs/outcomes", "Achieving"),
             ("runs/setup", "SettingUp"),
+            ("runs/family", "Family"),
             ("history/verbs", "History"),
         ],
         "S_co",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
     from limpet.model.facts.outcomes import Evaluation, Outcome
-    from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+    from limpet.model.facts.running.budgets import Budget, BudgetView, Share, Usage
     from limpet.model.facts.running.requests import Request
     from limpet.model.facts.running.revisits import Revisit
     from limpet.model.facts.running.setup import Setup, SetupChange
@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from limpet.session.metrics import Metric
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.runs.buffers import Buffer, BufferInfo, Note
+    from limpet.session.runs.family import Kin
     from limpet.session.runs.learnings import Gates, Learning
     from limpet.session.runs.tracing import Span, Trace
     from limpet.session.runs.vaults import VaultDocument, Vaults
@@ -130,6 +131,7 @@ __all__ = [
     "Gates",
     "Head",
     "Key",
+    "Kin",
     "Kind",
     "LastWriter",
     "Learning",
@@ -167,6 +169,7 @@ __all__ = [
     "Session",
     "Setup",
     "SetupChange",
+    "Share",
     "SharedLimpet",
     "Span",
     "State",
@@ -266,8 +269,10 @@ _LATER = {
     "Trace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",
     "BudgetView": "model.facts.running.budgets",
+    "Share": "model.facts.running.budgets",
     "Buffer": "session.runs.buffers",
     "BufferInfo": "session.runs.buffers",
+    "Kin": "session.runs.family",
     "Gates": "session.runs.learnings",
     "Learning": "session.runs.learnings",
     "Note": "session.runs.buffers",

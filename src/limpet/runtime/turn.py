@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 from limpet.errors import InvalidInput, ToolDenied, TurnMisused
 from limpet.model import REVISITS_PER_TURN_MAX, Draft, Event, to_us
 from limpet.model.facts.running import budgets, steps
-from limpet.model.facts.running.budgets import Budget
+from limpet.model.facts.running.budgets import Budget, Share
 from limpet.model.facts.running.requests import ANSWERS
 from limpet.model.facts.running.revisits import Revisit, RevisitPriority, revisit_set
 from limpet.model.facts.running.runs import INTERRUPT
@@ -222,8 +222,8 @@ class Turn:
         message: str | Mapping[str, Any],
         *,
         title: str | None = None,
-        budget: Budget | float | None = None,
-        tools: Any = None,
+        budget: Budget | Share | float | None = None,
+        tools: Iterable[str] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Child:
         """A child session of this user that works on `message`; returns at once.
@@ -297,6 +297,10 @@ class Turn:
         """Stop the turn if a call has other arguments than its record, unless that is accepted."""
         if not self.accepts:
             check_same(what, name, occurrence, recorded, now)
+
+    async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""
+        return await self._permitted(name, args)
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
