@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.runtime.children import Child
     from limpet.runtime.effects import idempotency_key
+    from limpet.runtime.managed.tools import ManagedTools
     from limpet.runtime.requests import Approval
     from limpet.runtime.turn import Turn
     from limpet.runtime.wake import Woken
@@ -138,6 +139,7 @@ __all__ = [
     "Lease",
     "Limpet",
     "Lineage",
+    "ManagedTools",
     "Merged",
     "MergedFrom",
     "Message",
@@ -285,6 +287,7 @@ _LATER = {
     "Child": "runtime.children",
     "Request": "model.facts.running.requests",
     "Revisit": "model.facts.running.revisits",
+    "ManagedTools": "runtime.managed.tools",
     "Turn": "runtime.turn",
     "Usage": "model.facts.running.budgets",
     "Woken": "runtime.wake",

@@ -74,6 +74,21 @@ class Turn:
         return self.session.state
 
     @property
+    def agent_name(self) -> str:
+        """The agent whose learnings this session shares: that of its setup, or its app."""
+        session = self.session
+        return str(session.head.facts.get("agent", session.app)).partition("@")[0]
+
+    @property
+    def permissions(self) -> Mapping[str, Permission]:
+        """What the worker and the session's setup allow, by tool; `*` is every other one."""
+        return self._permissions
+
+    def permission(self, tool: str) -> Permission:
+        """always_allow, always_ask or deny."""
+        return permission_for(self._permissions, tool)
+
+    @property
     def now_us(self) -> int:
         return self.session.writer.journal.now_us()
 
@@ -274,7 +289,7 @@ class Turn:
         self.driver.check()
         with self.pauses.working():
             session, learning = self.session, learning_of(kind, text)
-            agent = str(session.head.facts.get("agent", session.app)).partition("@")[0]
+            agent = self.agent_name
             journal, by = session.writer.journal, session.actor or "system:runtime"
             await learn(journal, agent, learning, session.key, by)
             return learning
@@ -300,7 +315,9 @@ class Turn:
 
     async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""
-        return await self._permitted(name, args)
+        self.driver.check()
+        with self.pauses.working():
+            return await self._permitted(name, args)
 
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
