@@ -222,6 +222,38 @@ async def test_a_tool_that_must_be_asked_for_is_asked_for(
     assert checked["permission"] == "deny"
 
 
+async def test_22_what_a_tool_read_is_no_evidence(
+    lp: limpet.Limpet, own: limpet.Session[Any]
+) -> None:
+    """An agent that only reads its criteria has not met them."""
+    await own.define_outcome("deliver", criteria=["the parcel has arrived"])
+
+    async def reads(tools: limpet.ManagedTools) -> Any:
+        for name in ("outcome_read", "outcome_history", "session_get_events"):
+            assert "arrived" in str(await tools.call(name))
+
+    def mentioned(outcome: limpet.Outcome, evidence: Any) -> list[bool]:
+        texts = [str(dict(event.data)) for event in evidence]
+        return [any(each in text for text in texts) for each in outcome.criteria]
+
+    await used(lp, own, reads)
+    assert (await own.evaluate(mentioned)).verdict == "fail"
+
+
+async def test_what_a_tool_writes_is_in_the_trace_of_its_wake(
+    lp: limpet.Limpet, own: limpet.Session[Any]
+) -> None:
+    """A buffer that a run wrote is found again with everything else of that run."""
+
+    async def writes(tools: limpet.ManagedTools) -> Any:
+        return await tools.call("memory_write", {"target": "session_state", "value": 1})
+
+    await used(lp, own, writes)
+    (wake,) = await own.wakes()
+    trace = await own.trace(str(wake.wake_id))
+    assert "session.memory_written" in [event.type for event in trace.events]
+
+
 async def test_a_setup_is_described_without_secrets(lp: limpet.Limpet) -> None:
     """Environment, resources and setup in full, of vaults the names only."""
     await lp.environments.put("default", {"image": "python"}, actor=ADA)

@@ -53,12 +53,14 @@ class MemoryWrite(Tool, frozen=True):
 
     async def run(self, caller: Caller) -> Any:
         buffer: Buffer = getattr(caller.session.memory, self.target)
+        if not caller.turn.log.is_begun:  # what a run writes comes after its beginning
+            await caller.turn.log.flush()
+        how: dict[str, Any] = {"id": caller.id, "wake_id": caller.turn.wake_id}
         if self.mode == "replace":
-            how: dict[str, Any] = {"expect": self.expect_version, "id": caller.id}
-            return _shown(await buffer.write(self.value, **how))
+            return _shown(await buffer.write(self.value, expect=self.expect_version, **how))
         if self.expect_version is not None:
             raise InvalidInput("append needs no expect_version: it adds to the newest version.")
-        return _shown(await buffer.append(self.value, id=caller.id))
+        return _shown(await buffer.append(self.value, **how))
 
 
 class MemoryListVersions(Tool, frozen=True):

@@ -16,6 +16,7 @@ from limpet.runtime.managed import knowledge, sessions, setups
 from limpet.runtime.managed.asking import Caller, Tool
 from limpet.runtime.records import identity
 from limpet.runtime.turn import Turn
+from limpet.session.runs.outcomes import MANAGED
 
 if TYPE_CHECKING:
     from limpet.session.limpet import Limpet
@@ -65,7 +66,7 @@ class ManagedTools:
         caller = Caller(turn, self._lp, self._harnesses, identity(turn.id, "managed", name, number))
         if BY_NAME[name].records:
             return await _run(name, asked, caller)
-        return await turn.step(f"managed.{name}", lambda given: _run(name, given, caller), asked)
+        return await turn.step(MANAGED + name, lambda given: _run(name, given, caller), asked)
 
 
 async def _run(name: str, input: Mapping[str, Any], caller: Caller) -> Any:

@@ -63,13 +63,16 @@ class Buffer:
         expect: int | None = None,
         actor: str | None = None,
         id: str | None = None,
+        wake_id: str | None = None,
     ) -> Note:
         """Replace the value, durably.
 
         With `expect=n` only if the buffer is at version n (0: never written), else MemoryConflict.
-        A repeated `id` returns the version that was written under it first.
+        A repeated `id` returns the version that was written under it first. `wake_id` is the run
+        that it belongs to.
         """
         fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
+        fact = msgspec.structs.replace(fact, wake_id=wake_id)
         writer = self._session.writer
         (event,) = await writer.commit((writer.journal.prepare(fact, self._by(actor)),))
         version, seq = version_in(writer.known.head.facts, self.name)
@@ -78,7 +81,12 @@ class Buffer:
         return (await self._versions(version, None, of=event.seq))[-1]  # of a repeat
 
     async def append(
-        self, more: str | list[Any], *, actor: str | None = None, id: str | None = None
+        self,
+        more: str | list[Any],
+        *,
+        actor: str | None = None,
+        id: str | None = None,
+        wake_id: str | None = None,
     ) -> Note:
         """Add a text to a text, or items to a list; an empty buffer begins with it.
 
@@ -86,13 +94,12 @@ class Buffer:
         """
         if not isinstance(more, (str, list, tuple)):
             raise InvalidInput(f"append takes a text or a list, not {described(more)}.")
+        how: dict[str, Any] = {"actor": actor, "id": id, "wake_id": wake_id}
         for left in reversed(range(UPDATE_TRIES_MAX)):
             note = await self.read()
             value, version = (None, 0) if note is None else (note.value, note.version)
             try:
-                return await self.write(
-                    _joined(self.name, value, more), expect=version, actor=actor, id=id
-                )
+                return await self.write(_joined(self.name, value, more), expect=version, **how)
             except MemoryConflict:
                 if not left:
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.errors import InvalidInput
 from limpet.model.events import Event
@@ -12,6 +12,7 @@ from limpet.model.facts import outcomes
 from limpet.model.facts.inputs import pending
 from limpet.model.facts.outcomes import DEFINED, EVALUATED, Evaluation, Grade, Outcome
 from limpet.model.facts.running import requests, runs
+from limpet.model.facts.running.steps import STEP
 from limpet.model.limits import PAGE_MAX
 from limpet.model.values import EMPTY, described
 from limpet.session.arguments import check_limit
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 # Given the outcome and what the agent said and did since: whether each criterion is met, or a text.
 Evaluator: TypeAlias = Callable[[Outcome, Sequence[Event]], Any]
-_EVIDENCE = ("agent.*", "effect.succeeded", "step.recorded")
+_EVIDENCE = ("agent.*", "effect.succeeded", STEP)
+MANAGED: Final = "managed."  # steps of managed tools, which may have read the criteria
 
 
 class Achieving:
@@ -107,8 +109,8 @@ class Achieving:
             return Evaluation("not_ready", note=grade)
         if evaluator is None:
             return Evaluation("uncertain", (None,) * len(outcome.criteria))
-        evidence = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
-        answer = evaluator(outcome, evidence)
+        found = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
+        answer = evaluator(outcome, tuple([event for event in found if not _is_read(event)]))
         if inspect.isawaitable(answer):
             answer = await answer
         return _evaluation(answer, len(outcome.criteria))
@@ -118,6 +120,11 @@ class Achieving:
     ) -> tuple[Event, ...]:
         store, key = self.writer.journal.store, self.writer.known.key
         return await store.read(key, after=after, limit=limit, reverse=reverse, types=types)
+
+
+def _is_read(event: Event) -> bool:
+    """Whether it is what a tool read from the session, and nothing that the agent did."""
+    return event.type == STEP and event.data is not None and event.data["name"].startswith(MANAGED)
 
 
 def _evaluation(answer: Any, criteria: int) -> Evaluation:

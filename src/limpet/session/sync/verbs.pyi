@@ -413,9 +413,15 @@ class SyncBuffer:
         expect: int | None = None,
         actor: str | None = None,
         id: str | None = None,
+        wake_id: str | None = None,
     ) -> Note: ...
     def append(
-        self, more: str | list[Any], *, actor: str | None = None, id: str | None = None
+        self,
+        more: str | list[Any],
+        *,
+        actor: str | None = None,
+        id: str | None = None,
+        wake_id: str | None = None,
     ) -> Note: ...
     def history(self, *, limit: int = 50) -> tuple[Note, ...]: ...
 
