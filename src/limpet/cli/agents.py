@@ -44,9 +44,9 @@ def documents(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Show, put or delete documents: agents, environments, resources, permissions, vaults, …
+    """Show, put or delete documents.
 
-    Of vaults only the names are shown, never the references.
+    Such as agents, environments, resources, permissions and vaults. Of vaults only the names are shown, never the references.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -82,7 +82,7 @@ def agents(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Show, put or delete definitions of agents: documents of the collection agents."""
+    """Show, put or delete definitions of agents."""
     how: dict[str, Any] = {"version": version, "history": history, "put": put, "delete": delete}
     documents(url, "agents", name, **how, expect=expect, actor=actor, as_json=as_json)
 
@@ -102,9 +102,9 @@ def learnings(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Show what an agent's sessions have learned, the gates, and its MEMORY.md; or promote one.
+    """Show what an agent has learned, or promote it.
 
-    Where a gate asks for an outcome, --app, --user and --id name the session.
+    Shows the gates and its MEMORY.md too. Where a gate asks for an outcome, --app, --user and --id name the session.
     """
     screen = Screen(as_json=as_json)
 
@@ -142,9 +142,9 @@ def setup(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a session was set up with, its fingerprint, and what has changed since.
+    """Show what a session was set up with.
 
-    Compares with the newest versions of the documents, or with another session of the user.
+    Also its fingerprint, and what has changed since. Compares with the newest versions of the documents, or with another session of the user.
     """
     screen = Screen(as_json=as_json)
 
@@ -190,7 +190,7 @@ def memory(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a session keeps for itself, with versions; or write one of its buffers."""
+    """Show or write the buffers of a session."""
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> list[dict[str, Any]]:
@@ -232,7 +232,7 @@ def outcomes(
     actor: Actor = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a session is to achieve, its grade and the last verdict; or define it."""
+    """Show or define what a session is to achieve."""
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def outcomes(
 
 
 def children(url: Url, *, app_name: App, user: User, id_: Id, as_json: Json = False) -> None:
-    """Show all sessions that were delegated from one, as a tree, and how they ended."""
+    """Show the sessions delegated from one, as a tree."""
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> limpet.Kin:
