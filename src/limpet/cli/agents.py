@@ -46,7 +46,8 @@ def documents(
 ) -> None:
     """Show, put or delete documents.
 
-    Such as agents, environments, resources, permissions and vaults. Of vaults only the names are shown, never the references.
+    Such as agents, environments, resources, permissions and vaults. Of vaults only the names
+    are shown, never the references.
     """
     screen = Screen(as_json=as_json)
     with screen.errors():
@@ -104,7 +105,8 @@ def learnings(
 ) -> None:
     """Show what an agent has learned, or promote it.
 
-    Shows the gates and its MEMORY.md too. Where a gate asks for an outcome, --app, --user and --id name the session.
+    Shows the gates and its MEMORY.md too. Where a gate asks for an outcome, --app, --user
+    and --id name the session.
     """
     screen = Screen(as_json=as_json)
 
@@ -144,7 +146,8 @@ def setup(
 ) -> None:
     """Show what a session was set up with.
 
-    Also its fingerprint, and what has changed since. Compares with the newest versions of the documents, or with another session of the user.
+    Also its fingerprint, and what has changed since. Compares with the newest versions of
+    the documents, or with another session of the user.
     """
     screen = Screen(as_json=as_json)
 
