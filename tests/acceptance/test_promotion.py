@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 import limpet
+from limpet.model.commit import Commit
+from limpet.store.memory import MemoryStore
+from limpet.store.protocol import Committed
 
 ADA = "user:ada"
 LESSON = "Ask for the order number."
@@ -171,3 +175,29 @@ async def test_a_completed_session_still_promotes(lp: limpet.Limpet) -> None:
     await lp.set_gates("support", limpet.Gates(verdict="pass"))
     await lp.promote("support", await the_lesson(lp), session=s.key)
     assert LESSON in await lp.memory_of("support")
+
+
+class Meddling(MemoryStore):
+    """A store in which something happens just before a commit."""
+
+    before: Callable[[], Awaitable[Any]] | None = None
+
+    async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
+        if self.before is not None:
+            before, self.before = self.before, None
+            await before()
+        return await super().commit(commits)
+
+
+async def test_a_verdict_that_changes_meanwhile_is_looked_at_again() -> None:
+    """The promotion is recorded on the version of the session that was judged, or not at all."""
+    store = Meddling()
+    async with limpet.Limpet("memory://", store=store) as lp:
+        s = await learned(lp, "one")
+        await s.evaluate(lambda outcome, evidence: True)
+        await lp.set_gates("support", limpet.Gates(verdict="pass"))
+        lesson = await the_lesson(lp)
+        store.before = lambda: lp.session(s.key, actor=ADA).evaluate(lambda o, e: False)
+        with pytest.raises(limpet.PromotionRefused, match="evaluated as fail"):
+            await lp.promote("support", lesson, session=s.key)
+        assert await lp.memory_of("support") == ""
