@@ -40,6 +40,7 @@ from limpet.model.facts.phases import Phase
 from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
 from limpet.model.facts.running.requests import Request
 from limpet.model.facts.running.runs import Status, StopReason
+from limpet.model.facts.running.setup import Setup, SetupChange
 from limpet.model.facts.timeouts import Timeouts
 from limpet.model.facts.timers import TimerKind
 from limpet.model.head import Head
@@ -70,9 +71,13 @@ from limpet.session.life.sweep import Swept
 from limpet.session.life.tools import ToolRegistry
 from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
-from limpet.session.runs.agents import Learning
+from limpet.session.runs.buffers import BufferInfo, Note
+from limpet.session.runs.family import Kin
+from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
+from limpet.session.runs.permissions import Permission
 from limpet.session.runs.tracing import Trace
+from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,
@@ -119,13 +124,17 @@ CLASSES: Final = (
             ("runs/running", "Running"),
             ("runs/scheduling", "Scheduling"),
             ("runs/outcomes", "Achieving"),
+            ("runs/setup", "SettingUp"),
+            ("runs/family", "Family"),
             ("history/verbs", "History"),
         ],
         "S_co",
     ),
     ("SyncWorking", "", [("life/memory", "Working")], "S"),
     ("SyncLayer", "", [("life/memory", "Layer")], "S"),
+    ("SyncOverlay(SyncLayer)", "", [("life/memory", "Overlay")], "S"),
     ("SyncEpisodes(SyncLayer)", "", [("life/memory", "Episodes")], "S"),
+    ("SyncBuffer", "\n    name: str", [("runs/buffers", "Buffer")], "S"),
     ("SyncMemory", "", [("life/memory", "Memory")], "S"),
     (
         "SyncApp(Generic[A])",
@@ -140,6 +149,8 @@ CLASSES: Final = (
         [("documents", "Documents")],
         "S",
     ),
+    ("SyncVaults(SyncDocuments)", "", [("runs/vaults", "Vaults")], "S"),
+    ("SyncPermissions(SyncDocuments)", "", [("runs/permissions", "Permissions")], "S"),
     (
         "SyncLimpet",
         "\n    url: str"
@@ -150,6 +161,7 @@ CLASSES: Final = (
         [
             ("limpet", "Limpet"),
             ("runs/agents", "Agents"),
+            ("runs/promoting", "Promoting"),
             ("care", "Care"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),
@@ -172,6 +184,10 @@ NAMES: Final = {
     "Layer": "SyncLayer",
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
+    "Overlay": "SyncOverlay",
+    "Buffer": "SyncBuffer",
+    "Vaults": "SyncVaults",
+    "Permissions": "SyncPermissions",
     "CopyTarget": "SyncLimpet",
     "History": "SyncSession",
 }

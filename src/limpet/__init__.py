@@ -51,9 +51,10 @@ if TYPE_CHECKING:
     from limpet.model.envelope import envelope
     from limpet.model.envelope.record import Envelope
     from limpet.model.facts.outcomes import Evaluation, Outcome
-    from limpet.model.facts.running.budgets import Budget, BudgetView, Usage
+    from limpet.model.facts.running.budgets import Budget, BudgetView, Share, Usage
     from limpet.model.facts.running.requests import Request
     from limpet.model.facts.running.revisits import Revisit
+    from limpet.model.facts.running.setup import Setup, SetupChange
     from limpet.model.state import reducers
     from limpet.model.state.access import Access, access
     from limpet.model.state.migrations import Migrated, Migration, MigrationRegistry
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.runtime.children import Child
     from limpet.runtime.effects import idempotency_key
+    from limpet.runtime.managed.tools import ManagedTools
     from limpet.runtime.requests import Approval
     from limpet.runtime.turn import Turn
     from limpet.runtime.wake import Woken
@@ -77,8 +79,11 @@ if TYPE_CHECKING:
     from limpet.session.life.tools import Tool, ToolRegistry
     from limpet.session.metrics import Metric
     from limpet.session.move.transfer import Copied, Refused
-    from limpet.session.runs.agents import Learning
+    from limpet.session.runs.buffers import Buffer, BufferInfo, Note
+    from limpet.session.runs.family import Kin
+    from limpet.session.runs.learnings import Gates, Learning
     from limpet.session.runs.tracing import Span, Trace
+    from limpet.session.runs.vaults import VaultDocument, Vaults
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
@@ -97,6 +102,8 @@ __all__ = [
     "Blame",
     "Budget",
     "BudgetView",
+    "Buffer",
+    "BufferInfo",
     "Change",
     "Check",
     "Checkpoint",
@@ -122,14 +129,17 @@ __all__ = [
     "Event",
     "FeedEntry",
     "Finding",
+    "Gates",
     "Head",
     "Key",
+    "Kin",
     "Kind",
     "LastWriter",
     "Learning",
     "Lease",
     "Limpet",
     "Lineage",
+    "ManagedTools",
     "Merged",
     "MergedFrom",
     "Message",
@@ -139,6 +149,7 @@ __all__ = [
     "MigrationOutcome",
     "MigrationPlan",
     "MigrationRegistry",
+    "Note",
     "Outcome",
     "Page",
     "Policy",
@@ -158,6 +169,9 @@ __all__ = [
     "SchemaVersion",
     "Seal",
     "Session",
+    "Setup",
+    "SetupChange",
+    "Share",
     "SharedLimpet",
     "Span",
     "State",
@@ -176,6 +190,8 @@ __all__ = [
     "UnknownVariant",
     "Unswept",
     "Usage",
+    "VaultDocument",
+    "Vaults",
     "Woken",
     "Worker",
     "access",
@@ -255,12 +271,23 @@ _LATER = {
     "Trace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",
     "BudgetView": "model.facts.running.budgets",
-    "Learning": "session.runs.agents",
+    "Share": "model.facts.running.budgets",
+    "Buffer": "session.runs.buffers",
+    "BufferInfo": "session.runs.buffers",
+    "Kin": "session.runs.family",
+    "Gates": "session.runs.learnings",
+    "Learning": "session.runs.learnings",
+    "Note": "session.runs.buffers",
+    "Setup": "model.facts.running.setup",
+    "SetupChange": "model.facts.running.setup",
+    "VaultDocument": "session.runs.vaults",
+    "Vaults": "session.runs.vaults",
     "Outcome": "model.facts.outcomes",
     "Evaluation": "model.facts.outcomes",
     "Child": "runtime.children",
     "Request": "model.facts.running.requests",
     "Revisit": "model.facts.running.revisits",
+    "ManagedTools": "runtime.managed.tools",
     "Turn": "runtime.turn",
     "Usage": "model.facts.running.budgets",
     "Woken": "runtime.wake",

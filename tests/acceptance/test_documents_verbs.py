@@ -63,14 +63,13 @@ async def test_a_missing_document_is_an_error(agents: limpet.Documents) -> None:
     await agents.put("a", 1)
     await agents.put("gone", 1)
     await agents.delete("gone")
-    for name, version in (("b", None), ("a", 2), ("gone", None), ("gone", 1)):
+    for name, version in (("b", None), ("a", 2), ("gone", None), ("gone", 2)):
         with pytest.raises(limpet.DocumentNotFound) as info:
             await agents.get(name, version)
         assert (info.value.name, info.value.version) == (name, version)
         assert await agents.find(name, version) is None
-    for name in ("b", "gone"):
-        with pytest.raises(limpet.DocumentNotFound):
-            await agents.history(name)
+    with pytest.raises(limpet.DocumentNotFound):
+        await agents.history("b")
 
 
 async def test_expect_0_creates_only(agents: limpet.Documents) -> None:
@@ -96,17 +95,109 @@ async def test_a_put_expects_the_version_that_was_read(agents: limpet.Documents)
     assert await agents.find("b") is None
 
 
-async def test_a_deleted_document_begins_again(agents: limpet.Documents) -> None:
+async def test_a_deleted_document_keeps_its_history(agents: limpet.Documents) -> None:
+    """It is not there and not listed; its versions are, and the deletion says who did it."""
+    old = await agents.put("a", "old")
+    assert await agents.delete("a", actor="user:bob") is True
+    assert await agents.delete("a") is False
+    assert await agents.find("a") is None
+    assert (await agents.list()).items == ()
+    assert await agents.get("a", 1) == old
+    gone, first = await agents.history("a")
+    assert (gone.version, gone.value, gone.deleted, gone.actor) == (2, None, True, "user:bob")
+    assert first == old
+
+
+@pytest.mark.parametrize("expect", [None, 0, 2])
+async def test_a_deleted_document_is_put_again(
+    agents: limpet.Documents, expect: int | None
+) -> None:
+    """Its versions count on, also for who only creates, and for who saw the deletion."""
+    await agents.put("a", "old")
+    await agents.delete("a")
+    again = await agents.put("a", "new", expect=expect)
+    assert again.version == 3
+    assert await agents.get("a") == again
+    assert [d.deleted for d in await agents.history("a")] == [False, True, False]
+    assert (await agents.list()).items == (again,)
+
+
+async def test_a_delete_expects_the_version_that_was_read(agents: limpet.Documents) -> None:
+    """At another version, or if there is none, it is a conflict and nothing is deleted."""
+    await agents.put("a", 1)
+    await agents.put("a", 2)
+    for expect in (0, 1, 3):
+        with pytest.raises(limpet.DocumentConflict) as info:
+            await agents.delete("a", expect=expect)
+        assert (info.value.expected, info.value.actual) == (expect, 2)
+    assert (await agents.get("a")).value == 2
+    assert await agents.delete("a", expect=2) is True
+    with pytest.raises(limpet.DocumentConflict) as info:
+        await agents.delete("a", expect=2)
+    assert info.value.actual == 0
+    assert await agents.delete("never", expect=0) is False
+
+
+async def test_a_put_on_a_version_from_before_a_delete_is_a_conflict(
+    agents: limpet.Documents,
+) -> None:
+    """It says that the document is absent, and what was deleted stays deleted."""
+    await agents.put("a", 1)
+    await agents.delete("a")
+    with pytest.raises(limpet.DocumentConflict, match="absent") as info:
+        await agents.put("a", 2, expect=1)
+    assert info.value.actual == 0
+    assert await agents.find("a") is None
+
+
+async def test_racing_deletes_and_puts_lose_nothing(agents: limpet.Documents) -> None:
+    """One of several deletes wins; every put and every deletion is one version."""
+    await agents.put("a", 0)
+    deleted = await asyncio.gather(*(agents.delete("a") for _ in range(4)))
+    assert sorted(deleted) == [False, False, False, True]
+    created = await asyncio.gather(
+        *(agents.put("a", n, expect=0) for n in range(4)), return_exceptions=True
+    )
+    assert len([d for d in created if isinstance(d, limpet.Document)]) == 1
+    await asyncio.gather(agents.put("a", 9), agents.delete("a"), agents.put("a", 10))
+    versions = [document.version for document in await agents.history("a")]
+    assert versions == list(range(6, 0, -1))
+
+
+async def test_a_purged_document_begins_again(agents: limpet.Documents) -> None:
     """A put under its name starts at version 1, with or without expect=0; the old is gone."""
     for expect in (None, 0, None):
         await agents.put("a", "old", expect=expect)
-        await agents.put("a", "older")
-        assert await agents.delete("a") is True
-        assert await agents.delete("a") is False
-        assert (await agents.list()).items == ()
+        await agents.delete("a")
+        assert await agents.purge("a") is True
+        assert await agents.purge("a") is False
+        with pytest.raises(limpet.DocumentNotFound):
+            await agents.history("a")
     again = await agents.put("a", "new", expect=0)
     assert again.version == 1
     assert await agents.history("a") == (again,)
+
+
+async def test_a_delete_needs_nobody_to_be_named(lp: limpet.Limpet) -> None:
+    """Then the history says that the system did it."""
+    agents = lp.documents("agents")
+    await agents.put("a", 1, actor=WHO)
+    assert await agents.delete("a") is True
+    assert (await agents.history("a"))[0].actor == "system:documents"
+
+
+async def test_deleted_documents_are_verified_and_copied(
+    lp: limpet.Limpet, agents: limpet.Documents
+) -> None:
+    """The deletion is a part of the log like every put."""
+    await agents.put("a", 1)
+    await agents.delete("a")
+    report = await lp.verify()
+    assert (report.ok, report.events) == (True, 2)
+    async with limpet.open("memory://") as to:
+        await lp.copy(to=to)
+        assert await to.documents("agents").history("a") == await agents.history("a")
+        assert await to.documents("agents").find("a") is None
 
 
 async def test_a_repeated_id_is_put_once(agents: limpet.Documents) -> None:

@@ -37,6 +37,9 @@ BRANCHES = {
 }
 # For each kind of argument a plausible one, so that every message can be built.
 ARGUMENTS: dict[str, Any] = {
+    "agent": "support",
+    "text": "Ask first.",
+    "unmet": ("it is a lesson",),
     "position": "4.2",
     "part": "app",
     "app": "shop",

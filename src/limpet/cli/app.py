@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 import limpet
-from limpet.cli import importing, life, moving, past, running
+from limpet.cli import agents, importing, life, moving, past, running
 from limpet.cli.address import store_url
 from limpet.cli.asked import Json, Url, file_path, key_given, named_by_options, on
 from limpet.cli.commands import Commands
@@ -330,7 +330,7 @@ def _listed(apps: list[str]) -> str:
 
 for verb in (moving.copy, moving.erase, moving.export, running.work, running.trace):
     app.command()(verb)
-for of_past in (*past.COMMANDS, *life.COMMANDS):
+for of_past in (*past.COMMANDS, *life.COMMANDS, *agents.COMMANDS):
     app.command()(of_past)
 app.command("import")(moving.import_)
 app.command("erase-user")(moving.erase_user)

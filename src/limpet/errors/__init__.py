@@ -12,7 +12,7 @@
     │   ├── SessionConflict · SessionFenced · SessionLocked · SessionNotLoaded · SessionTyped
     │   ├── SessionHasForks · DocumentNotFound · DocumentConflict · BlobNotFound · UploadLost
     │   ├── SessionSuspended · SessionEnded · SessionArchived · InvalidTransition · GuardFailed
-    │   ├── InsufficientTokenBudget · SessionIntegrity
+    │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
     │   ├── SessionCorrupt · FollowerBehind
@@ -164,8 +164,10 @@ from limpet.errors.session import (
     GuardFailed,
     InsufficientTokenBudget,
     InvalidTransition,
+    MemoryConflict,
     NoCheckpoint,
     NoFullCheckpoint,
+    PromotionRefused,
     RequiredToolUnavailable,
     SessionArchived,
     SessionConflict,
@@ -282,6 +284,7 @@ __all__ = [
     "Lifecycle",
     "LimpetError",
     "MappingReferencesUndeclaredField",
+    "MemoryConflict",
     "MergeConflict",
     "MigrationAmbiguous",
     "MigrationError",
@@ -299,6 +302,7 @@ __all__ = [
     "ParallelBranchesInvalidBranchSpec",
     "ParallelBranchesNoBranches",
     "PositionUnknown",
+    "PromotionRefused",
     "ReducerConfigurationInvalid",
     "ReducerError",
     "RequestAnswered",

@@ -352,6 +352,29 @@ class DocumentConflict(SessionError):
         )
 
 
+class MemoryConflict(SessionError):
+    code = "memory.conflict"
+    retryable = True
+
+    def __init__(self, name: str, expected: int, actual: int) -> None:
+        self.name, self.expected, self.actual = name, expected, actual
+        super().__init__(
+            f"the {name} of the session is at version {actual}, and version {expected} was "
+            "expected. Read it again, decide again, and write with the version that you read."
+        )
+
+
+class PromotionRefused(SessionError):
+    code = "promotion.refused"
+
+    def __init__(self, agent: str, text: str, unmet: tuple[str, ...]) -> None:
+        self.agent, self.text, self.unmet = agent, text, unmet
+        super().__init__(
+            f"the learning {text!r} was not promoted into the memory of {agent!r}: "
+            f"{'; '.join(unmet)}. Promote it again when that holds, or change lp.set_gates."
+        )
+
+
 class BlobNotFound(SessionError, LookupError):
     code = "blob.not_found"
     status = 404

@@ -29,7 +29,15 @@ from limpet.model.facts import (
     tools,
     writes,
 )
-from limpet.model.facts.running import budgets, children, requests, revisits, runs
+from limpet.model.facts.running import (
+    budgets,
+    children,
+    memory,
+    requests,
+    revisits,
+    runs,
+    setup,
+)
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -63,6 +71,8 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     budgets.RETURNED: budgets.fold_returned,
     "agent.message": budgets.fold_message,
     outcomes.EVALUATED: outcomes.fold_evaluated,
+    memory.WRITTEN: memory.fold,
+    setup.ATTACHED: setup.fold,
     priority.PRIORITIZED: priority.fold,
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
@@ -89,6 +99,7 @@ _CHECKS: Final[Mapping[str, Check]] = {
     children.CHILD_CREATED: children.check_created,
     budgets.RESERVED: budgets.check,
     budgets.LENT: budgets.check,
+    memory.WRITTEN: memory.check,
     timeouts.RENEWED: timeouts.check_renewed,
     **dict.fromkeys(phases.TRANSITIONS, phases.check),
 }

@@ -18,9 +18,11 @@ from limpet.model.facts.running import (
     REVISIT_SET,
     TIMERS_TAKEN,
     Budget,
+    Share,
     budgets,
     children,
 )
+from limpet.runtime.inheriting import allotted, inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
 from limpet.session.creation import creation
@@ -60,7 +62,7 @@ async def delegate(
     message: str | Mapping[str, Any],
     *,
     title: str | None,
-    budget: Budget | float | None,
+    budget: Budget | Share | float | None,
     tools: Any,
     fields: Mapping[str, Any] | None,
 ) -> Child:
@@ -71,6 +73,7 @@ async def delegate(
     if (before := records.children.get((app, occurrence))) is not None:
         turn.check_same("the child of", app, occurrence, before.data["args_hash"], hashed)
         return Child(turn, Key(app, turn.session.user, before.data["child"]))
+    budget = allotted(turn.session, budget)
     key = Key(app, turn.session.user, identity(turn.id, "child", app, occurrence))
     parent = turn.session
     drafts: list[Draft] = [children.child_created(key, occurrence, hashed, title)]
@@ -91,6 +94,7 @@ def _first(
     facts = turn.session.head.facts
     depth = children.depth(facts) + 1
     drafts: list[Draft] = [children.delegated(turn.session.key, turn.id, depth, tools)]
+    drafts += inherited(turn.session, tools)
     if budget is not None:
         drafts.append(budgets.granted(budgets.budget_of(budget)))
     data = {"text": message} if isinstance(message, str) else dict(message)

@@ -121,8 +121,11 @@ class Driver:
                 thrown = None
                 try:
                     yield waits_for
-                except asyncio.CancelledError as error:
-                    interrupted = self.stopped == "interrupted"
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # what it waits for failed: the harness may catch it
+                    cancelled = isinstance(error, asyncio.CancelledError)
+                    interrupted = cancelled and self.stopped == "interrupted"
                     thrown = Interrupted(self._key, self.note) if interrupted else error
         finally:
             close = getattr(steps, "close", None)

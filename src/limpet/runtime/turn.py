@@ -19,6 +19,7 @@ from limpet.model.facts.running import (
     Budget,
     Revisit,
     RevisitPriority,
+    Share,
     budgets,
     revisit_set,
     steps,
@@ -34,7 +35,8 @@ from limpet.runtime.pauses import Pauses
 from limpet.runtime.records import args_hash, check_same, identity
 from limpet.runtime.requests import Approval, Otherwise
 from limpet.runtime.streams import Stream
-from limpet.session.runs.agents import Learning, LearningKind, learn, learning_of
+from limpet.session.runs.learnings import Learning, LearningKind, learn, learning_of
+from limpet.session.runs.permissions import permission_for
 from limpet.session.session import Session
 
 T = TypeVar("T")
@@ -76,6 +78,21 @@ class Turn:
     @property
     def state(self) -> Any:
         return self.session.state
+
+    @property
+    def agent_name(self) -> str:
+        """The agent whose learnings this session shares: that of its setup, or its app."""
+        session = self.session
+        return str(session.head.facts.get("agent", session.app)).partition("@")[0]
+
+    @property
+    def permissions(self) -> Mapping[str, Permission]:
+        """What the worker and the session's setup allow, by tool; `*` is every other one."""
+        return self._permissions
+
+    def permission(self, tool: str) -> Permission:
+        """always_allow, always_ask or deny."""
+        return permission_for(self._permissions, tool)
 
     @property
     def now_us(self) -> int:
@@ -226,8 +243,8 @@ class Turn:
         message: str | Mapping[str, Any],
         *,
         title: str | None = None,
-        budget: Budget | float | None = None,
-        tools: Any = None,
+        budget: Budget | Share | float | None = None,
+        tools: Iterable[str] | None = None,
         fields: Mapping[str, Any] | None = None,
     ) -> Child:
         """A child session of this user that works on `message`; returns at once.
@@ -278,8 +295,9 @@ class Turn:
         self.driver.check()
         with self.pauses.working():
             session, learning = self.session, learning_of(kind, text)
-            agent = str(session.head.facts.get("agent", session.app)).partition("@")[0]
-            await learn(session.writer.journal, agent, learning, session.actor or "system:runtime")
+            agent = self.agent_name
+            journal, by = session.writer.journal, session.actor or "system:runtime"
+            await learn(journal, agent, learning, session.key, by)
             return learning
 
     async def context(self, **how: Any) -> Any:
@@ -301,9 +319,15 @@ class Turn:
         if not self.accepts:
             check_same(what, name, occurrence, recorded, now)
 
+    async def permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
+        """The arguments that a tool may be used with; asks first if it must. Raises ToolDenied."""
+        self.driver.check()
+        with self.pauses.working():
+            return await self._permitted(name, args)
+
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
-        permission = self._permissions.get(name, "always_allow")
+        permission = permission_for(self._permissions, name)
         if permission == "deny":
             raise ToolDenied(name)
         if permission == "always_ask":

@@ -125,6 +125,8 @@ class Wake:
             raise
 
     async def _run(self, opening: Opening) -> Woken:
+        # Before anything is recorded: without its permissions it must not begin.
+        permissions = await self.session.permissions_for(self._manner.permissions)
         log = TurnLog(
             self.session,
             turn_id=opening.turn_id,
@@ -152,7 +154,7 @@ class Wake:
             new = [event.seq for event in written if event.processed == 0]
             opening.control = (*opening.control, *new)
         accepts = self._manner.on_mismatch == "accept" or opening.records.accepted is True
-        how: dict[str, Any] = {"accepts": accepts, "permissions": self._manner.permissions}
+        how: dict[str, Any] = {"accepts": accepts, "permissions": permissions}
         turn = Turn(log, opening, self._driver, **how)
         log.heard = self._hear
         error = await self._driven(turn)

@@ -2,8 +2,9 @@
 
 `lp.documents("agents")` is a collection. Each put is one event of the log
 Key("$agents", owner, name) and is recorded by the journal like any other, so a put can also be part
-of a commit over sessions: `c.put(agents, name, value)`. The verbs for sessions refuse these logs,
-and nothing else is ever recorded in them.
+of a commit over sessions: `c.put(agents, name, value)`. A deletion is an event too: it makes a
+version, and the versions before it stay. The verbs for sessions refuse these logs, and nothing else
+is ever recorded in them.
 """
 
 from __future__ import annotations
@@ -42,13 +43,22 @@ from limpet.model import (
     to_time,
     unfit,
 )
-from limpet.model.facts.documents import ACTOR, PUTS, VALUE, document_created, document_put
+from limpet.model.facts.documents import (
+    ACTOR,
+    DELETED,
+    VALUE,
+    VERSIONS,
+    document_created,
+    document_deleted,
+    document_put,
+)
 from limpet.session.arguments import check_actor, check_before, check_expect, check_limit
 from limpet.session.journal import Journal
 from limpet.store.protocol import Committed, Query
 
 WHOLE_STORE: Final = "*"  # the owner of documents that belong to no user
 _GONE: Final = (SessionNotFound, SessionDeleted)
+_NOBODY: Final = "system:documents"  # who deletes, if nobody is named
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -56,9 +66,10 @@ class Document(msgspec.Struct, frozen=True):
 
     name: str
     value: Any
-    version: int  # 1 for the first put, and one more for each
+    version: int  # 1 for the first put, and one more for each put and each deletion
     at: datetime
     actor: str
+    deleted: bool = False  # this version is a deletion, and has no value
 
 
 class DocumentPage(msgspec.Struct, frozen=True):
@@ -102,26 +113,24 @@ class Documents:
 
         With `expect=n` it is put only if the document is at version n, with `expect=0` only if
         there is none: else DocumentConflict. A repeated `id` returns the version that was put
-        under it first. After a delete the versions begin at 1 again.
+        under it first. A deleted document can be put again: its versions count on.
         """
         put = Put(self, name, value, expect=expect, actor=actor, id=id)
         _, (document,) = await commit_puts(self.journal, (), (put,))
         return document
 
     async def get(self, name: str, version: int | None = None) -> Document:
-        """The newest version, or this one. Raises DocumentNotFound."""
+        """The newest version, or this one. Raises DocumentNotFound.
+
+        Of a deleted document the versions before the deletion can still be read.
+        """
         key, after = self.key(name), 0
         if version is not None:
             after = (check_before(version) or 1) - 1
-        newest = version is None
-        how: dict[str, Any] = {"limit": 1, "reverse": newest, "types": PUTS}
-        try:
-            found = await self.journal.store.read(key, after=after, **how)
-        except (*_GONE, SessionErased):
-            found = ()
-        if not found or version not in (None, found[0].seq):
+        found = await self._read(key, after, limit=1, reverse=version is None)
+        if not found or found[0].type == DELETED or version not in (None, found[0].seq):
             raise DocumentNotFound(self.collection, name, version)
-        return _document(key, found[0])
+        return self.shown(_document(key, found[0]))
 
     async def find(self, name: str, version: int | None = None) -> Document | None:
         """Like get, and None if there is no such document or version."""
@@ -135,7 +144,8 @@ class Documents:
     ) -> DocumentPage:
         """A page of documents in the order of their names; `page.cursor` leads to the next.
 
-        A page of large documents ends early, at about 4 MiB: go on while there is a cursor.
+        A page of large documents ends early, at about 4 MiB, and deleted ones are passed over: go
+        on while there is a cursor.
         """
         if not isinstance(prefix, str):
             raise InvalidQuery(f"prefix is the beginning of a name, not {described(prefix)}")
@@ -145,44 +155,94 @@ class Documents:
         store = self.journal.store
         page = await store.heads(query, cursor=cursor, limit=check_limit(limit), states=True)
         shown = [(h, page.states[h.key]) for h in page.items if h.key in page.states]
-        items = tuple([_listed(head, state) for head, state in shown])
-        return DocumentPage(items, page.cursor, tuple([key.id for key in page.damaged]))
+        items = [self.shown(_listed(head, state)) for head, state in shown if VALUE in state]
+        return DocumentPage(tuple(items), page.cursor, tuple([key.id for key in page.damaged]))
 
     async def history(
         self, name: str, *, limit: int = 100, before: int | None = None
     ) -> tuple[Document, ...]:
         """Versions of a document, the newest first; read on with before= the last version.
 
-        A page of large versions ends early, at about 16 MiB: only an empty one is the end. Raises
-        DocumentNotFound.
+        Deletions are versions too, with `deleted` set. A page of large versions ends early, at
+        about 16 MiB: only an empty one is the end. Raises DocumentNotFound.
         """
         key, at = self.key(name), check_before(before)
-        store = self.journal.store
-        how: dict[str, Any] = {"reverse": True, "types": PUTS, "limit": check_limit(limit)}
         if at == 1:
             return ()
-        try:
-            found = await store.read(key, after=at or 0, **how)
-        except (*_GONE, SessionErased):
-            raise DocumentNotFound(self.collection, name) from None
-        return tuple([_document(key, event) for event in found])
+        found = await self._read(key, at or 0, limit=check_limit(limit), reverse=True)
+        if not found and at is None:
+            raise DocumentNotFound(self.collection, name)
+        return tuple([self.shown(_document(key, event)) for event in found])
 
-    async def delete(self, name: str) -> bool:
-        """Delete the document with its history. False if there was none."""
+    async def delete(
+        self, name: str, *, expect: int | None = None, actor: str | None = None
+    ) -> bool:
+        """Delete the document. Its history stays, and it can be put again. False if there is none.
+
+        With `expect=n` only if it is at version n, else DocumentConflict. `purge` removes the
+        history too.
+        """
+        key, wanted = self.key(name), check_expect(expect)
+        acting = (self.actor if actor is None else check_actor(actor)) or _NOBODY
+        draft, version = self.journal.prepare(document_deleted(actor=acting), None), 0
+        for _ in range(UPDATE_TRIES_MAX):
+            newest = await self._read(key, 0, limit=1, reverse=True)
+            version = newest[0].seq if newest and newest[0].type != DELETED else 0
+            if wanted not in (None, version):
+                raise DocumentConflict(self.collection, name, wanted or 0, version)
+            if not version:
+                return False
+            try:
+                await self.journal.commit((Commit(key, (draft,), version),))
+            except (SessionConflict, *_GONE):  # it was put, deleted or purged meanwhile
+                continue
+            return True
+        raise DocumentConflict(self.collection, name, version, None)
+
+    async def purge(self, name: str) -> bool:
+        """Remove the document with its history. False if there was none.
+
+        After that a put begins at version 1 again.
+        """
         key = self.key(name)
-        deleted = await self.journal.store.delete(key)
+        removed = await self.journal.store.delete(key)
         self.journal.hub.touch(key)
-        return deleted
+        return removed
 
     def key(self, name: str) -> Key:
         """Where a document is kept: for lp.verify."""
         return Key(_app(self.collection), self._user, name)
 
+    def check(self, value: Any) -> None:
+        """Refuse a value that does not belong here: any does, unless the collection says so."""
+
+    def shown(self, document: Document) -> Document:
+        """A document as this collection hands it out."""
+        return document
+
+    async def _read(self, key: Key, after: int, *, limit: int, reverse: bool) -> tuple[Event, ...]:
+        """Versions as events; nothing if there is no such log."""
+        how: dict[str, Any] = {"limit": limit, "reverse": reverse, "types": VERSIONS}
+        try:
+            return await self.journal.store.read(key, after=after, **how)
+        except (*_GONE, SessionErased):
+            return ()
+
 
 class Put:
     """One put of a document, on its way into a commit."""
 
-    __slots__ = ("_create", "_replace", "collection", "creates", "expect", "journal", "key")
+    __slots__ = (
+        "_create",
+        "_over",
+        "_replace",
+        "collection",
+        "creates",
+        "documents",
+        "expect",
+        "journal",
+        "key",
+    )
 
     def __init__(
         self,
@@ -195,8 +255,10 @@ class Put:
         id: str | None = None,
     ) -> None:
         journal = self.journal = documents.journal
+        documents.check(value)
+        self.documents = documents
         self.collection, self.key = documents.collection, documents.key(name)
-        self.expect = check_expect(expect)
+        self.expect = self._over = check_expect(expect)
         acting = documents.actor if actor is None else check_actor(actor)
         # Both forms have one id: whichever is recorded, a repeat finds it.
         id = journal.new_id() if id is None else id
@@ -209,22 +271,28 @@ class Put:
         return self._replace.id
 
     def commit(self) -> Commit:
-        """As a replacement, or as a creation, which also takes the name of a deleted document."""
+        """As a replacement, or as a creation, which also takes the name of a purged document."""
         if self.creates:
             return Commit(self.key, (self._create,), 0, reuse=True)
-        return Commit(self.key, (self._replace,), self.expect)
+        return Commit(self.key, (self._replace,), self._over)
 
-    def turn(self, error: SessionError) -> None:
+    async def turn(self, error: SessionError) -> None:
         """Try the other form next, or raise what this refusal means for a document."""
-        name, expect = self.key.id, self.expect
-        if isinstance(error, SessionConflict):
-            actual = error.actual if isinstance(error.actual, int) else None
-            raise DocumentConflict(self.collection, name, expect or 0, actual) from error
-        if expect is not None:  # there is none, or there is one
-            raise DocumentConflict(
-                self.collection, name, expect, 0 if isinstance(error, _GONE) else None
-            ) from error
-        self.creates = isinstance(error, _GONE)
+        expect, deleted = self.expect, await self._deleted_at()
+        if expect == 0 and deleted is not None:  # to be created, and deleted: it goes on there
+            self.creates, self._over = False, deleted
+        elif expect is None and not isinstance(error, SessionConflict):
+            self.creates = isinstance(error, _GONE)
+        else:
+            actual = getattr(error, "actual", None)
+            absent = deleted is not None or isinstance(error, _GONE)
+            found = 0 if absent else actual if isinstance(actual, int) else None
+            raise DocumentConflict(self.collection, self.key.id, expect or 0, found) from error
+
+    async def _deleted_at(self) -> int | None:
+        """The version that deleted the document, if that is the newest."""
+        newest = await self.documents._read(self.key, 0, limit=1, reverse=True)
+        return newest[0].seq if newest and newest[0].type == DELETED else None
 
 
 async def commit_puts(
@@ -248,20 +316,32 @@ async def commit_puts(
             left -= 1
             if put is None or not left:
                 raise
-            put.turn(error)
+            await put.turn(error)
             continue
         pairs = zip(puts, answers[len(commits) :], strict=True)
-        return answers, tuple([_document(put.key, answer.events[0]) for put, answer in pairs])
+        made = [(put, _document(put.key, answer.events[0])) for put, answer in pairs]
+        return answers, tuple([put.documents.shown(document) for put, document in made])
+
+
+async def versioned(documents: Documents, name: str) -> str:
+    """`name@version`: the version that was asked for, or the newest. Raises DocumentNotFound."""
+    base, _, version = name.partition("@")
+    if version and not version.isdecimal():
+        raise InvalidInput(f"{name!r} does not name a version: write it as in 'support@3'.")
+    found = await documents.get(base, int(version) if version else None)
+    return f"{base}@{found.version}"
 
 
 def _document(key: Key, event: Event) -> Document:
+    if event.type == DELETED:
+        return Document(key.id, None, event.seq, event.at, event.actor, deleted=True)
     if event.data is None or VALUE not in event.data:
         raise SessionCorrupt(key, f"event {event.seq} cannot be read")
     return Document(key.id, event.data[VALUE], event.seq, event.at, event.actor)
 
 
 def _listed(head: Head, state: Mapping[str, Any]) -> Document:
-    """From the head and the state: its log has nothing but puts."""
+    """From the head and the state: its log ends with a put."""
     return Document(head.key.id, state[VALUE], head.version, to_time(head.updated_us), state[ACTOR])
 
 

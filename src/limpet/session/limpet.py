@@ -40,6 +40,8 @@ from limpet.session.life.door import LongLife, opened_archived, refuse_moving
 from limpet.session.listing import Listing
 from limpet.session.move.moving import Moving
 from limpet.session.runs.agents import Agents
+from limpet.session.runs.vaults import COLLECTION as VAULTS
+from limpet.session.runs.vaults import Vaults
 from limpet.session.runs.waking import Waking
 from limpet.session.session import Session
 
@@ -423,7 +425,8 @@ class Limpet(Agents, Care, Leasing, Listing, LongLife, Moving, Policies, Waking,
         `agents = lp.documents("agents")`, then `await agents.put("support", {…}, actor=…)`. With
         `owner=(app, user)` they are that user's, and erased with the user. `actor` is bound to it.
         """
-        return Documents(self._journal, collection, owner=owner, actor=actor)
+        of = Vaults if collection == VAULTS else Documents
+        return of(self._journal, collection, owner=owner, actor=actor)
 
     def commit(self) -> CommitBuilder:
         """Events for several sessions, all or nothing: `async with lp.commit() as c: …`."""

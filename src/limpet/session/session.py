@@ -37,9 +37,11 @@ from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
+from limpet.session.runs.family import Family
 from limpet.session.runs.outcomes import Achieving
 from limpet.session.runs.running import Running
 from limpet.session.runs.scheduling import Scheduling
+from limpet.session.runs.setup import SettingUp
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
@@ -51,7 +53,16 @@ S = TypeVar("S", covariant=True)
 
 
 class Session(
-    Achieving, Conversation, Life, Running, Scheduling, HoldsBlobs, History[S], Generic[S]
+    Achieving,
+    Conversation,
+    Family,
+    Life,
+    Running,
+    Scheduling,
+    SettingUp,
+    HoldsBlobs,
+    History[S],
+    Generic[S],
 ):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 

@@ -120,7 +120,7 @@ class LimpetStore(Homed, BaseStore):  # type: ignore[misc]  # no types where it 
                     c.put(documents, name, _content(op, before[name], now))
         for name, op in puts.items():
             if op.value is None:
-                await documents.delete(name)
+                await documents.purge(name)
 
     async def _get(self, op: GetOp) -> Item | None:
         documents = self._documents()

@@ -1,8 +1,9 @@
-"""Documents: logs under reserved apps, each event of which puts a whole value.
+"""Documents: logs under reserved apps, each event of which puts a whole value or deletes it.
 
 The first put is the creation of the log, so the seq of an event is the version of the document.
-Nothing but puts is ever recorded in such a log. The value stands in the data of the event; state
-takes it from there. The actor is a field too, so that a page of states has all of a document.
+Nothing but puts and deletions is ever recorded in such a log. The value stands in the data of the
+event; state takes it from there. The actor is a field too, so that a page of states has all of a
+document. A deleted document has no fields.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from limpet.model.keys import Key
 
 FAMILY: Final = "document."
 PUT: Final = "document.put"
-PUTS: Final = (CREATED, PUT)  # the types of events that hold a value
+DELETED: Final = "document.deleted"
+VERSIONS: Final = (CREATED, PUT, DELETED)  # the types of events that make a version
 VALUE: Final = "value"
 ACTOR: Final = "actor"
 
@@ -32,3 +34,8 @@ def document_created(key: Key, value: Any, *, actor: str | None, id: str | None 
     """The document begins with this value."""
     first = created(key, fields={VALUE: value, ACTOR: actor}, actor=actor)
     return structs.replace(first, data={**first.data, VALUE: value}, id=id)
+
+
+def document_deleted(*, actor: str) -> Fact:
+    """The document is not there from now on; its versions can still be read."""
+    return Fact(type=DELETED, delete=(VALUE, ACTOR), actor=actor)

@@ -64,7 +64,7 @@ async def archive_session(session: Handle, actor: str) -> Transition | None:
             move = {"to": "archive", "owner": [key.app, key.user], **place}
             await _intents(journal, key).put(key.id, move, actor=actor)
             await _replace(journal, head, place)
-            await _intents(journal, key).delete(key.id)
+            await _intents(journal, key).purge(key.id)
             break
     return done
 
@@ -104,7 +104,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
             await _intents(journal, key).put(key.id, move, actor=actor)
             await _bury(journal, key, head.uid)
             await _adopt(journal, path)
-        await _intents(journal, key).delete(key.id)
+        await _intents(journal, key).purge(key.id)
     await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
     await Mover(session, ("unarchive",), actor=actor, to=before).move()
@@ -183,7 +183,7 @@ async def finish(journal: Journal, key: Key) -> bool:
             if here is not None:
                 await _bury(journal, key, here)
             await _adopt(journal, path)
-    await intents.delete(key.id)
+    await intents.purge(key.id)
     return True
 
 

@@ -4,23 +4,38 @@ Working memory lives on the live object and is gone when the session is suspende
 documents: session and episodic memory belong to the user and are erased with them; semantic memory
 is shared by an app; procedural memory is shared by sessions of an app with the same task (their
 label `task`). Completing a session promotes its episodes: other sessions of the user see them then.
+
+A delegated session sees its parent's: semantic memory is read through and written apart, episodes
+are read only. Beside the layers a session has buffers, which are events of its own log.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionEnded
-from limpet.model import PAGE_MAX, unfit
+from limpet.errors import (
+    InvalidInput,
+    SessionDeleted,
+    SessionEnded,
+    SessionErased,
+    SessionNotFound,
+)
+from limpet.model import PAGE_MAX, Key, unfit
 from limpet.model.facts.phases import TERMINAL
+from limpet.model.facts.running.children import delegation
+from limpet.model.facts.running.memory import BUFFERS, version_in
 from limpet.model.values import round_trip, settle
 from limpet.session.conversing.shapes import text_of
 from limpet.session.documents import Document, Documents, Put
 from limpet.session.handle import Handle
+from limpet.session.history.at import head_now
+from limpet.session.history.keeping import keeping_of
+from limpet.session.runs.buffers import Buffer, BufferInfo
 
 LayerName: TypeAlias = Literal["working", "session", "episodic", "semantic", "procedural"]
 LAYERS: Final[tuple[LayerName, ...]] = (
@@ -32,6 +47,7 @@ LAYERS: Final[tuple[LayerName, ...]] = (
 )
 COLLECTION: Final = "memory"
 PROMOTED: Final = "promoted/"
+PARENT: Final = "parent/"
 _NAME_CHARS_MAX: Final = 96
 _PART_CHARS_MAX: Final = 64
 
@@ -65,13 +81,26 @@ class Memory:
 
     @property
     def episodic(self) -> Episodes:
-        """What happened in this session; of completed ones the user's other sessions see it."""
-        return Episodes(self._session, self._own, f"episodic/{_short(self._session.id)}/")
+        """What happened in this session; of completed ones the user's other sessions see it.
+
+        A delegated session also sees its parent's episodes (`parent/…`).
+        """
+        prefix = f"episodic/{_short(self._session.id)}/"
+        parent = self._parent
+        if parent is None:
+            return Episodes(self._session, self._own, prefix)
+        owner = (parent["app"], parent["user"])
+        theirs = Documents(self._session.writer.journal, COLLECTION, owner=owner)
+        above = Layer(self._session, theirs, f"episodic/{_short(parent['id'])}/")
+        return Episodes(self._session, self._own, prefix, above)
 
     @property
     def semantic(self) -> Layer:
-        """What all sessions of the app know."""
-        return Layer(self._session, self._shared, f"semantic/{_short(self._session.app)}/")
+        """What all sessions of the app know.
+
+        A delegated session reads what its parent's app knows, and keeps what it writes for itself.
+        """
+        return _semantic(self._session, self._session.key, self._parent)
 
     @property
     def procedural(self) -> Layer:
@@ -81,6 +110,43 @@ class Memory:
         task = "default" if head is None else head.labels.get("task", "default")
         prefix = f"procedural/{_short(session.app)}/{_short(task)}/"
         return Layer(session, self._shared, prefix)
+
+    # --- buffers ---------------------------------------------------------------------------------
+
+    @property
+    def session_state(self) -> Buffer:
+        """Where the session stands, as its agent noted it; with a version."""
+        return Buffer(self._session, "session_state")
+
+    @property
+    def working_buffer(self) -> Buffer:
+        """What the agent is working on; with a version."""
+        return Buffer(self._session, "working_buffer")
+
+    @property
+    def shell_state(self) -> Buffer:
+        """What the harness keeps of its shell. The tools of an agent only read it."""
+        return Buffer(self._session, "shell_state")
+
+    async def buffers(self) -> tuple[BufferInfo, ...]:
+        """What there is to read: checkpoint, shell_state, session_state, working_buffer.
+
+        The version of `checkpoint` is the number of the newest one.
+        """
+        head = await head_now(self._session.writer)
+        kept = keeping_of(self._session.writer.journal).kept(self._session.key)
+        numbers = [each.number for each in await kept.read(head.uid)]
+        infos = [BufferInfo("checkpoint", "ro", max(numbers, default=0))]
+        for name in BUFFERS:
+            version, _ = version_in(head.facts, name)
+            infos.append(BufferInfo(name, "ro" if name == "shell_state" else "rw", version))
+        return tuple(infos)
+
+    @property
+    def _parent(self) -> Mapping[str, Any] | None:
+        """For whom the session works: app, user and id."""
+        head = self._session.writer.known.maybe_head
+        return None if head is None else delegation(head.facts)
 
     def layer(self, name: LayerName) -> Working | Layer:
         found: Working | Layer = getattr(self, name)
@@ -160,14 +226,75 @@ class Layer:
         return Remembered(name, document.value, document.version)
 
 
+class Overlay(Layer):
+    """Semantic memory of a delegated session: what is not its own is read from its parent's, and
+    nothing is written there."""
+
+    def __init__(
+        self, session: Handle, documents: Documents, prefix: str, parent: Mapping[str, Any]
+    ) -> None:
+        super().__init__(session, documents, prefix)
+        self._parent = Key(parent["app"], parent["user"], parent["id"])
+
+    async def get(self, name: str) -> Any:
+        """The newest value, this session's own before that of its parent; or None."""
+        own = await self._documents.find(self._prefix + _check_name(name))
+        return await (await self._above()).get(name) if own is None else own.value
+
+    async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
+        """Everything whose name begins so, in the order of names; its own hides its parent's."""
+        found = {each.name: each for each in await (await self._above()).list(prefix)}
+        found |= {each.name: each for each in await super().list(prefix)}
+        return tuple([found[name] for name in sorted(found)])
+
+    async def _above(self) -> Layer:
+        """What its parent sees, which may be delegated itself."""
+        store, parent = self._session.writer.journal.store, None
+        with suppress(SessionNotFound, SessionDeleted, SessionErased):
+            loaded = await store.load(self._parent, tail=0, scopes=False)
+            parent = delegation(loaded.head.facts)
+        return _semantic(self._session, self._parent, parent)
+
+
+def _semantic(session: Handle, key: Key, parent: Mapping[str, Any] | None) -> Layer:
+    """Semantic memory as the session of this key sees it."""
+    journal = session.writer.journal
+    if parent is None:
+        return Layer(session, Documents(journal, COLLECTION), f"semantic/{_short(key.app)}/")
+    own = Documents(journal, COLLECTION, owner=(key.app, key.user))
+    return Overlay(session, own, f"own/{_short(key.id)}/", parent)
+
+
 class Episodes(Layer):
     """What happened: this session's own episodes, and those that ended sessions left."""
 
+    def __init__(
+        self, session: Handle, documents: Documents, prefix: str, above: Layer | None = None
+    ) -> None:
+        super().__init__(session, documents, prefix)
+        self._above = above  # of the parent: read only
+
+    async def get(self, name: str) -> Any:
+        """The newest value, or None; `parent/…` is one of its parent's."""
+        if self._above is not None and name.startswith(PARENT):
+            return await self._above.get(name.removeprefix(PARENT))
+        return await super().get(name)
+
+    async def put(self, name: str, value: Any, *, actor: str | None = None) -> Remembered:
+        """Remember what happened. Its parent's episodes are read only: InvalidInput."""
+        if self._above is not None and isinstance(name, str) and name.startswith(PARENT):
+            raise InvalidInput(f"{name!r} is an episode of its parent, which is read only.")
+        return await super().put(name, value, actor=actor)
+
     async def list(self, prefix: str = "") -> tuple[Remembered, ...]:
-        """This session's own, then those of the user's completed sessions (`promoted/…`)."""
+        """This session's own, its parent's (`parent/…`), then those of the user's completed
+        sessions (`promoted/…`)."""
         own = await self._all(self._prefix + prefix)
+        above = () if self._above is None else await self._above.list()
+        theirs = [msgspec.structs.replace(each, name=PARENT + each.name) for each in above]
         promoted = await self._all(PROMOTED)
-        return (*own, *(each for each in promoted if each.name.startswith(prefix or PROMOTED)))
+        shown = [each for each in (*theirs, *promoted) if each.name.startswith(prefix)]
+        return (*own, *shown)
 
 
 async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from limpet.errors import InvalidInput
 from limpet.model import EMPTY, PAGE_MAX, Event, described
 from limpet.model.facts import outcomes
 from limpet.model.facts.inputs import pending
 from limpet.model.facts.outcomes import DEFINED, EVALUATED, Evaluation, Grade, Outcome
-from limpet.model.facts.running import open_requests, turn_in
+from limpet.model.facts.running import STEP, open_requests, turn_in
 from limpet.session.arguments import check_limit
+from limpet.session.runs.learnings import Gates, check_gates, unmet_outcome
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer
 
 # Given the outcome and what the agent said and did since: whether each criterion is met, or a text.
 Evaluator: TypeAlias = Callable[[Outcome, Sequence[Event]], Any]
-_EVIDENCE = ("agent.*", "effect.succeeded", "step.recorded")
+_EVIDENCE = ("agent.*", "effect.succeeded", STEP)
+MANAGED: Final = "managed."  # steps of managed tools, which may have read the criteria
 
 
 class Achieving:
@@ -83,6 +85,15 @@ class Achieving:
             await self.writer.commit((prepared,))
         return verdict
 
+    async def unmet(self, gates: Gates) -> tuple[str, ...]:
+        """Which gates on an outcome do not hold now, in words; empty if all do.
+
+        As an exit criterion: a session completes only if its outcome passed.
+        """
+        check_gates(gates)
+        grade, outcome = await self.grade(), self.outcome
+        return tuple(unmet_outcome(gates, grade, None if outcome is None else outcome.verdict))
+
     async def outcome_history(self, *, limit: int = 50) -> tuple[Event, ...]:
         """Definitions and verdicts, the newest first."""
         types = (DEFINED, EVALUATED)
@@ -95,8 +106,8 @@ class Achieving:
             return Evaluation("not_ready", note=grade)
         if evaluator is None:
             return Evaluation("uncertain", (None,) * len(outcome.criteria))
-        evidence = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
-        answer = evaluator(outcome, evidence)
+        found = await self._read(_EVIDENCE, after=outcome.seq, limit=PAGE_MAX)
+        answer = evaluator(outcome, tuple([event for event in found if not _is_read(event)]))
         if inspect.isawaitable(answer):
             answer = await answer
         return _evaluation(answer, len(outcome.criteria))
@@ -106,6 +117,11 @@ class Achieving:
     ) -> tuple[Event, ...]:
         store, key = self.writer.journal.store, self.writer.known.key
         return await store.read(key, after=after, limit=limit, reverse=reverse, types=types)
+
+
+def _is_read(event: Event) -> bool:
+    """Whether it is what a tool read from the session, and nothing that the agent did."""
+    return event.type == STEP and event.data is not None and event.data["name"].startswith(MANAGED)
 
 
 def _evaluation(answer: Any, criteria: int) -> Evaluation:

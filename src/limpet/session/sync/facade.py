@@ -17,7 +17,13 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from limpet.session.sync.loop import Loop, Stream
 
 T = TypeVar("T")
-INSIDE: Final = ("adopter", "journal", "ringing", "writer")  # for the rest of the package
+INSIDE: Final = (
+    "adopter",
+    "journal",
+    "permissions_for",
+    "ringing",
+    "writer",
+)  # for the rest of the package
 _NAMES: Final = {
     "Session": "SyncSession",
     "CommitBuilder": "SyncCommit",
@@ -29,6 +35,10 @@ _NAMES: Final = {
     "Layer": "SyncLayer",
     "Episodes": "SyncEpisodes",
     "Working": "SyncWorking",
+    "Overlay": "SyncOverlay",
+    "Buffer": "SyncBuffer",
+    "Vaults": "SyncVaults",
+    "Permissions": "SyncPermissions",
     "History": "SyncSession",
 }
 _ANNOTATED: Final = re.compile(rf"\b({'|'.join(_NAMES)})\b")

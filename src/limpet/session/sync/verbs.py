@@ -14,8 +14,11 @@ from limpet.errors import StoreClosed
 from limpet.session.app import App
 from limpet.session.commit import CommitBuilder
 from limpet.session.documents import Documents
-from limpet.session.life.memory import Episodes, Layer, Memory, Working
+from limpet.session.life.memory import Episodes, Layer, Memory, Overlay, Working
 from limpet.session.limpet import Limpet
+from limpet.session.runs.buffers import Buffer
+from limpet.session.runs.permissions import Permissions
+from limpet.session.runs.vaults import Vaults
 from limpet.session.session import Session
 from limpet.session.sync.facade import Facade
 from limpet.session.sync.loop import Loop
@@ -41,8 +44,16 @@ class SyncLayer(Facade[Layer], of=Layer):
     """A layer of memory, without await."""
 
 
+class SyncOverlay(Facade[Overlay], of=Overlay):
+    """Semantic memory of a delegated session, without await."""
+
+
 class SyncEpisodes(Facade[Episodes], of=Episodes):
     """Episodic memory, without await."""
+
+
+class SyncBuffer(Facade[Buffer], of=Buffer):
+    """A buffer of a session, without await."""
 
 
 class SyncMemory(Facade[Memory], of=Memory):
@@ -55,6 +66,14 @@ class SyncApp(Facade[App[Any]], Generic[A], of=App):
 
 class SyncDocuments(Facade[Documents], of=Documents):
     """A collection of documents, without await."""
+
+
+class SyncVaults(Facade[Vaults], of=Vaults):
+    """The collection of vaults, without await."""
+
+
+class SyncPermissions(Facade[Permissions], of=Permissions):
+    """The collection of permissions, without await."""
 
 
 class SyncLimpet(Facade[Limpet], of=Limpet):

@@ -33,6 +33,12 @@ class Budget(msgspec.Struct, frozen=True):
     tokens: int | None = None
 
 
+class Share(msgspec.Struct, frozen=True):
+    """A part of what the parent has left, above 0 and up to 1: for turn.delegate(budget=…)."""
+
+    of: float
+
+
 class Amount(NamedTuple):
     """Cost in millionths, and tokens."""
 
@@ -76,6 +82,20 @@ def budget_of(given: Budget | float) -> Budget:
     budget = given if isinstance(given, Budget) else Budget(cost=given)
     amount(budget.cost, budget.tokens)
     return budget
+
+
+def share_of(facts: Facts, share: Share) -> Budget:
+    """What a share of the session's remaining budget comes to, rounded down. Raises InvalidEvent.
+
+    What the session has no limit on, the share has none on either.
+    """
+    if type(share.of) not in (int, float) or not 0 < share.of <= 1:
+        raise InvalidEvent(f"a share is a number above 0 and up to 1, not {described(share.of)}.")
+    cost, tokens = remaining(facts)
+    if cost is tokens is None:
+        raise InvalidEvent("the session has no budget to share. Grant it one first: s.grant(…).")
+    part = [None if left is None else int(max(0, left) * share.of) for left in (cost, tokens)]
+    return Budget(_money(part[0]), part[1])
 
 
 def granted(budget: Budget) -> Fact:

@@ -8,7 +8,7 @@ import pytest
 
 from limpet.errors import SessionDeleted, SessionExists
 from limpet.model import Commit, Key, owner_of
-from limpet.model.facts.documents import document_created, document_put
+from limpet.model.facts.documents import document_created, document_deleted, document_put
 from limpet.store.leases import LeaseStore
 from limpet.store.protocol import Query
 from limpet.testing.commits import ALL, create, draft, key, load, ready
@@ -116,6 +116,19 @@ class DocumentLaws:
                 await store.commit([put(of("a"), 1)])
             with pytest.raises(SessionDeleted):
                 await store.commit([made(of("a"), 1)])
+        assert (await store.verify(None)).ok
+
+    async def test_a_deletion_is_an_event_that_leaves_no_fields(self, store: DocumentStore) -> None:
+        """Its log stays, a page of states shows it empty, and the next put goes on after it."""
+        await store.commit([made(of("a"), 1)])
+        gone = ready(document_deleted(actor="user:ada"))
+        (answer,) = await store.commit([Commit(of("a"), (gone,), 1)])
+        assert answer.fields == {}
+        query = Query(app="$agents", user="*", order="key", reverse=False)
+        page = await store.heads(query, cursor=None, limit=ALL, states=True)
+        assert [(head.version, page.states[head.key]) for head in page.items] == [(2, {})]
+        await store.commit([put(of("a"), 2, 2)])
+        assert (await load(store, of("a"))).fields["value"] == 2
         assert (await store.verify(None)).ok
 
     async def test_a_put_and_an_event_are_one_commit(self, store: DocumentStore) -> None:

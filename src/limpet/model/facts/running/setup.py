@@ -1,0 +1,126 @@
+"""Setup: what a session runs with, each by the version of its document.
+
+The agent and the environment are named when the session is created; resources, vaults and
+permissions are attached. Together with the bound tools they are its setup, whose fingerprint is the
+same for the same setup in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+
+from limpet.errors import InvalidEvent
+from limpet.model.canonical import canonical
+from limpet.model.events import Fact
+from limpet.model.facts.tools import tools_in
+from limpet.model.facts.view import Changes, Facts, Moment
+from limpet.model.values import EMPTY, FrozenDict, FrozenList
+
+ATTACHED: Final = "session.attached"
+ATTACHED_MAX: Final = 64  # of each kind: a head must stay small
+
+
+class SetupChange(msgspec.Struct, frozen=True):
+    """One difference between two setups; None: it is not there."""
+
+    what: str  # agent, environment, permissions, tool, resource or vault
+    name: str
+    before: Any = None
+    after: Any = None
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.what} {self.name} was added ({_shown(self.after)})"
+        if self.after is None:
+            return f"{self.what} {self.name} was removed ({_shown(self.before)})"
+        return f"{self.what} {self.name}: {_shown(self.before)} → {_shown(self.after)}"
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """What a session runs with. Documents are `name@version`."""
+
+    agent: str | None = None
+    environment: str | None = None
+    permissions: str | None = None
+    tools: Mapping[str, Mapping[str, Any]] = EMPTY
+    resources: tuple[str, ...] = ()
+    vaults: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that is the same for the same setup, in hex."""
+        parts: dict[str, Any] = {"agent": self.agent, "environment": self.environment}
+        parts |= {"permissions": self.permissions, "resources": sorted(self.resources)}
+        parts |= {"tools": self.tools, "vaults": sorted(self.vaults)}
+        return sha256(canonical(parts)).hexdigest()
+
+    def compare(self, other: Setup) -> tuple[SetupChange, ...]:
+        """What changed from this setup to another, by kind and name; empty if they are the same."""
+        mine, theirs = self._parts(), other._parts()
+        names = sorted({*mine, *theirs})
+        pairs = [(of, mine.get(of), theirs.get(of)) for of in names]
+        return tuple([SetupChange(*of, then, now) for of, then, now in pairs if then != now])
+
+    def _parts(self) -> dict[tuple[str, str], Any]:
+        parts: dict[tuple[str, str], Any] = {}
+        for what in ("agent", "environment", "permissions"):
+            if (one := getattr(self, what)) is not None:
+                parts[what, _name(one)] = one
+        for what, several in (("resource", self.resources), ("vault", self.vaults)):
+            parts |= {(what, _name(each)): each for each in several}
+        return parts | {("tool", name): dict(tool) for name, tool in self.tools.items()}
+
+
+def attached(
+    *,
+    resources: Iterable[str] | None = None,
+    vaults: Iterable[str] | None = None,
+    permissions: str | None = None,
+) -> Fact:
+    """From now on it has these, each as `name@version`; what is None stays as it was."""
+    data: dict[str, Any] = {}
+    for name, several in (("resources", resources), ("vaults", vaults)):
+        if several is not None:
+            data[name] = sorted(set(several))
+            if len(data[name]) > ATTACHED_MAX:
+                raise InvalidEvent(f"{len(data[name])} {name}, more than {ATTACHED_MAX}")
+    if permissions is not None:
+        data["permissions"] = permissions
+    return Fact(type=ATTACHED, data=data)
+
+
+def setup_in(facts: Facts) -> Setup:
+    """What the head says a session runs with."""
+    kept = facts.get("setup", EMPTY)
+    return Setup(
+        facts.get("agent"),
+        facts.get("environment"),
+        kept.get("permissions"),
+        tools_in(facts),
+        tuple(kept.get("resources", ())),
+        tuple(kept.get("vaults", ())),
+    )
+
+
+def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    kept = {**facts.get("setup", EMPTY)}
+    for name in ("resources", "vaults"):
+        if name in data:
+            kept[name] = FrozenList(data[name])
+    if "permissions" in data:
+        kept["permissions"] = data["permissions"]
+    return {"setup": FrozenDict(kept) or None}
+
+
+def _name(versioned: str) -> str:
+    return versioned.partition("@")[0]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"version {value.get('version')}, {value.get('permission', 'always_allow')}"
+    return str(value)

@@ -1,0 +1,51 @@
+"""Inheriting: what a child begins with that is its parent's.
+
+It never has more than its parent: tools are a subset of those that the parent has bound, or was
+given itself; permissions and the rest of a budget are the parent's. Everything else of the parent
+stays there: fields, resources and vaults are given only if the harness says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from limpet.errors import InvalidInput, ToolAuthorizationFailed
+from limpet.model import Fact, described
+from limpet.model.facts.running.budgets import Budget, Share, share_of
+from limpet.model.facts.running.children import delegation
+from limpet.model.facts.running.setup import attached, setup_in
+from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.session.session import Session
+
+
+def allotted(parent: Session[Any], budget: Budget | Share | float | None) -> Budget | float | None:
+    """The budget of a child: a share is counted on what its parent has left now."""
+    return share_of(parent.head.facts, budget) if isinstance(budget, Share) else budget
+
+
+def inherited(parent: Session[Any], tools: Any) -> list[Fact]:
+    """The facts by which a child gets its tools and permissions. Raises ToolAuthorizationFailed
+    for a tool that its parent does not have."""
+    facts, names = parent.head.facts, _names(tools)
+    bound, from_above = tools_in(facts), delegation(facts)
+    given = None if from_above is None else from_above.get("tools")
+    for name in names:
+        if (bound or given is not None) and name not in bound and name not in (given or ()):
+            raise ToolAuthorizationFailed(parent.key, name, "it delegates only tools that it has")
+    drafts = []
+    if kept := {name: bound[name] for name in names if name in bound}:
+        drafts.append(tools_bound(kept))
+    if (permissions := setup_in(facts).permissions) is not None:
+        drafts.append(attached(permissions=permissions))
+    return drafts
+
+
+def _names(tools: Any) -> list[str]:
+    if tools is None:
+        return []
+    wrong = isinstance(tools, str) or not isinstance(tools, Iterable)
+    names = [] if wrong else list(tools)
+    if wrong or not all([isinstance(name, str) for name in names]):
+        raise InvalidInput(f"tools is a list of names, not {described(tools)}.")
+    return names

@@ -1,0 +1,161 @@
+"""Buffers: session_state, working_buffer and shell_state, the notes a session keeps between runs.
+
+They are of one session and no other: each write is an event of its own log, made under its lease
+and counted. A write that expects a version is refused if another was faster.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from limpet.errors import InvalidInput, MemoryConflict, SessionCorrupt
+from limpet.model import PAGE_MAX, UPDATE_TRIES_MAX, Event, described
+from limpet.model.facts.running.memory import WRITTEN, BufferName, memory_written, version_in
+from limpet.session.arguments import check_actor, check_expect, check_limit
+from limpet.session.handle import Handle
+from limpet.session.history.at import head_now
+
+
+class Note(msgspec.Struct, frozen=True):
+    """One version of a buffer. Its value is read-only."""
+
+    name: str
+    value: Any
+    version: int  # 1 for the first write, and one more for each
+    at: datetime
+    actor: str
+
+
+class BufferInfo(msgspec.Struct, frozen=True):
+    """What there is to read, and whether an agent's tools may write it."""
+
+    name: str
+    access: Literal["ro", "rw"]
+    version: int  # 0: nothing was written
+
+
+class Buffer:
+    """One buffer of one session."""
+
+    def __init__(self, session: Handle, name: BufferName) -> None:
+        self._session, self.name = session, name
+
+    def __repr__(self) -> str:
+        return f"<limpet.Buffer {self.name} of {self._session.key}>"
+
+    async def read(self, version: int | None = None) -> Note | None:
+        """The newest version, or this one; None if there is none such. Read from the store."""
+        newest, seq = version_in((await head_now(self._session.writer)).facts, self.name)
+        if version is None or version == newest:
+            return await self._at(seq, newest) if seq else None
+        for note in await self._versions(newest, None, down_to=version):
+            if note.version == version:
+                return note
+        return None
+
+    async def write(
+        self,
+        value: Any,
+        *,
+        expect: int | None = None,
+        actor: str | None = None,
+        id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Note:
+        """Replace the value, durably.
+
+        With `expect=n` only if the buffer is at version n (0: never written), else MemoryConflict.
+        A repeated `id` returns the version that was written under it first. `wake_id` is the run
+        that it belongs to.
+        """
+        fact = memory_written(self.name, value, expect=check_expect(expect), id=id)
+        fact = msgspec.structs.replace(fact, wake_id=wake_id)
+        writer = self._session.writer
+        (event,) = await writer.commit((writer.journal.prepare(fact, self._by(actor)),))
+        version, seq = version_in(writer.known.head.facts, self.name)
+        if event.seq == seq:
+            return _note(self._session, event, version)
+        return (await self._versions(version, None, of=event.seq))[-1]  # of a repeat
+
+    async def append(
+        self,
+        more: str | list[Any],
+        *,
+        actor: str | None = None,
+        id: str | None = None,
+        wake_id: str | None = None,
+    ) -> Note:
+        """Add a text to a text, or items to a list; an empty buffer begins with it.
+
+        Nothing is lost if several append at once: it is done again on the newest value.
+        """
+        if not isinstance(more, (str, list, tuple)):
+            raise InvalidInput(f"append takes a text or a list, not {described(more)}.")
+        how: dict[str, Any] = {"actor": actor, "id": id, "wake_id": wake_id}
+        for left in reversed(range(UPDATE_TRIES_MAX)):
+            note = await self.read()
+            value, version = (None, 0) if note is None else (note.value, note.version)
+            try:
+                return await self.write(_joined(self.name, value, more), expect=version, **how)
+            except MemoryConflict:
+                if not left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def history(self, *, limit: int = 50) -> tuple[Note, ...]:
+        """The newest versions, the newest first."""
+        newest, _ = version_in((await head_now(self._session.writer)).facts, self.name)
+        return tuple(await self._versions(newest, check_limit(limit)))
+
+    async def _at(self, seq: int, version: int) -> Note:
+        store, key = self._session.writer.journal.store, self._session.key
+        found = await store.read(key, after=seq - 1, limit=1, reverse=False, types=None)
+        if not found or found[0].seq != seq:
+            raise SessionCorrupt(key, f"event {seq} is missing")
+        return _note(self._session, found[0], version)
+
+    async def _versions(
+        self, newest: int, limit: int | None, *, of: int = 0, down_to: int = 1
+    ) -> list[Note]:
+        """Versions from the newest on, down to one version or one event."""
+        store, key = self._session.writer.journal.store, self._session.key
+        notes: list[Note] = []
+        before, version = 0, newest
+        how: dict[str, Any] = {"limit": PAGE_MAX, "reverse": True, "types": (WRITTEN,)}
+        while version >= down_to and (limit is None or len(notes) < limit):
+            page = await store.read(key, after=before, **how)
+            if not page:
+                break
+            for event in [e for e in page if e.data is not None and e.data["name"] == self.name]:
+                notes.append(_note(self._session, event, version))
+                version -= 1
+                if event.seq == of or version < down_to or len(notes) == limit:
+                    return notes
+            before = page[-1].seq
+        return notes
+
+    def _by(self, actor: str | None) -> str:
+        acting = self._session.actor if actor is None else check_actor(actor)
+        return acting or f"user:{self._session.user}"
+
+
+def _note(session: Handle, event: Event, version: int) -> Note:
+    if event.data is None or "value" not in event.data:
+        raise SessionCorrupt(session.key, f"event {event.seq} cannot be read")
+    return Note(event.data["name"], event.data["value"], version, event.at, event.actor)
+
+
+def _joined(name: str, value: Any, more: str | list[Any]) -> Any:
+    if value is None:
+        return more
+    if isinstance(value, str) and isinstance(more, str):
+        return value + more
+    if isinstance(value, list) and not isinstance(more, str):
+        return [*value, *more]
+    raise InvalidInput(
+        f"the {name} holds {described(value)}, and {described(more)} cannot be added to it. "
+        "Replace it with write."
+    )

@@ -1,0 +1,198 @@
+"""Learnings: what sessions of an agent have learned, and the gates to its curated memory.
+
+A learning is a document of the agent, the same text once, and counts the sessions that learned it
+(by a hash: erasing a user leaves no name behind). Promotion adds it to the agent's MEMORY.md, a
+rendered document, if the gates that the app set hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
+from limpet.model import UPDATE_TRIES_MAX, Fact, Key
+from limpet.model.facts.outcomes import Grade, Verdict
+from limpet.session.documents import Document, Documents, Put
+from limpet.session.journal import Journal
+
+LearningKind: TypeAlias = Literal["lesson", "correction", "error"]
+KINDS: Final[tuple[LearningKind, ...]] = ("lesson", "correction", "error")
+GRADES: Final[tuple[Grade, ...]] = (
+    "missing",
+    "blocked",
+    "sleeping",
+    "in_progress",
+    "done_candidate",
+)
+VERDICTS: Final[tuple[Verdict, ...]] = ("fail", "not_ready", "uncertain", "pass")
+PROMOTED: Final = "audit.learning_promoted"
+_TEXT_CHARS_MAX: Final = 2_000
+_SESSIONS_MAX: Final = 1_000  # of which a learning remembers that they learned it
+
+
+class Learning(msgspec.Struct, frozen=True):
+    """Something that an agent has learned; `id` is the same for the same text."""
+
+    id: str
+    kind: LearningKind
+    text: str
+    sessions: int = 1  # how many have learned it
+
+
+class Gates(msgspec.Struct, frozen=True):
+    """What must hold before a learning is promoted. What is None or 1 asks for nothing.
+
+    `grade` and `verdict` are of the outcome of the session that learned it: at least so far
+    (missing < blocked < sleeping < in_progress < done_candidate) and at least so good
+    (fail < not_ready < uncertain < pass). `sessions` is how many must have learned it.
+    """
+
+    grade: Grade | None = None
+    verdict: Verdict | None = None
+    sessions: int = 1
+    kinds: tuple[LearningKind, ...] = KINDS
+
+    @property
+    def asks_for_outcome(self) -> bool:
+        return self.grade is not None or self.verdict is not None
+
+
+def learning_of(kind: LearningKind, text: str) -> Learning:
+    """Raises InvalidInput."""
+    if kind not in KINDS:
+        raise InvalidInput(f"a learning is a 'lesson', a 'correction' or an 'error', not {kind!r}.")
+    if not isinstance(text, str) or not text.strip() or len(text) > _TEXT_CHARS_MAX:
+        raise InvalidInput(f"what was learned is a text of 1 to {_TEXT_CHARS_MAX:,} characters.")
+    text = " ".join(text.split())
+    return Learning(sha256(f"{kind} {text.lower()}".encode()).hexdigest()[:32], kind, text)
+
+
+def check_gates(gates: Gates) -> Gates:
+    """Raises InvalidInput."""
+    if not isinstance(gates, Gates):
+        raise InvalidInput("gates are a limpet.Gates, as in Gates(verdict='pass').")
+    if gates.grade not in (None, *GRADES):
+        raise InvalidInput(f"a grade is one of {', '.join(GRADES)}, not {gates.grade!r}.")
+    if gates.verdict not in (None, *VERDICTS):
+        raise InvalidInput(f"a verdict is one of {', '.join(VERDICTS)}, not {gates.verdict!r}.")
+    if type(gates.sessions) is not int or not 1 <= gates.sessions <= _SESSIONS_MAX:
+        raise InvalidInput(f"sessions is a number from 1 to {_SESSIONS_MAX:,}.")
+    if not gates.kinds or not {*gates.kinds} <= {*KINDS}:
+        raise InvalidInput(f"kinds are some of {', '.join(KINDS)}.")
+    return gates
+
+
+def unmet_outcome(gates: Gates, grade: Grade, verdict: Verdict | None) -> list[str]:
+    """Which gates an outcome does not pass, in words."""
+    reasons = []
+    if gates.grade is not None and GRADES.index(grade) < GRADES.index(gates.grade):
+        reasons.append(f"the outcome is graded {grade}, and {gates.grade} is needed")
+    if gates.verdict is not None and (
+        verdict is None or VERDICTS.index(verdict) < VERDICTS.index(gates.verdict)
+    ):
+        found = "was not evaluated" if verdict is None else f"was evaluated as {verdict}"
+        reasons.append(f"the outcome {found}, and {gates.verdict} is needed")
+    return reasons
+
+
+def unmet_learning(gates: Gates, learning: Learning) -> list[str]:
+    """Which gates a learning does not pass by itself, in words."""
+    reasons = []
+    if learning.kind not in gates.kinds:
+        reasons.append(f"it is a {learning.kind}, and only {', '.join(gates.kinds)} may be")
+    if learning.sessions < gates.sessions:
+        reasons.append(f"{learning.sessions} of {gates.sessions} sessions have learned it")
+    return reasons
+
+
+async def learn(journal: Journal, agent: str, learning: Learning, of: Key, actor: str) -> Learning:
+    """Keep it, once for all sessions of the agent, and that this session has learned it."""
+    documents, mine = learned(journal), source(of)
+    for left in reversed(range(UPDATE_TRIES_MAX)):
+        found = await documents.find(_name(agent, learning.id))
+        sources = [] if found is None else list(found.value.get("sources", ()))
+        if found is not None and (mine in sources or len(sources) >= _SESSIONS_MAX):
+            return kept(found)
+        value = {"id": learning.id, "kind": learning.kind, "text": learning.text}
+        expect = 0 if found is None else found.version
+        try:
+            put = {**value, "sources": [*sources, mine]}
+            name = _name(agent, learning.id)
+            return kept(await documents.put(name, put, expect=expect, actor=actor))
+        except DocumentConflict:  # another session learns it at the same moment
+            if not left:
+                raise
+    raise AssertionError("the last try returns or raises")
+
+
+def kept(document: Document) -> Learning:
+    """A learning as its document has it."""
+    value = document.value
+    sessions = max(1, len(value.get("sources", ())))
+    return Learning(value["id"], value["kind"], value["text"], sessions)
+
+
+async def find_learning(journal: Journal, agent: str, id: str) -> Document | None:
+    return await learned(journal).find(_name(agent, id))
+
+
+def source(key: Key) -> str:
+    """By which a session is counted, and not named."""
+    return sha256("\0".join((key.app, key.user, key.id)).encode()).hexdigest()[:16]
+
+
+def promoted(agent: str, learning: Learning, *, grade: str, verdict: str | None) -> Fact:
+    """This session's outcome let a learning into the agent's memory."""
+    data: dict[str, Any] = {"agent": agent, "learning": learning.id, "grade": grade}
+    return Fact(type=PROMOTED, data={**data, "verdict": verdict})
+
+
+async def promotion(
+    journal: Journal, agent: str, learning: Learning, actor: str
+) -> tuple[Document | None, Put | None]:
+    """The memory that has the learning already, or the put that adds it."""
+    documents = curated(journal)
+    found = await documents.find(agent)
+    entries = [] if found is None else [dict(e) for e in found.value["entries"]]
+    if any([entry["id"] == learning.id for entry in entries]):
+        return found, None
+    entries.append({"id": learning.id, "kind": learning.kind, "text": learning.text})
+    value = {"entries": entries, "text": rendered(agent, entries)}
+    expect = 0 if found is None else found.version
+    return None, Put(documents, agent, value, expect=expect, actor=actor)
+
+
+def rendered(agent: str, entries: Iterable[dict[str, Any]]) -> str:
+    """Curated memory as Markdown, by kind."""
+    lines, entries = [f"# What {agent} has learned"], list(entries)
+    for kind in KINDS:
+        texts = [entry["text"] for entry in entries if entry["kind"] == kind]
+        if texts:
+            lines += ["", f"## {kind.capitalize()}s", "", *[f"- {text}" for text in texts]]
+    return "\n".join(lines) + "\n"
+
+
+def refuse(agent: str, learning: Learning, reasons: list[str]) -> None:
+    """Raise PromotionRefused if there are any."""
+    if reasons:
+        raise PromotionRefused(agent, learning.text, tuple(reasons))
+
+
+def learned(journal: Journal) -> Documents:
+    return Documents(journal, "learnings")
+
+
+def curated(journal: Journal) -> Documents:
+    return Documents(journal, "curated")
+
+
+def gates_kept(journal: Journal) -> Documents:
+    return Documents(journal, "gates")
+
+
+def _name(agent: str, id: str) -> str:
+    return f"{agent}/{id}"

@@ -1,0 +1,48 @@
+"""Permissions: documents that say which tools may be used, and how several of them combine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+from limpet.errors import InvalidInput
+from limpet.session.documents import Documents
+
+Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
+PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")
+ALL_TOOLS: Final = "*"
+
+
+class Permissions(Documents):
+    """The collection of permissions."""
+
+    def check(self, value: Any) -> None:
+        """Refuse what does not say permissions by tool."""
+        permitted(value)
+
+
+def permitted(value: Any) -> Mapping[str, Permission]:
+    """The permissions that a document says. Raises InvalidInput."""
+    tools = value.get("tools") if isinstance(value, Mapping) else None
+    if not isinstance(tools, Mapping) or not all([p in PERMISSIONS for p in tools.values()]):
+        raise InvalidInput(
+            f"permissions are {{'tools': {{name: permission}}}}, each one of "
+            f"{', '.join(PERMISSIONS)}. Put the document again in that form."
+        )
+    return tools
+
+
+def stricter(*said: Mapping[str, Any]) -> dict[str, Permission]:
+    """What all of these allow: for each tool that one of them names, the strictest answer."""
+    names = sorted({name for each in said for name in each})
+    return {name: max([permission_for(s, name) for s in said], key=_strictness) for name in names}
+
+
+def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
+    """What is said of a tool, or of every other one; else it is allowed."""
+    found: Permission = said.get(tool, said.get(ALL_TOOLS, "always_allow"))
+    return found
+
+
+def _strictness(permission: Permission) -> int:
+    return PERMISSIONS.index(permission)

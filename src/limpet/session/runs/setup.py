@@ -1,0 +1,143 @@
+"""Setup of a session: what it runs with, what of that has changed, what is permitted. A part of
+Session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from limpet.errors import InvalidInput
+from limpet.model import Event, described
+from limpet.model.facts.running.setup import Setup, SetupChange, attached, setup_in
+from limpet.session.documents import Document, Documents, versioned
+from limpet.session.history.at import head_now
+from limpet.session.runs.permissions import Permission, permission_for, permitted, stricter
+from limpet.session.runs.vaults import Vaults
+
+if TYPE_CHECKING:
+    from limpet.session.writer import Writer
+
+_WORDS: Final = {"never_allow": "deny"}  # as a bound tool says it
+
+
+class SettingUp:
+    """What a session runs with."""
+
+    if TYPE_CHECKING:
+        writer: Writer
+
+        def _by(self, actor: str | None) -> str: ...
+
+    @property
+    def setup(self) -> Setup:
+        """Agent, environment, permissions, tools, resources and vaults, by version; as far as
+        this object knows. `setup.fingerprint` is the same for the same setup."""
+        return setup_in(self.writer.known.head.facts)
+
+    async def attach(
+        self,
+        *,
+        resources: Iterable[str] | None = None,
+        vaults: Iterable[str] | None = None,
+        permissions: str | None = None,
+        actor: str | None = None,
+    ) -> Event:
+        """Have it run with these documents, in the versions named (`repo@2`) or the newest.
+
+        They replace those of the same kind; what is None stays. Raises DocumentNotFound.
+        """
+        for name, given in (("resources", resources), ("vaults", vaults)):
+            if isinstance(given, str):
+                raise InvalidInput(f"{name} is a list of names, not {described(given)}.")
+        kinds = {"resources": resources, "vaults": vaults}
+        named: dict[str, Any] = {
+            kind: [await versioned(self._documents(kind), each) for each in given]
+            for kind, given in kinds.items()
+            if given is not None
+        }
+        if permissions is not None:
+            named["permissions"] = await versioned(self._documents("permissions"), permissions)
+        if not named:
+            raise InvalidInput("attach takes resources, vaults or permissions.")
+        prepared = self.writer.journal.prepare(attached(**named), self._by(actor))
+        return (await self.writer.commit((prepared,)))[0]
+
+    async def compare_setup(self, other: Setup | None = None) -> tuple[SetupChange, ...]:
+        """What differs in another setup; without one, in the newest versions of the documents.
+
+        A document that was deleted counts as removed.
+        """
+        mine = setup_in((await head_now(self.writer)).facts)
+        return mine.compare(await self._newest(mine) if other is None else other)
+
+    async def describe_environment(self) -> Document | None:
+        """The environment it runs in, in its version; None if it has none."""
+        name = setup_in((await head_now(self.writer)).facts).environment
+        return None if name is None else await self._get("environments", name)
+
+    async def list_resources(self) -> tuple[Document, ...]:
+        """What it works on, each in its version."""
+        names = setup_in((await head_now(self.writer)).facts).resources
+        return tuple([await self._get("resources", name) for name in names])
+
+    async def list_vaults(self) -> dict[str, tuple[str, ...]]:
+        """The names of the secrets in each of its vaults; never where they are kept."""
+        names = setup_in((await head_now(self.writer)).facts).vaults
+        found = {name: await self._get("vaults", name) for name in names}
+        return {name: tuple(sorted(vault.value)) for name, vault in found.items()}
+
+    async def describe_permissions(self) -> dict[str, Permission]:
+        """What may be used, by tool; `*` is every other one.
+
+        From the attached permissions and the bound tools; where both speak, the stricter counts.
+        """
+        return await self._permissions_in(setup_in((await head_now(self.writer)).facts))
+
+    async def check_permission(self, tool: str) -> Permission:
+        """always_allow, always_ask or deny."""
+        return permission_for(await self.describe_permissions(), tool)
+
+    async def permissions_for(self, worker: Mapping[str, Permission]) -> Mapping[str, Permission]:
+        """What a worker and this session both allow, as far as this object knows: for the runtime.
+
+        Nothing is read if the session was set up with neither permissions nor tools.
+        """
+        setup = self.setup
+        if setup.permissions is None and not setup.tools:
+            return worker
+        return stricter(worker, await self._permissions_in(setup))
+
+    async def _permissions_in(self, setup: Setup) -> dict[str, Permission]:
+        said: list[Mapping[str, Any]] = []
+        if setup.permissions is not None:
+            said.append(permitted((await self._get("permissions", setup.permissions)).value))
+        bound = {name: tool.get("permission") for name, tool in setup.tools.items()}
+        said.append({name: _WORDS.get(str(p), p) for name, p in bound.items() if p is not None})
+        return stricter(*said)
+
+    async def _newest(self, setup: Setup) -> Setup:
+        async def now(kind: str, name: str | None) -> str | None:
+            if name is None:
+                return None
+            found = await self._documents(kind).find(name.partition("@")[0])
+            return None if found is None else f"{found.name}@{found.version}"
+
+        many: dict[str, Any] = {}
+        for kind, names in (("resources", setup.resources), ("vaults", setup.vaults)):
+            found = [await now(kind, name) for name in names]
+            many[kind] = tuple([name for name in found if name is not None])
+        return Setup(
+            await now("agents", setup.agent),
+            await now("environments", setup.environment),
+            await now("permissions", setup.permissions),
+            setup.tools,
+            **many,
+        )
+
+    async def _get(self, kind: str, name: str) -> Document:
+        base, _, version = name.partition("@")
+        return await self._documents(kind).get(base, int(version))
+
+    def _documents(self, kind: str) -> Documents:
+        return (Vaults if kind == "vaults" else Documents)(self.writer.journal, kind)

@@ -1,0 +1,186 @@
+"""Delegated sessions: what they inherit, and what they never get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import limpet
+
+ADA = "user:ada"
+
+
+async def begun(lp: limpet.Limpet, **how: Any) -> limpet.Session[Any]:
+    s = await lp.create("support", "ada", "p", **how)
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    return s
+
+
+async def only_child(lp: limpet.Limpet, s: limpet.Session[Any]) -> limpet.Session[Any]:
+    (key,) = await s.children()
+    return await lp.get(key)
+
+
+async def test_a_child_has_a_subset_of_its_parents_tools(lp: limpet.Limpet) -> None:
+    """As they are bound there; none if none are named, and never one that the parent lacks."""
+    tools: Any = ["search"]
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look", tools=tools)
+
+    s = await begun(lp)
+    registry = limpet.ToolRegistry(
+        [limpet.Tool("search", permission="always_ask"), limpet.Tool("refund")]
+    )
+    await s.bind_tools(registry, actor=ADA)
+    assert (await lp.wake(s.key, delegates)).error is None
+    child = await only_child(lp, s)
+    assert child.tools == {"search": s.tools["search"]}
+    for wrong, error in (
+        (["shell"], limpet.ToolAuthorizationFailed),
+        ("search", limpet.InvalidInput),
+        ([5], limpet.InvalidInput),
+    ):
+        tools = wrong
+        await child.append("user.message", {"text": "more"}, actor=ADA)
+        woken = await lp.wake(child.key, delegates)
+        assert isinstance(woken.error, error)
+        assert await child.children() == ()
+
+
+async def test_a_child_of_a_child_has_no_tool_that_its_parent_was_not_given(
+    lp: limpet.Limpet,
+) -> None:
+    """Also where tools are only names, which nobody has bound."""
+
+    async def first(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look", tools=["search"])
+
+    async def second(turn: limpet.Turn) -> None:
+        await turn.delegate("reading", "read", tools=["search", "refund"])
+
+    s = await begun(lp)
+    await lp.wake(s.key, first)
+    child = await only_child(lp, s)
+    woken = await lp.wake(child.key, second)
+    assert isinstance(woken.error, limpet.ToolAuthorizationFailed)
+    assert "refund" in str(woken.error)
+
+
+async def test_a_child_runs_under_its_parents_permissions(lp: limpet.Limpet) -> None:
+    """What the parent must ask for, the child must ask for."""
+    done: list[str] = []
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look")
+
+    async def acts(turn: limpet.Turn) -> None:
+        await turn.effect("refund", lambda: done.append("refund"))
+
+    s = await begun(lp)
+    await lp.permissions.put("p", {"tools": {"refund": "always_ask"}}, actor=ADA)
+    await s.attach(permissions="p")
+    await lp.wake(s.key, delegates)
+    child = await only_child(lp, s)
+    assert child.setup.permissions == "p@1"
+    assert (await lp.wake(child.key, acts)).reason == "requires_action"
+    assert done == []
+
+
+async def test_a_share_is_a_part_of_what_the_parent_has_left(lp: limpet.Limpet) -> None:
+    """Of each limit it has, after what it has spent; the parent keeps the rest."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.say("on it", cost=0.2, usage={"input": 50, "output": 50})
+        await turn.delegate("research", "look", budget=limpet.Share(0.25))
+
+    s = await begun(lp, budget=limpet.Budget(cost=1.0, tokens=1_000))
+    await lp.wake(s.key, delegates)
+    child = await only_child(lp, s)
+    assert child.budget is not None
+    assert child.budget.limit == limpet.Budget(cost=0.2, tokens=225)
+    await s.refresh()
+    assert s.budget is not None
+    assert s.budget.remaining == limpet.Budget(cost=0.6, tokens=675)
+
+
+@pytest.mark.parametrize("share", [0, 1.5, -0.5, True, "half"])
+async def test_a_share_is_between_0_and_1(lp: limpet.Limpet, share: Any) -> None:
+    """Anything else is refused, and so is a share of no budget; no child is created."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look", budget=limpet.Share(share))
+
+    async def fair(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look", budget=limpet.Share(0.5))
+
+    s = await begun(lp)
+    assert isinstance((await lp.wake(s.key, fair)).error, limpet.InvalidInput)
+    await s.grant(1.0, actor=ADA)
+    assert isinstance((await lp.wake(s.key, delegates)).error, limpet.InvalidInput)
+    assert await s.children() == ()
+
+
+async def test_a_child_has_its_parents_owner_and_a_scope_of_its_own(lp: limpet.Limpet) -> None:
+    """Each delegation is another session of the same user, without the state of its parent."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        for _ in range(2):
+            await turn.delegate("support", "look", fields={"order": 7})
+
+    s = await begun(lp, state={"secret": 1})
+    await lp.wake(s.key, delegates)
+    keys = await s.children()
+    assert {key.user for key in keys} == {"ada"}
+    assert len({*keys, s.key}) == 3
+    assert [dict((await lp.get(key)).state) for key in keys] == [{"order": 7}] * 2
+
+
+async def test_a_parent_completes_after_its_children(lp: limpet.Limpet) -> None:
+    """While one is at work, complete() is refused and names it."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message":
+            await turn.delegate("research", "look")
+
+    async def looks(turn: limpet.Turn) -> None:
+        await turn.say("found")
+
+    s = await begun(lp)
+    await lp.wake(s.key, delegates)
+    (child,) = await s.children()
+    with pytest.raises(limpet.GuardFailed, match=child.id):
+        await s.complete(actor=ADA)
+    await lp.wake(child, looks)
+    assert (await s.complete(actor=ADA)).phase == "completed"
+
+
+async def test_a_tree_has_every_session_that_was_delegated(lp: limpet.Limpet) -> None:
+    """From the root, with those that have ended and how; a deleted one is still an edge."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message":
+            await turn.delegate("research", "a", title="first")
+            await turn.delegate("research", "b")
+
+    async def reads(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message" and turn.inputs[0].data["text"] == "a":
+            await turn.delegate("reading", "c")
+
+    async def quiet(turn: limpet.Turn) -> None:
+        pass
+
+    s = await begun(lp)
+    await lp.wake(s.key, delegates)
+    one, two = await s.children()
+    await lp.wake(one, reads)
+    await lp.wake(two, quiet)
+    (three,) = await lp.session(one).children()
+    tree = await s.tree()
+    assert tree.edges == ((s.key, one), (s.key, two), (one, three))
+    first, second = tree.children
+    assert (first.title, first.stop_reason, second.stop_reason) == ("first", None, "end_turn")
+    await lp.delete(two)
+    assert [child.gone for child in (await s.tree()).children] == [False, True]
+    assert (await lp.session(three).tree()).edges == ()

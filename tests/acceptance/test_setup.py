@@ -1,0 +1,224 @@
+"""What a session runs with: documents in their versions, a fingerprint, and what has changed."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+import limpet
+
+ADA = "user:ada"
+REFERENCE = "env:STRIPE_KEY"
+
+
+async def made(lp: limpet.Limpet, id: str) -> limpet.Session[Any]:
+    """A session with an agent, an environment and everything that can be attached."""
+    documents: list[tuple[Any, str, Any]] = [
+        (lp.agents, "support", {"model": "small"}),
+        (lp.environments, "default", {"image": "python"}),
+        (lp.resources, "repo", {"mount": "/srv/repo", "access": "ro"}),
+        (lp.resources, "docs", {"mount": "/srv/docs"}),
+        (lp.vaults, "payments", {"stripe": REFERENCE}),
+        (lp.permissions, "careful", {"tools": {"refund": "always_ask"}}),
+    ]
+    for collection, name, value in documents:
+        if await collection.find(name) is None:
+            await collection.put(name, value, actor=ADA)
+    s = await lp.create("support", "ada", id, agent="support", environment="default")
+    await s.attach(resources=["repo", "docs"], vaults=["payments"], permissions="careful")
+    return s
+
+
+async def test_a_session_keeps_the_versions_it_was_set_up_with(lp: limpet.Limpet) -> None:
+    """Newer documents change nothing for it, until they are attached."""
+    s = await made(lp, "one")
+    await lp.resources.put("repo", {"mount": "/elsewhere"}, actor=ADA)
+    setup = (await lp.get(s.key)).setup
+    assert (setup.agent, setup.environment) == ("support@1", "default@1")
+    assert setup.permissions == "careful@1"
+    assert (setup.resources, setup.vaults) == (("docs@1", "repo@1"), ("payments@1",))
+    assert [d.value["mount"] for d in await s.list_resources()] == ["/srv/docs", "/srv/repo"]
+    await s.attach(resources=["repo"])
+    assert s.setup.resources == ("repo@2",)
+    assert s.setup.vaults == ("payments@1",)
+
+
+async def test_equal_setups_have_one_fingerprint(lp: limpet.Limpet) -> None:
+    """In another session and another order it is the same; any change changes it."""
+    one, two = await made(lp, "one"), await made(lp, "two")
+    await two.attach(resources=["docs", "repo", "docs"])
+    assert one.setup.fingerprint == two.setup.fingerprint
+    assert one.setup.compare(two.setup) == ()
+    seen = {two.setup.fingerprint}
+    await two.attach(resources=["docs"])
+    seen.add(two.setup.fingerprint)
+    await two.bind_tools(limpet.ToolRegistry([limpet.Tool("refund", permission="always_ask")]))
+    seen.add(two.setup.fingerprint)
+    await lp.permissions.put("careful", {"tools": {"refund": "deny"}}, actor=ADA)
+    await two.attach(permissions="careful")
+    seen.add(two.setup.fingerprint)
+    assert len(seen) == 4
+
+
+async def test_a_fingerprint_is_the_same_in_every_release() -> None:
+    """It is compared with those that were kept, so its form does not change."""
+    setup = limpet.Setup(agent="support@1", tools={"a": {"version": "1.0.0"}}, resources=("r@1",))
+    assert setup.fingerprint == ("8b119d6952155203721e2db70eaf3d0a2116219cc98371f70f3ab8af05595bc0")
+
+
+async def test_a_comparison_names_what_changed(lp: limpet.Limpet) -> None:
+    """Added, removed, and from which version to which; in words, too."""
+    one, two = await made(lp, "one"), await made(lp, "two")
+    await lp.permissions.put("careful", {"tools": {}}, actor=ADA)
+    await two.attach(resources=["docs"], permissions="careful")
+    await two.bind_tools(limpet.ToolRegistry([limpet.Tool("refund")]))
+    changes = one.setup.compare(two.setup)
+    assert [(c.what, c.name) for c in changes] == [
+        ("permissions", "careful"),
+        ("resource", "repo"),
+        ("tool", "refund"),
+    ]
+    assert [str(c) for c in changes] == [
+        "permissions careful: careful@1 → careful@2",
+        "resource repo was removed (repo@1)",
+        "tool refund was added (version 1.0.0, always_allow)",
+    ]
+    assert await one.compare_setup(two.setup) == changes
+
+
+async def test_a_setup_is_compared_with_the_newest_documents(lp: limpet.Limpet) -> None:
+    """A newer version and a deleted document show, and nothing else."""
+    s = await made(lp, "one")
+    assert await s.compare_setup() == ()
+    await lp.agents.put("support", {"model": "large"}, actor=ADA)
+    await lp.resources.delete("repo", actor=ADA)
+    shown = [str(change) for change in await s.compare_setup()]
+    assert shown == ["agent support: support@1 → support@2", "resource repo was removed (repo@1)"]
+
+
+async def test_what_is_not_there_cannot_be_attached(lp: limpet.Limpet) -> None:
+    """Nothing is recorded then."""
+    s = await lp.create("support", "ada", "one")
+    for wrong in ({"resources": ["repo"]}, {"vaults": ["v"]}, {"permissions": "p"}):
+        with pytest.raises(limpet.DocumentNotFound):
+            await s.attach(**wrong)  # type: ignore[arg-type]  # one of them at a time
+    for refused in ({}, {"resources": "repo"}, {"permissions": "p@x"}):
+        with pytest.raises(limpet.InvalidInput):
+            await s.attach(**refused)  # type: ignore[arg-type]
+    assert (await s.refresh()).version == 1
+
+
+async def test_the_stricter_permission_counts(lp: limpet.Limpet) -> None:
+    """Of the attached document and the bound tools; `*` is for every other tool."""
+    s = await lp.create("support", "ada", "one")
+    assert await s.describe_permissions() == {}
+    assert await s.check_permission("refund") == "always_allow"
+    tools = {"search": "always_allow", "refund": "always_ask", "*": "deny"}
+    await lp.permissions.put("p", {"tools": tools}, actor=ADA)
+    await s.attach(permissions="p")
+    registry = limpet.ToolRegistry([limpet.Tool("search", permission="always_ask")])
+    await s.bind_tools(registry)
+    assert await s.describe_permissions() == {
+        "*": "deny",
+        "refund": "always_ask",
+        "search": "always_ask",
+    }
+    found = [await s.check_permission(tool) for tool in ("search", "refund", "shell")]
+    assert found == ["always_ask", "always_ask", "deny"]
+
+
+@pytest.mark.parametrize("value", [{}, {"tools": {"a": "maybe"}}, {"tools": ["a"]}, 5])
+async def test_permissions_are_checked_when_they_are_put(lp: limpet.Limpet, value: Any) -> None:
+    """What nobody could follow is refused."""
+    with pytest.raises(limpet.InvalidInput):
+        await lp.permissions.put("p", value, actor=ADA)
+
+
+async def test_the_permissions_of_a_session_hold_in_its_turns(lp: limpet.Limpet) -> None:
+    """deny stops an effect, always_ask asks first; a worker's own permissions cannot loosen it."""
+    done: list[str] = []
+
+    async def act(turn: limpet.Turn) -> None:
+        async def refund() -> None:
+            done.append("refund")
+
+        await turn.effect("refund", refund)
+
+    s = await lp.create("support", "ada", "one")
+    await lp.permissions.put("p", {"tools": {"refund": "always_ask"}}, actor=ADA)
+    await s.attach(permissions="p")
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    loose = {"refund": "always_allow"}
+    assert (await lp.wake(s.key, act, permissions=loose)).reason == "requires_action"
+    assert done == []
+    await s.refresh()
+    await s.confirm(s.blocked_on[0].id, allow=True)
+    await lp.wake(s.key, act)
+    assert done == ["refund"]
+    await lp.permissions.put("p", {"tools": {"*": "deny"}}, actor=ADA)
+    await s.attach(permissions="p")
+    await s.append("user.message", {"text": "again"}, actor=ADA)
+    woken = await lp.wake(s.key, act)
+    assert isinstance(woken.error, limpet.ToolDenied)
+    assert done == ["refund"]
+
+
+# --- vaults -------------------------------------------------------------------------------------
+
+
+async def test_a_vault_never_shows_its_references(
+    lp: limpet.Limpet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not in a repr, a text, a page, a history, a commit, a log line; its names it does show."""
+    caplog.set_level(logging.DEBUG, logger="limpet")
+    put = await lp.vaults.put("payments", {"stripe": REFERENCE}, actor=ADA)
+    async with lp.commit() as c:
+        c.put(lp.vaults, "more", {"github": REFERENCE}, actor=ADA)
+    same = lp.documents("vaults")
+    shown = [put, await same.get("payments"), await same.list(), await same.history("payments")]
+    shown += [c.documents, str(put), f"{put}"]
+    assert all("STRIPE_KEY" not in repr(each) for each in shown)
+    assert all("stripe" in repr(each) for each in shown if each is not c.documents)
+    assert put.value == {"stripe": REFERENCE}
+    assert "STRIPE_KEY" not in caplog.text
+    s = await lp.create("support", "ada", "one")
+    await s.attach(vaults=["payments"])
+    assert await s.list_vaults() == {"payments@1": ("stripe",)}
+
+
+SECRET = "sk_live_51H8xyz"
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"stripe": SECRET}, {"stripe": {"key": SECRET}}, {"a": 5}, SECRET, {"": "env:A"}]
+)
+async def test_a_vault_takes_references_only(lp: limpet.Limpet, value: Any) -> None:
+    """A pasted secret is refused through every door, and the error does not repeat it."""
+    with pytest.raises(limpet.InvalidInput) as info:
+        await lp.vaults.put("payments", value, actor=ADA)
+    assert SECRET not in str(info.value)
+    with pytest.raises(limpet.InvalidInput):
+        await lp.documents("vaults").put("payments", value, actor=ADA)
+    with pytest.raises(limpet.InvalidInput):
+        async with lp.commit() as c:
+            c.put(lp.vaults, "payments", value, actor=ADA)
+    assert await lp.vaults.find("payments") is None
+
+
+@pytest.mark.parametrize("value", [{"a": "vault://kv/x"}, {"a": ["env:A", "B_KEY"]}])
+async def test_references_have_many_forms(lp: limpet.Limpet, value: Any) -> None:
+    """A scheme with a place, a name of the environment, or several of them."""
+    assert (await lp.vaults.put("v", value, actor=ADA)).value == value
+
+
+async def test_a_deleted_vault_can_be_shown(lp: limpet.Limpet) -> None:
+    """Its deletion is a version without names."""
+    await lp.vaults.put("v", {"a": "env:A"}, actor=ADA)
+    await lp.vaults.delete("v", actor=ADA)
+    gone, first = await lp.vaults.history("v")
+    assert isinstance(gone, limpet.VaultDocument)
+    assert isinstance(first, limpet.VaultDocument)
+    assert (gone.names, first.names) == ((), ("a",))
+    assert "deleted" not in repr(first)
