@@ -62,10 +62,6 @@ class _Kept:
             self._timestamp = math.nan if event is None else event.timestamp
         return self._timestamp
 
-    @property
-    def is_readable(self) -> bool:
-        return not math.isnan(self.timestamp)
-
     def take(self) -> Event:
         """An event for a caller of its own. Only for one that is readable."""
         try:
@@ -115,12 +111,14 @@ class Reader:
             return session, []
         is_small = after is None and count is not None and count <= _BETWEEN
         known = await self._up_to_date(session)
-        while not _is_enough(known, count, after):
+        wanted = _wanted(known, count, after)
+        while len(wanted) != count and not _is_all(known, after):
             known, many = await _longer(session, known, count), len(known.events)
             if not is_small:
                 await _look_at_all(known.events[: len(known.events) - many])
+            wanted = _wanted(known, count, after)
         self._keep(key, known)
-        return session, [each.take() for each in _wanted(known, count, after)]
+        return session, [each.take() for each in wanted]
 
     def forget(self, key: Key) -> None:
         """Let go of a session."""
@@ -176,11 +174,9 @@ def _newest(known: _Known, room: int) -> tuple[_Known, int]:
     return known._replace(floor=floor, events=known.events[first:]), size
 
 
-def _is_enough(known: _Known, count: int | None, after: float | None) -> bool:
-    """Whether nothing older has to be read."""
+def _is_all(known: _Known, after: float | None) -> bool:
+    """Whether nothing older has to be read, however many are wanted."""
     if known.floor == 0:
-        return True
-    if count is not None and len(_wanted(known, count, after)) >= count:
         return True
     oldest = known.events[0] if known.events else None
     return oldest is not None and after is not None and oldest.at_us < after * 1e6 - _AHEAD_US
@@ -189,8 +185,9 @@ def _is_enough(known: _Known, count: int | None, after: float | None) -> bool:
 def _wanted(known: _Known, count: int | None, after: float | None) -> list[_Kept]:
     """The last `count` of those that can be read and are dated at or after `after`, in order."""
     found: list[_Kept] = []
+    begin = -math.inf if after is None else after
     for each in reversed(known.events):
-        if each.is_readable and (after is None or each.timestamp >= after):
+        if each.timestamp >= begin:  # NaN is not
             found.append(each)
             if len(found) == count:
                 break
