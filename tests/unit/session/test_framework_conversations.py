@@ -110,6 +110,15 @@ def test_a_shape_that_was_said_before_is_meant_again() -> None:
     assert shown(events)[-1] == ("user", "thanks")
 
 
+def test_an_outcome_comes_after_its_call() -> None:
+    """Within one event too: an answer that stands before the call is not the call's."""
+    items = [TOOL, ai("looking", tool_calls=[CALL])]
+    event = ("langgraph.checkpoint", {"ts": 1, "lists": {"messages": [0, items]}}, {"id": "k1"})
+    assert messages_in(log(event))[-1].synthetic
+    event[1]["lists"]["messages"][1] = items[::-1]
+    assert not messages_in(log(event))[-1].synthetic
+
+
 def test_a_removed_checkpoint_shows_the_one_before() -> None:
     """What was pruned, or deleted with its run, is not the conversation any more."""
     removed = ("langgraph.removed", {"checkpoints": [["", "k4"]]})
@@ -135,7 +144,15 @@ def test_a_damaged_event_of_a_thread_leaves_what_does_not_stand_on_it(place: int
 
 
 @pytest.mark.parametrize(
-    "data", [{}, {"as": 9}, {"shape": 3}, {"lists": 1}, {"lists": {"messages": [5, []]}}, {"ts": 1}]
+    "data",
+    [
+        {},
+        {"as": 9},
+        {"shape": 3},
+        {"lists": 1},
+        {"lists": {"messages": [5, [human("five are missing")]]}},
+        {"ts": 1},
+    ],
 )
 def test_what_is_no_checkpoint_of_ours_says_nothing(data: Any) -> None:
     """An application may have events of that name; they do not break the reading."""
