@@ -53,6 +53,7 @@ __all__ = ["LimpetSessionService", "register"]
 SCHEMES: Final = ("limpet+sqlite", "limpet+postgresql", "limpet+postgres", "limpet+memory")
 CACHE_BYTES: Final = 64 * 2**20
 _HANDLES_MAX: Final = 512  # sessions whose state is kept at hand between two appends
+_MARKER: Final = "_storage_update_marker"  # the private attribute that ADK has for services
 _STALE: Final = (
     "The session has been modified in storage since it was loaded. "
     "Please reload the session before appending more events."
@@ -69,11 +70,19 @@ class _Mark(NamedTuple):
     @classmethod
     def on(cls, session: Session) -> _Mark | None:
         """None for a session object that no service has made."""
-        version, at, uid = (session._storage_update_marker or "").partition("@")
+        version, at, uid = (_private(session).get(_MARKER) or "").partition("@")
         return cls(uid, int(version)) if at and version.isdecimal() else None
 
     def put(self, session: Session) -> None:
-        session._storage_update_marker = f"{self.version}@{self.uid}"
+        _private(session)[_MARKER] = f"{self.version}@{self.uid}"
+
+
+def _private(session: Session) -> dict[str, Any]:
+    """ADK's private attributes, where pydantic keeps them: its own way there is slow."""
+    if session.__pydantic_private__ is None:
+        session.__pydantic_private__ = {}
+    private: dict[str, Any] = session.__pydantic_private__
+    return private
 
 
 class _Recorded(NamedTuple):

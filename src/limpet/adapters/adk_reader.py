@@ -1,8 +1,9 @@
-"""Reading ADK events, the newest of each session decoded once and kept at hand.
+"""Reading ADK events, the newest of each session kept at hand.
 
 To decode an ADK event takes ten times as long as to read it. Agents read a session at every turn,
-and nearly all of it is what they read before. Recorded events never change, so what was decoded
-stays true; what was recorded since is read from the store. Callers get copies of their own.
+and nearly all of it is what they read before. Recorded events never change, so what was read stays
+true; what was recorded since is read from the store. Every caller gets events of its own: the first
+one what was decoded for it, later ones copies, for which a mold is made when they first ask.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import copy
 import json
 import logging
+import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
@@ -36,35 +38,57 @@ _ATOMS: Final = frozenset((type(None), bool, int, float, str, bytes))
 _put: Final = object.__setattr__
 
 
-class _Decoded:
-    """An ADK event and its place in the log; None if this version of ADK cannot read it."""
+class _Kept:
+    """The text of an ADK event and its place in the log. It is decoded when somebody asks."""
 
-    __slots__ = ("_mold", "at_us", "event", "seq", "size")
+    __slots__ = ("_fresh", "_mold", "_name", "_timestamp", "at_us", "seq", "size", "text")
 
-    def __init__(self, seq: int, at_us: int, event: Event | None, size: int) -> None:
-        self.seq, self.at_us, self.event, self.size = seq, at_us, event, size
+    def __init__(self, of: limpet.Event, key: Key, text: str) -> None:
+        self.seq, self.at_us, self.text = of.seq, of.at_us, text
+        self.size = len(text) * 3 + _OBJECT_BYTES
+        self._name = (of.id, key)
+        self._fresh: list[Event] = []  # decoded, and given to nobody yet
+        self._timestamp: float | None = None
         self._mold: Callable[[], Any] | None = None
 
-    def copied(self) -> Event:
-        """A copy for a caller of its own."""
+    @property
+    def timestamp(self) -> float:
+        """When ADK dates it. NaN if this version of ADK cannot read it: that is before nothing and
+        after nothing."""
+        if self._timestamp is None:
+            event = self._decoded()
+            if event is not None:
+                self._fresh.append(event)
+            self._timestamp = math.nan if event is None else event.timestamp
+        return self._timestamp
+
+    def take(self) -> Event:
+        """An event for a caller of its own. Only for one that is readable."""
+        try:
+            return self._fresh.pop()  # by one thread: a list pops an item once
+        except IndexError:
+            pass
         if self._mold is None:
-            self._mold = mold_of(self.event)
+            self._mold = mold_of(self._decoded())
             assert self._mold is not None  # it is a model
         made: Event = self._mold()
         return made
 
+    def _decoded(self) -> Event | None:
+        return _event(self.text, *self._name)
+
 
 class _Known(NamedTuple):
-    """The end of a session's log, decoded: every ADK event with floor < seq <= version."""
+    """The end of a session's log: every ADK event with floor < seq <= version."""
 
     uid: str
     floor: int
     version: int
-    events: Sequence[_Decoded] = ()
+    events: Sequence[_Kept] = ()
 
 
 class Reader:
-    """The ADK events of sessions. It keeps about `bytes_max` of decoded ones, or none for 0."""
+    """The ADK events of sessions. It keeps about `bytes_max` of them, or none for 0."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -85,16 +109,16 @@ class Reader:
             return None
         if count == 0:
             return session, []
+        is_small = after is None and count is not None and count <= _BETWEEN
         known = await self._up_to_date(session)
-        known_after = known.floor  # what is before is decoded now, for this caller alone
-        while not _is_enough(known, count, after):
-            known = await _longer(session, known, count)
-        shared_after = min(known_after, self._keep(key, known))
-        return session, [
-            each.copied() if each.seq > shared_after else each.event
-            for each in _wanted(known, count, after)
-            if each.event is not None
-        ]
+        wanted = _wanted(known, count, after)
+        while len(wanted) != count and not _is_all(known, after):
+            known, many = await _longer(session, known, count), len(known.events)
+            if not is_small:
+                await _look_at_all(known.events[: len(known.events) - many])
+            wanted = _wanted(known, count, after)
+        self._keep(key, known)
+        return session, [each.take() for each in wanted]
 
     def forget(self, key: Key) -> None:
         """Let go of a session."""
@@ -111,32 +135,31 @@ class Reader:
             return _Known(head.uid, head.version, head.version)
         if not since:
             return known
-        newer: list[_Decoded] = []
+        newer: list[_Kept] = []
         at = known.version
         while at < head.version:
             page = await session.read(after=at, before=head.version + 1, limit=_PAGE)
-            newer += await _decoded(session, page)
+            newer += await _texts_in(session, page)
             at = page[-1].seq if page else head.version
         return _Known(head.uid, known.floor, head.version, [*known.events, *newer])
 
-    def _keep(self, key: Key, known: _Known) -> int:
-        """Keep the newest part of it, as far as there is room; the seq after which it is kept."""
+    def _keep(self, key: Key, known: _Known) -> None:
+        """Keep the newest part of it, as far as there is room."""
         with self._lock:
             before, _ = self._known.get(key, (None, 0))
             if known is before:
                 self._known.move_to_end(key)
-                return known.floor
+                return
         kept, size = _newest(known, self._bytes_max // _SHARE)
         with self._lock:
             before, _ = self._known.get(key, (None, 0))
             if before is not None and before.uid == known.uid and before.version > known.version:
-                return 0  # somebody has read more meanwhile, and may share all of this
+                return  # somebody has read more meanwhile
             self.forget(key)
             self._known[key] = (kept, size)
             self._bytes += size
             while self._bytes > self._bytes_max and len(self._known) > 1:
                 self.forget(next(iter(self._known)))
-        return kept.floor
 
 
 def _newest(known: _Known, room: int) -> tuple[_Known, int]:
@@ -151,21 +174,20 @@ def _newest(known: _Known, room: int) -> tuple[_Known, int]:
     return known._replace(floor=floor, events=known.events[first:]), size
 
 
-def _is_enough(known: _Known, count: int | None, after: float | None) -> bool:
-    """Whether nothing older has to be read."""
+def _is_all(known: _Known, after: float | None) -> bool:
+    """Whether nothing older has to be read, however many are wanted."""
     if known.floor == 0:
-        return True
-    if count is not None and len(_wanted(known, count, after)) >= count:
         return True
     oldest = known.events[0] if known.events else None
     return oldest is not None and after is not None and oldest.at_us < after * 1e6 - _AHEAD_US
 
 
-def _wanted(known: _Known, count: int | None, after: float | None) -> list[_Decoded]:
+def _wanted(known: _Known, count: int | None, after: float | None) -> list[_Kept]:
     """The last `count` of those that can be read and are dated at or after `after`, in order."""
-    found: list[_Decoded] = []
+    found: list[_Kept] = []
+    begin = -math.inf if after is None else after
     for each in reversed(known.events):
-        if each.event is not None and (after is None or each.event.timestamp >= after):
+        if each.timestamp >= begin:  # NaN is not
             found.append(each)
             if len(found) == count:
                 break
@@ -176,28 +198,31 @@ async def _longer(session: limpet.Session[Any], known: _Known, count: int | None
     """The same with a page more of what was before."""
     limit = _PAGE if count is None else min(_PAGE, count + count // 4 + 4)
     page = await session.read(before=known.floor + 1, limit=limit)
-    older = await _decoded(session, page[::-1])
+    older = await _texts_in(session, page[::-1])
     floor = page[-1].seq - 1 if page else 0
     return known._replace(floor=floor, events=[*older, *known.events])
 
 
-async def _decoded(session: limpet.Session[Any], page: Sequence[limpet.Event]) -> list[_Decoded]:
+async def _texts_in(session: limpet.Session[Any], page: Sequence[limpet.Event]) -> list[_Kept]:
     """The ADK events in a page. One that cannot be read does not hide the others."""
-    found: list[_Decoded] = []
+    found: list[_Kept] = []
     for event in page:
         if event.damage is not None:
             _log.warning("event %d of %s cannot be read: left out", event.seq, session.key)
-        if not ours.is_whole(event):
-            continue
-        text = await log.text_in(session, event)
-        size = len(text) * 2 + _OBJECT_BYTES
-        found.append(_Decoded(event.seq, event.at_us, _event(text, event, session.key), size))
-        if not len(found) % _BETWEEN:
-            await asyncio.sleep(0)
+        if ours.is_whole(event):
+            found.append(_Kept(event, session.key, await log.text_in(session, event)))
     return found
 
 
-def _event(text: str, of: limpet.Event, key: Key) -> Event | None:
+async def _look_at_all(events: Iterable[_Kept]) -> None:
+    """Decode many, and let other tasks have their turn in between."""
+    for number, each in enumerate(events, 1):
+        _ = each.timestamp
+        if not number % _BETWEEN:
+            await asyncio.sleep(0)
+
+
+def _event(text: str, id: str, key: Key) -> Event | None:
     """ADK's own object; None, with a warning, if this version of ADK cannot read it."""
     try:
         return Event.model_validate_json(text)
@@ -205,7 +230,7 @@ def _event(text: str, of: limpet.Event, key: Key) -> Event | None:
         try:
             return Event.model_validate(json.loads(text))
         except ValueError as error:
-            _log.warning("event %s of %s is left out: %s", of.id, key, error)
+            _log.warning("event %s of %s is left out: %s", id, key, error)
             return None
 
 

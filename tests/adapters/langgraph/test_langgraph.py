@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -24,11 +23,11 @@ def python() -> Path:
 
 
 def _run(python: Path, *args: str, **env: str) -> None:
-    paths = {"PYTHONPATH": str(venvs.ROOT / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    paths = {**venvs.environment(), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
         [str(python), *args],
         cwd=venvs.ROOT,
-        env={**os.environ, **paths, **env},
+        env={**paths, **env},
         capture_output=True,
         text=True,
         timeout=240,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from typing import Any
 
@@ -242,3 +243,42 @@ async def test_another_object_answers_what_one_left(lp: limpet.Limpet) -> None:
     assert await pending(lp, one) == []
     await one.add_items([assistant("to a, too")])
     assert len(await one.get_items()) == 3
+
+
+LONG = "a text that is long enough " * 40
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        user(LONG),
+        assistant(LONG),
+        output("c", LONG),
+        {"role": "user", "content": [{"type": "input_text", "text": LONG}, {"type": "x"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": LONG}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": LONG, "text": LONG}]},
+        {"type": "shell_call_output", "call_id": "c", "output": [{"stdout": LONG}]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": LONG + "\ud800"}]},
+    ],
+)
+async def test_a_long_text_is_kept_once_and_comes_back(
+    lp: limpet.Limpet, item: dict[str, Any]
+) -> None:
+    """The item comes back with every member in its order, and `messages` shows the same text."""
+    session = LimpetSession("long", lp)
+    await session.add_items([item])
+    (found,) = await session.get_items()
+    assert json.dumps(found) == json.dumps(item)
+    assert await session.pop_item() == item
+
+
+async def test_a_long_text_is_not_stored_twice(lp: limpet.Limpet) -> None:
+    """The data of an event is hardly larger than the text that it holds."""
+    session = LimpetSession("long", lp)
+    for item in (user(LONG), assistant(LONG), output("c", LONG)):
+        await session.add_items([item])
+    stored = await lp.get(session.key)
+    for event in stored.events[1:4]:
+        assert len(json.dumps(dict(event.data))) < len(LONG) + 400
+    (said, *_) = await lp.session(session.key).messages()
+    assert said.parts == ({"type": "text", "text": LONG},)

@@ -34,16 +34,26 @@ def tell_metadata(
     data: dict[str, Any], shape: dict[str, Any], old: Mapping[str, Any], new: dict[str, Any]
 ) -> None:
     """Metadata by what changed. The step counts up; long texts are not part of a shape."""
-    step = new.get("step")
-    if type(step) is int and type(old.get("step")) is int:
-        shape["step"] = step - old["step"]
-        new = {**new, "step": old["step"]}
-    changed: dict[str, Any] = {}
-    tell_changes(changed, "metadata", old, new)
-    parts = changed.pop("metadata", {})
-    tell(shape, "metadata", {n: part for n, part in parts.items() if _is_short(part)})
-    tell(data, "metadata", {n: part for n, part in parts.items() if not _is_short(part)})
-    shape.update(changed)
+    step, before = new.get("step"), old.get("step")
+    counts = type(step) is int and type(before) is int
+    if counts:
+        shape["step"] = step - before  # type: ignore[operator]  # both are numbers
+    short: dict[str, Any] = {}
+    long: dict[str, Any] = {}
+    for name, part in new.items():
+        if _is_other(old, name, part) and not (counts and name == "step"):
+            (short if _is_short(part) else long)[name] = part
+    tell(shape, "metadata", short)
+    tell(data, "metadata", long)
+    tell(shape, "metadata_gone", [name for name in old if name not in new])
+
+
+def _is_other(old: Mapping[str, Any], name: str, new: Any) -> bool:
+    """Whether a name is new, or has another value or type: 1 is not True."""
+    if name not in old:
+        return True
+    before = old[name]
+    return before is not new and (before != new or type(before) is not type(new))
 
 
 def _is_short(part: Any) -> bool:
@@ -104,12 +114,7 @@ def tell_changes(
     told: dict[str, Any], name: str, old: Mapping[str, Any], new: Mapping[str, Any]
 ) -> None:
     """What is new or other, and the names that are gone."""
-    changed = {
-        key: value
-        for key, value in new.items()
-        if key not in old or old[key] != value or type(old[key]) is not type(value)
-    }
-    tell(told, name, changed)
+    tell(told, name, {key: value for key, value in new.items() if _is_other(old, key, value)})
     tell(told, f"{name}_gone", [key for key in old if key not in new])
 
 
@@ -122,6 +127,12 @@ def changed(old: Mapping[str, Any], told: Mapping[str, Any], name: str) -> dict[
 def tell(told: dict[str, Any], name: str, part: Any) -> None:
     if part:
         told[name] = part
+
+
+def touched(data: Mapping[str, Any], shape: Mapping[str, Any]) -> list[str]:
+    """The channels that an event gives values to, in order."""
+    lists = (*data.get("lists", ()), *shape.get("grown", ()))
+    return sorted({*data.get("values", ()), *shape.get("nulls", ()), *lists})
 
 
 def short_time(ts: str) -> Any:

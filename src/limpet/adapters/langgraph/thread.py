@@ -33,6 +33,7 @@ from limpet.adapters.langgraph.changes import (
     tell_changes,
     tell_metadata,
     tell_versions,
+    touched,
     versions_after,
 )
 from limpet.adapters.langgraph.lists import Growth, List
@@ -198,9 +199,8 @@ class Thread:
         self, data: dict[str, Any], shape: dict[str, Any], on: Node, rest: Mapping[str, Any]
     ) -> None:
         encoded = {name: self._codec.encode(part) for name, part in rest.items()}
-        touched = sorted({*data.get("values", ()), *data.get("lists", ()), *shape.get("nulls", ())})
-        touched = sorted({*touched, *shape.get("grown", ())})
-        if encoded.get("updated_channels", NONE) == touched:
+        updated = encoded.get("updated_channels")
+        if updated is not None and updated == touched(data, shape):
             shape["updated"] = True
             del encoded["updated_channels"]
             kept = {n: part for n, part in on.rest.items() if n != "updated_channels"}
@@ -384,9 +384,7 @@ class Thread:
             node.values[name] = (held if isinstance(held, List) else List()).grow(by)
         node.rest = changed(on.rest, shape, "rest")
         if shape.get("updated"):
-            lists = (*data.get("lists", ()), *shape.get("grown", ()))
-            touched = {*data.get("values", ()), *shape.get("nulls", ()), *lists}
-            node.rest["updated_channels"] = sorted(touched)
+            node.rest["updated_channels"] = touched(data, shape)
         return node
 
     def _growths(

@@ -55,6 +55,7 @@ from limpet.errors import InvalidInput
 FORM: Final = "$"
 _INT_BITS: Final = 63
 _SCALARS: Final = frozenset((str, int, float, bool, type(None)))
+_PLAIN: Final = frozenset((str, bool, type(None)))  # stored as they are, whatever they hold
 
 # A name in the stored form, and the class; the class is found here and nowhere else.
 _MESSAGES: Final[Mapping[str, type[Any]]] = {
@@ -244,7 +245,10 @@ class Values:
 
     def _encode_dict(self, value: Mapping[Any, Any]) -> dict[str, Any]:
         if FORM not in value and all([type(name) is str for name in value]):
-            return {name: self.encode(item) for name, item in value.items()}
+            return {
+                name: item if type(item) in _PLAIN else self.encode(item)
+                for name, item in value.items()
+            }
         pairs = [[self.encode(name), self.encode(item)] for name, item in value.items()]
         return {FORM: "dict", "v": pairs}
 
@@ -269,8 +273,10 @@ class Values:
     def encode_message(self, message: BaseMessage) -> dict[str, Any]:
         fields = _set_fields(message)
         fields.pop("type", None)
-        kept = {name: self.encode(item) for name, item in fields.items()}
-        return {FORM: "message", "type": _MESSAGE_NAMES[type(message)], **kept}
+        kept = {FORM: "message", "type": _MESSAGE_NAMES[type(message)]}
+        for name, item in fields.items():
+            kept[name] = item if type(item) in _PLAIN else self.encode(item)
+        return kept
 
     def _encode_unknown(self, kind: type[Any], value: Any) -> dict[str, Any]:
         if self._serde is not None:
@@ -326,6 +332,12 @@ def is_message(value: Any) -> bool:
 def fields_shot(message: BaseMessage) -> dict[str, Any]:
     """The fields as they are now, to see later whether they still are."""
     return {
-        name: value if type(value) in _SCALARS else copy.deepcopy(value)
+        name: value if type(value) in _SCALARS else _copied(value)
         for name, value in message.__dict__.items()
     }
+
+
+def _copied(value: Any) -> Any:
+    """Most fields of a message are empty: those need no deep copy."""
+    kind = type(value)
+    return kind() if not value and (kind is dict or kind is list) else copy.deepcopy(value)

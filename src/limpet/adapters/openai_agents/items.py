@@ -2,14 +2,15 @@
 
 An item is recorded under the type that says what it is, with the data of that type, so that every
 reader of the log understands it. The item itself stands beside it under one member, as the JSON
-text that the framework's own sessions keep, and comes back unchanged. An event that another door
-recorded is read as the nearest item.
+text that the framework's own sessions keep, and comes back unchanged. A long text is in the data of
+the event already, so the item is kept without it and with the place where it belongs. An event that
+another door recorded is read as the nearest item.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ from limpet.errors import InvalidValue
 Item: TypeAlias = dict[str, Any]
 
 MEMBER: Final = "openai_agents"  # of an event's data: the framework's item, as JSON text
+PLACE: Final = "openai_agents_text"  # where in the item the text of the event belongs
 USE: Final = "agent.tool_use"
 RESULT: Final = "agent.tool_result"
 OTHER: Final = "agent.item"  # reasoning, hosted tools, and what later versions bring
@@ -32,16 +34,28 @@ _TYPES: Final[Mapping[Any, str]] = {
 _ROLES: Final = {"user.message": "user", "system.message": "system", "agent.message": "assistant"}
 ITEMS: Final = (*_ROLES, USE, RESULT, OTHER)
 _TEXTS: Final = ("input_text", "output_text", "text")
+_CHARS_MIN: Final = 64  # of a text that is not kept twice
+_PLACES: Final[Mapping[str, tuple[Any, ...]]] = {
+    "output": ("output",),
+    "content": ("content",),
+    "part": ("content", 0, "text"),
+}
 
 
 def drafted(item: Mapping[str, Any], user: str) -> Draft:
     """The event that records an item, as it is now. Raises InvalidValue if it is not JSON."""
     type = _type_of(item)
+    data = {**_named(type, item), **_said(type, item)}
+    place = _place_of(type, item, data)
     try:
-        text = json.dumps(item, ensure_ascii=False)
+        text = json.dumps(
+            _with_text(item, _PLACES[place], "") if place else item, ensure_ascii=False
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue("the item", f"cannot be written as JSON: {error}") from error
-    data = {**_named(type, item), **_said(type, item), MEMBER: text}
+    data[MEMBER] = text
+    if place:
+        data[PLACE] = place
     actor = f"user:{user}" if type == "user.message" else "agent:openai-agents"
     return Draft(type=type, data=data, actor=actor)
 
@@ -52,7 +66,7 @@ def bare(draft: Draft) -> Draft:
     What a model wrote may be no value of ours, or too large to stand in an event twice.
     """
     data = {name: draft.data[name] for name in ("request_id", "name") if name in draft.data}
-    text = json.dumps(json.loads(draft.data[MEMBER]))
+    text = json.dumps(_whole(draft.type, draft.data))
     return Draft(type=draft.type, data={**data, MEMBER: text}, actor=draft.actor)
 
 
@@ -60,14 +74,50 @@ def item_of(event: Event) -> Item | None:
     """The item that an event records; None if it cannot be read, or says nothing."""
     if event.data is None:
         return None
-    text = event.data.get(MEMBER)
-    if not isinstance(text, str):
+    if not isinstance(event.data.get(MEMBER), str):
         return _translated(event)
     try:
-        item = json.loads(text)
-    except ValueError:
+        item = _whole(event.type, event.data)
+    except (IndexError, KeyError, TypeError, ValueError):
         return None
     return item if isinstance(item, dict) else None
+
+
+# --- a text that is kept once -------------------------------------------------------------------
+
+
+def _place_of(type: str, item: Mapping[str, Any], data: Mapping[str, Any]) -> str | None:
+    """Where the item has the text that is in the event's data; None if it is kept in both."""
+    text = data.get(_member_of(type))
+    if not isinstance(text, str) or len(text) < _CHARS_MIN:
+        return None
+    if type == RESULT:
+        return "output"
+    content = item.get("content")
+    if not isinstance(content, list):
+        return "content"
+    return "part" if content[0].get("text") == text else None  # or it is a refusal
+
+
+def _member_of(type: str) -> str:
+    return "output" if type == RESULT else "text"
+
+
+def _with_text(item: Any, place: Sequence[Any], text: str) -> Any:
+    """A copy of an item with another text in its place. Raises if it has no such place."""
+    if not place:
+        return text
+    inner = _with_text(item[place[0]], place[1:], text)
+    if isinstance(item, list):
+        return [inner, *item[1:]]
+    return {**item, place[0]: inner}
+
+
+def _whole(type: str, data: Mapping[str, Any]) -> Any:
+    """The item again, with its text. Raises if it cannot be read."""
+    item = json.loads(data[MEMBER])
+    place = data.get(PLACE)
+    return _with_text(item, _PLACES[place], data[_member_of(type)]) if place else item
 
 
 # --- an item as data of ours --------------------------------------------------------------------

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.model import EMPTY, PAGE_MAX, Event
-from limpet.session.conversing.message import Message, Part, Role
+from limpet.session.conversing.entries import TYPES, entries_of
+from limpet.session.conversing.message import Entry, Message, Part, Role
 
 if TYPE_CHECKING:
     from limpet.session.conversing.context import Context, Count, Summarize
@@ -24,13 +25,6 @@ INTERRUPT: Final = "user.interrupt"
 OUTCOME: Final = "user.define_outcome"
 UNKNOWN: Final = "This call was interrupted. Whether it had an effect is not known."
 DENIED: Final = "The user did not allow this call."
-# Facts on the view of a conversation, recorded by adapters: the newest item, or all that were
-# recorded before, are left out. What they do follows from their type and place alone.
-POPPED: Final = "view.popped"
-CLEARED: Final = "view.cleared"
-_MESSAGES: Final = ("user.message", "system.message", "agent.message")
-_ITEMS: Final = (*_MESSAGES, "agent.tool_use", "agent.tool_result", "agent.item")
-_TYPES: Final = ("user.*", "system.*", "agent.*", "view.*")
 _OURS: Final = ("tool_use", "tool_result")  # calls are recorded as events, not within a text
 _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
 
@@ -48,12 +42,12 @@ class Conversation:
         """The whole conversation, the oldest message first.
 
         Valid for every model: each tool call is followed by exactly one outcome. A call whose
-        outcome was never recorded has one that says it was interrupted. What was popped or
-        cleared from view is left out.
+        outcome was never recorded has one that says it was interrupted. What the adapter of a
+        framework recorded reads the same; what was popped, cleared or rewound there is left out.
         """
         events: list[Event] = []
         after = 0
-        while page := await self.read(after=after, limit=PAGE_MAX, types=_TYPES):
+        while page := await self.read(after=after, limit=PAGE_MAX, types=TYPES):
             events += page
             after = page[-1].seq
         return messages_in(events)
@@ -85,109 +79,93 @@ class Conversation:
 
 def messages_in(events: Sequence[Event]) -> list[Message]:
     """The messages of a log, or of a part of it, in an order that every model accepts."""
-    readable = [e for e in _in_view(events) if isinstance(e.data, Mapping)]
-    outcomes = _Outcomes(readable)
+    entries = entries_of(events)
+    outcomes = _Outcomes(entries)
     found: list[Message] = []
-    calls: list[Event] = []  # whose outcomes come next
+    calls: list[int] = []  # the places of those whose outcomes come next
     seen: set[str] = set()
 
     def settle() -> None:
-        found.extend(outcomes.of(call) for call in calls)
+        found.extend(outcomes.of(place, entries[place]) for place in calls)
         calls.clear()
 
-    for event in readable:
-        if event.type in USES:
-            if (id := request_id(event)) not in seen:  # the same call recorded again
+    for place, entry in enumerate(entries):
+        if entry.type in USES:
+            if (id := request_id(entry)) not in seen:  # the same call recorded again
                 seen.add(id)
-                found.append(Message("assistant", (_call(event),), event))
-                calls.append(event)
-        elif event.type in RESULTS:
+                found.append(Message("assistant", (_call(entry),), entry.event))
+                calls.append(place)
+        elif entry.type in RESULTS:
             settle()
-        elif (message := _said(event)) is not None:
+        elif (message := _said(entry)) is not None:
             settle()
             found.append(message)
     settle()
     return found
 
 
-def _in_view(events: Sequence[Event]) -> list[Event]:
-    """What no later event took out of view. One that cannot be read has its place, too."""
-    shown: list[Event] = []
-    for event in events:
-        if event.type == CLEARED:
-            shown.clear()
-        elif event.type == POPPED:
-            places = (n for n in reversed(range(len(shown))) if shown[n].type in _ITEMS)
-            if (newest := next(places, None)) is not None:
-                del shown[newest]
-        else:
-            shown.append(event)
-    return shown
-
-
-def request_id(event: Event) -> str:
+def request_id(entry: Entry) -> str:
     """By which a call and its outcome are matched."""
-    found = event.data.get("request_id")
-    return found if isinstance(found, str) and found else event.id
+    found = entry.data.get("request_id")
+    return found if isinstance(found, str) and found else entry.event.id
 
 
 class _Outcomes:
     """What became of each call: its first result after it, a refusal, or nothing that is known."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
-        self._results: dict[str, list[Event]] = {}
-        self._refusals: dict[str, list[Event]] = {}
-        for event in events:
-            if event.type in RESULTS:
-                self._results.setdefault(request_id(event), []).append(event)
-            elif event.type == CONFIRMATION and event.data.get("allow") is False:
-                self._refusals.setdefault(request_id(event), []).append(event)
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._results: dict[str, list[tuple[int, Entry]]] = {}
+        self._refusals: dict[str, list[tuple[int, Entry]]] = {}
+        for place, entry in enumerate(entries):
+            if entry.type in RESULTS:
+                self._results.setdefault(request_id(entry), []).append((place, entry))
+            elif entry.type == CONFIRMATION and entry.data.get("allow") is False:
+                self._refusals.setdefault(request_id(entry), []).append((place, entry))
 
-    def of(self, call: Event) -> Message:
-        result = _first_after(call, self._results)
+    def of(self, place: int, call: Entry) -> Message:
+        result = _first_after(place, self._results.get(request_id(call), ()))
         if result is not None:
-            data = result.data
-            return self._message(call, data.get("output"), result, error=data.get("is_error"))
-        refusal = _first_after(call, self._refusals)
+            data, error = result.data, result.data.get("is_error")
+            return self._message(call, data.get("output"), result.event, error=error)
+        refusal = _first_after(place, self._refusals.get(request_id(call), ()))
         if refusal is None:
-            return self._message(call, UNKNOWN, call, error=True, synthetic=True)
+            return self._message(call, UNKNOWN, call.event, error=True, synthetic=True)
         note = refusal.data.get("note")
         text = f"{DENIED} {note}" if isinstance(note, str) and note else DENIED
-        return self._message(call, text, refusal, error=True, synthetic=True)
+        return self._message(call, text, refusal.event, error=True, synthetic=True)
 
     def _message(
-        self, call: Event, output: Any, event: Event, *, error: Any, synthetic: bool = False
+        self, call: Entry, output: Any, event: Event, *, error: Any, synthetic: bool = False
     ) -> Message:
         part: dict[str, Any] = {"type": "tool_result", "request_id": request_id(call)}
         part |= {"name": _name(call), "output": output, "is_error": bool(error)}
         return Message("tool", (part,), event, synthetic)
 
 
-def _first_after(call: Event, found: Mapping[str, list[Event]]) -> Event | None:
-    matching = found.get(request_id(call), [])
-    return next((event for event in matching if event.seq > call.seq), None)
+def _first_after(place: int, found: Iterable[tuple[int, Entry]]) -> Entry | None:
+    return next((entry for at, entry in found if at > place), None)
 
 
-def _call(event: Event) -> Part:
-    given = event.data.get("input", EMPTY)
-    part = {"type": "tool_use", "request_id": request_id(event), "name": _name(event)}
+def _call(entry: Entry) -> Part:
+    given = entry.data.get("input", EMPTY)
+    part = {"type": "tool_use", "request_id": request_id(entry), "name": _name(entry)}
     return {**part, "input": given if isinstance(given, Mapping) else {"input": given}}
 
 
-def _name(event: Event) -> str:
-    found = event.data.get("name")
+def _name(entry: Entry) -> str:
+    found = entry.data.get("name")
     return found if isinstance(found, str) and found else "tool"
 
 
-def _said(event: Event) -> Message | None:
-    """What an event says in the conversation; None: nothing."""
-    family = event.type.partition(".")[0]
-    role = "assistant" if event.type == "agent.message" else _ROLES.get(family)
-    if role is None or event.type == CONFIRMATION:
+def _said(entry: Entry) -> Message | None:
+    """What an entry says in the conversation; None: nothing."""
+    family = entry.type.partition(".")[0]
+    role = "assistant" if entry.type == "agent.message" else _ROLES.get(family)
+    if role is None or entry.type == CONFIRMATION:
         return None
-    special = _SPECIAL.get(event.type)
-    parts = _parts(event.data) if special is None else _parts({"text": special(event.data)})
-    return Message(role, parts, event) if parts else None
+    special = _SPECIAL.get(entry.type)
+    parts = _parts(entry.data) if special is None else _parts({"text": special(entry.data)})
+    return Message(role, parts, entry.event) if parts else None
 
 
 def _parts(data: Mapping[str, Any]) -> tuple[Part, ...]:

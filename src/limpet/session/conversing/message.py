@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -30,3 +30,14 @@ class Message(msgspec.Struct, frozen=True):
     def text(self) -> str:
         """What is said in words: the text parts, one after another."""
         return "".join(part["text"] for part in self.parts if part.get("type") == "text")
+
+
+class Entry(NamedTuple):
+    """One thing that was said or done, in the words of our vocabulary: what messages are made of.
+
+    A framework's event may say several things, so one event may be that of several entries.
+    """
+
+    type: str
+    data: Any
+    event: Event
