@@ -16,6 +16,7 @@ import msgspec
 from limpet.model.chain import genesis
 from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
+    archive,
     creation,
     forks,
     inputs,
@@ -222,7 +223,9 @@ def advance(
         facts = with_changes(facts, fold(facts, data, at))
     if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):
         facts = with_changes(facts, late)
-    starts = seq == head.floor + 1 or type in _STARTS
+    starts, created_us = type in _STARTS, head.created_us
+    if seq == head.floor + 1:
+        starts, created_us = True, archive.created_us(data, created_us)
     if type.startswith(timeouts.BACKGROUND) and timeouts.counts_background(facts):
         starts = True
     return Head(
@@ -230,7 +233,7 @@ def advance(
         head.uid,
         seq,
         link,
-        head.created_us,
+        created_us,
         at_us,
         at_us if starts or type.startswith(_ACTIVE) else head.active_us,
         facts,

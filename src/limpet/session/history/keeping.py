@@ -57,7 +57,8 @@ class Keeping:
         for commit in commits:
             policy, until_us = self._policies.get(commit.key.app, (None, 0))
             if policy is not None or until_us < self._journal.now_us():
-                return True
+                if not (commit.drafts and commit.drafts[0].origin is not None):
+                    return True  # what is adopted brings its own checkpoints
         return False
 
     async def before(self, commits: Sequence[Commit]) -> None:
