@@ -356,6 +356,9 @@ class SyncSession(Generic[S_co]):
         self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
     ) -> Rewound: ...
     def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None: ...
+    def retention(
+        self, *, events: int | None = None, age: timedelta | None = None, actor: str | None = None
+    ) -> Event: ...
     def lineage(self) -> Lineage: ...
 
 class SyncWorking:
@@ -789,6 +792,7 @@ class SyncLimpet:
         *,
         events: int | None = None,
         age: timedelta | None = None,
+        every: timedelta | None = None,
         actor: str | None = None,
     ) -> None: ...
     def compact(
