@@ -65,8 +65,8 @@ class Policies(Door):
 
         The rest moves into compressed cold segments in the store, by itself: after commits, once a
         session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
-        `every` hour unless another time is given. `compact` does it at once. Nothing is lost. This process
-        follows new limits at once, others within a few seconds.
+        once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
+        This process follows new limits at once, others within a few seconds.
         """
         from limpet.session.history.keeping import keeping_of
         from limpet.session.history.retention import COLLECTION, EVERY, checked
