@@ -47,6 +47,7 @@ from limpet.model import (
     scope_of,
     scope_ops,
 )
+from limpet.model.adopt import folded, linked, runs
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
 from limpet.store.room import Room, Sizes
@@ -203,6 +204,8 @@ class Plan:
         before = len(self.records)
         if None in events:
             fold = self._admit(commit, fold)
+            if commit.drafts[0].origin is not None and events.count(None) == len(events):
+                fold, events = self._adopt(key, fold, commit.drafts)
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.given:  # the same id twice in one commit
                     events[place] = self._twice(key, draft)
@@ -373,7 +376,7 @@ class Plan:
         salt = self._salt() if origin is None else origin.salt
         after, rec = record(fold, draft, self._now_us, salt)
         if origin is not None:
-            _check_adopted(key, fold, rec)
+            _check_adopted(key, fold.head.version, fold.head.updated_us, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write
             for scope_key, op in scope_ops(draft, *commit.owner):
                 before = self._scope(scope_key)
@@ -387,6 +390,28 @@ class Plan:
         if draft.given:
             self._put(self.given, (key, draft.id), rec.event)
         return after, rec.event
+
+    def _adopt(
+        self, key: Key, fold: Fold, drafts: Sequence[Prepared]
+    ) -> tuple[Fold, list[Event | None]]:
+        """Record a run of events that another store has recorded, none of which is here."""
+        made: list[Event | None] = []
+        for some in runs(drafts):
+            if some[0].type == PROCESSED:
+                self._check_pending(key, some[0])
+            after, recorded = linked(fold, some)
+            at_us = fold.head.updated_us
+            for rec in recorded:
+                event, of = rec.event, (key, rec.event.id)
+                _check_adopted(key, event.seq - 1, at_us, rec)
+                if of in self.given:  # two events of one log never share one
+                    raise SessionConflict(key, "log", event.seq - 1, self.given[of].seq)
+                self._put(self.given, of, event)
+                self.records.append((key, rec))
+                made.append(event)
+                at_us = event.at_us
+            fold = folded(fold, after, some)
+        return fold, made
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:
         self._scan()
@@ -421,13 +446,13 @@ class Plan:
         kept[key] = value
 
 
-def _check_adopted(key: Key, before: Fold, rec: Recorded) -> None:
+def _check_adopted(key: Key, version: int, updated_us: int, rec: Recorded) -> None:
     """What was recorded elsewhere fits here just as it is, or it is another log."""
     origin = rec.draft.origin
     assert origin is not None
     fits = rec.event.seq == origin.seq and rec.event.link == origin.link
-    if not fits or origin.at_us < before.head.updated_us:
-        raise SessionConflict(key, "log", origin.seq - 1, before.head.version)
+    if not fits or origin.at_us < updated_us:
+        raise SessionConflict(key, "log", origin.seq - 1, version)
 
 
 def _repeated(event: Event | None) -> Event | None:

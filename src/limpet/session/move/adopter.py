@@ -22,7 +22,7 @@ from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import Committed, Names, Owner, Record, Records
 
-PIECE_EVENTS: Final = 1_000  # of one commit, unless the last body exceeds PIECE_BYTES
+PIECE_EVENTS: Final = 2_000  # of one commit, unless the last body exceeds PIECE_BYTES
 PIECE_BYTES: Final = 4 * 2**20
 PIECE_SESSIONS: Final = 250
 COPIER: Final = "system:copy"

@@ -94,6 +94,7 @@ class Transfer:
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
         self._logs: dict[Key, Loaded | None] = {}  # of checkpoints, for the sessions of a page
+        self._bare = False  # no session of that page has a blob
         self._names = 0
         self._done = self._total = 0
         self._cut: list[Key] = []
@@ -187,10 +188,15 @@ class Transfer:
         return (await self._target.newest(base.parent)).seq >= base.floor
 
     async def _look_up(self, heads: Sequence[Head]) -> None:
-        """Read the logs of the checkpoints of these sessions, all at once."""
-        keys = [head.key for head in heads if not is_reserved(head.key.app)]
-        found = await self._journal.store.load_many([checkpoints_of(key) for key in keys], tail=0)
+        """Look once for a page of sessions: which have checkpoints, and whether any has blobs."""
+        store, keys = self._journal.store, [head.key for head in heads]
+        some = await store.heads(Query(app=CHECKPOINTS, reserved=True), cursor=None, limit=1)
+        found: Sequence[Loaded | None] = [None] * len(keys)
+        if some.items:
+            found = await store.load_many([checkpoints_of(key) for key in keys], tail=0)
         self._logs = dict(zip(keys, found, strict=True))
+        # What these heads name was put before they were read.
+        self._bare = self._blobs is None or not await self._blobs.keys(None, after=None, limit=1)
 
     async def _session(self, head: Head) -> None:
         key, marks = head.key, await self._marks(head)
@@ -245,7 +251,9 @@ class Transfer:
             await self._outbox.add(log_piece(key, found))
 
     async def _has_contents(self, key: Key) -> bool:
-        return self._blobs is not None and bool(await self._blobs.page(key, after="", limit=1))
+        if self._blobs is None or (self._bare and key in self._logs):
+            return False
+        return bool(await self._blobs.page(key, after="", limit=1))
 
     async def _contents(self, key: Key) -> None:
         if self._blobs is not None:
