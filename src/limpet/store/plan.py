@@ -64,6 +64,10 @@ class View(Protocol):
         """
         ...
 
+    def ended(self, key: Key, uid: str) -> bool:
+        """Whether a session with this uid was deleted under the key."""
+        ...
+
     def link_at(self, key: Key, seq: int) -> bytes | None:
         """The link of an event of a living session, if it has one with this seq."""
         ...
@@ -198,6 +202,8 @@ class Plan:
         fold = self.folds.get(key) or self._view.fold(key, reuse=commit.reuse)
         if fold is not None and commit.uid is not None and commit.uid != fold.head.uid:
             raise SessionDeleted(key)  # that one was; this is another under its key
+        if fold is None and commit.reuse:
+            self._check_retry(commit)
         scopes: dict[str, ScopeValue] = {}
         seen = self._scopes(key) if fold is None else None
         events = [self._repeat(fold, key, d) if d.given else None for d in commit.drafts]
@@ -229,6 +235,13 @@ class Plan:
             len(events) - (len(self.records) - before),
             fold.damaged,
         )
+
+    def _check_retry(self, commit: Commit) -> None:
+        """Raise SessionDeleted if this very creation was recorded, and what it made was deleted:
+        a retry must not make another session with its uid."""
+        first = commit.drafts[0]
+        if first.given and first.origin is None and self._view.ended(commit.key, first.id):
+            raise SessionDeleted(commit.key)
 
     def _look(self, commit: Commit) -> Committed:
         """A commit without events: the session has to be there, and may be given a snapshot."""
