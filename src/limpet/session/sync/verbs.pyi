@@ -768,6 +768,7 @@ class SyncLimpet:
         tokens: int | None = None,
         tokens_min: int = 1,
         plan: Function | None = None,
+        role: str | Function | None = None,
         fallback: bool = False,
         activate: bool = True,
         state_type: type[Any] | None = None,

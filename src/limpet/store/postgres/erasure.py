@@ -25,7 +25,6 @@ from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
 
-
 KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statements
 
 
