@@ -19,6 +19,7 @@ from bench.workloads import (
     histories,
     imports,
     langgraphs,
+    lives,
     migrations,
     openai_agents,
     pages,
@@ -53,6 +54,7 @@ WORKLOADS: Final = {
         "S2 · a dry run of a migration, over every session", migrations.rows, peer=False
     ),
     "S3": Workload("S3 · what changed in a state of 1 MB", diffs.rows, peer=False),
+    "S4": Workload("S4 · the life of sessions", lives.rows, peer=False),
     "H1": Workload("H1 · a session's past", histories.rows, peer=False),
     "R1": Workload("R1 · turns of an empty harness", turns.rows, peer=False),
     "R2": Workload("R2 · a wake among many sessions", turns.among, peer=False),

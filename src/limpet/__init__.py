@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from limpet.session.history.kept import Checkpoint, CheckpointPage
     from limpet.session.history.policy import CheckpointPolicy
     from limpet.session.history.retention import CompactReport
+    from limpet.session.life.briefing import Briefing
     from limpet.session.life.memory import Remembered
     from limpet.session.life.report import Resumption
     from limpet.session.life.sweep import Swept, Unswept
@@ -100,6 +101,7 @@ __all__ = [
     "App",
     "Approval",
     "Blame",
+    "Briefing",
     "Budget",
     "BudgetView",
     "Buffer",
@@ -255,6 +257,7 @@ _LATER = {
     "Context": "session.conversing.context",
     "Copied": "session.move.transfer",
     "Remembered": "session.life.memory",
+    "Briefing": "session.life.briefing",
     "Resumption": "session.life.report",
     "Swept": "session.life.sweep",
     "Tool": "session.life.tools",

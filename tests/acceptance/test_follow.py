@@ -247,3 +247,20 @@ async def test_a_file_may_be_followed_from_both_sides(file_url: str) -> None:
         async with asyncio.timeout(SOON):
             both = await asyncio.gather(play(here, "ping", "pong"), play(there, "pong", "ping"))
         assert both == [list(range(1, 13))] * 2
+
+
+async def test_a_follower_does_not_go_on_with_another_session_of_its_key(lp: Limpet) -> None:
+    """Deleted and created again before it looks, the key has another log: SessionDeleted."""
+    s = await lp.create("support", "ada", "again", actor="user:ada")
+    await s.append("user.message", {"text": "first"})
+    events = lp.session(s.key).follow(after=0)
+    seen = [await anext(events) for _ in range(2)]
+    waiting = asyncio.ensure_future(anext(events))
+    await asyncio.sleep(0)  # it waits for more
+    await lp.delete(s.key)
+    other = await lp.create("support", "ada", "again", actor="user:ada", reuse_deleted=True)
+    for number in range(3):
+        await other.append("user.message", {"text": f"second {number}"})
+    with pytest.raises(limpet.SessionDeleted):
+        await asyncio.wait_for(waiting, 10)
+    assert [event.seq for event in seen] == [1, 2]

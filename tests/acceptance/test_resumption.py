@@ -55,6 +55,36 @@ async def test_only_a_suspended_session_is_resumed(lp: limpet.Limpet) -> None:
         await lp.resume(s.key)
 
 
+async def test_the_context_is_compiled_from_role_state_memory_and_evidence(
+    lp: limpet.Limpet,
+) -> None:
+    """As one value, and as one text in which the role comes first and what does not fit is told."""
+    s = await suspended(lp, plan="refund", retrieval_queries=["orders of ada"])
+    await s.memory.semantic.put("policy", "30 days")
+
+    def role(session: limpet.Session[Any]) -> str:
+        return f"You help {session.user}."
+
+    _, report = await lp.resume(s.key, role=role, retrieve=lambda query: ["order 7"])
+    context = report.context
+    assert (context.role, context.state["plan"]) == ("You help ada.", "refund")
+    assert [each.value for each in context.evidence.values()] == [["order 7"]]
+    assert [each.value for each in context.memory["semantic"]] == ["30 days"]
+    text = str(context)
+    assert text.splitlines()[0] == "You help ada."
+    for part in ("- plan: refund", '- orders of ada: ["order 7"] (retrieved)', "30 days"):
+        assert part in text
+    short = context.text(tokens=1)
+    assert short.startswith("You help ada.")
+    assert "refund" not in short
+    assert "left out" in short
+    await s.refresh()
+    await s.suspend()
+    wrong: Any = 5
+    with pytest.raises(limpet.InvalidInput, match="role"):
+        await lp.resume(s.key, role=wrong)
+
+
 # --- retrieval ----------------------------------------------------------------------------------
 
 

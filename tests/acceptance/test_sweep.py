@@ -256,6 +256,27 @@ async def test_renewing_may_be_refused_by_a_guard(lp: limpet.Limpet) -> None:
         await s.renew(idle=HOUR)
 
 
+async def test_renewing_needs_the_owner_and_a_budget(lp: limpet.Limpet) -> None:
+    """Another user is refused, an agent is not; and nobody once the budget is used up."""
+    how: dict[str, Any] = {
+        "timeouts": limpet.Timeouts(idle=HOUR),
+        "budget": limpet.Budget(tokens=9),
+    }
+    s = await lp.create("support", "ada", actor="user:ada", **how)
+    with pytest.raises(limpet.GuardFailed, match="not its owner"):
+        await s.renew(idle=HOUR, actor="user:bob")
+    await s.renew(idle=HOUR)
+    await s.renew(idle=HOUR, actor="agent:main")
+    assert s.timeouts is not None
+    assert s.timeouts.idle == 3 * HOUR
+    usage = {"usage": {"input": 5, "output": 4}}
+    await s.append("agent.message", {"text": "hi", **usage}, actor="agent:main")
+    version = s.version
+    with pytest.raises(limpet.GuardFailed, match="budget"):
+        await s.renew(idle=HOUR)
+    assert (await s.refresh()).version == version
+
+
 async def test_durations_are_those_of_the_clock(timed: limpet.Limpet, clock: FakeClock) -> None:
     """Seconds in each phase add up to the whole life, and stop at its end."""
     s = await timed.create("support", "ada", phase="init", actor="user:ada")

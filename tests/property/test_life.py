@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import asyncpg
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import limpet
 from limpet.store.memory import MemoryStore
+from limpet.store.postgres.store import PostgresStore
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.clock import FakeClock
+from tests.support import postgres
 from tests.support.examples import examples
 
 HOUR: Final = timedelta(hours=1)
@@ -32,6 +36,11 @@ VERBS: Final = {
     "complete": {"active": "completed"},
     "terminate": dict.fromkeys(("init", "active", "suspended", "resumed"), "terminated"),
 }
+Moved = Callable[[], Awaitable[None]]
+NOW: Final = (
+    "CREATE OR REPLACE FUNCTION limpet.now_us() RETURNS bigint LANGUAGE sql VOLATILE AS "
+    "$$ SELECT {}::bigint $$"
+)
 STEPS = st.one_of(
     st.sampled_from([*VERBS, "user", "agent", "label", "sweep", "sweep"]),
     st.integers(1, 12),  # hours that pass
@@ -77,10 +86,12 @@ class Life:
 
     def __init__(self, lp: limpet.Limpet, s: limpet.Session, clock: FakeClock, told: Told) -> None:
         self.lp, self.s, self.clock, self.told = lp, s, clock, told
+        self.moved: Moved = _nothing  # awaited when time has passed
 
     async def take(self, step: Any) -> None:
         if isinstance(step, int):
             self.clock.advance(step * HOUR)
+            await self.moved()
         elif self.told.phase == "deleted":
             return
         elif step in VERBS:
@@ -146,12 +157,19 @@ class Life:
             assert await self.lp.claim("w") == ()
 
 
-async def drive(store: Any, clock: FakeClock, first: str, steps: list[Any]) -> None:
+async def _nothing() -> None:
+    """A store that reads our clock by itself."""
+
+
+async def drive(
+    store: Any, clock: FakeClock, first: str, steps: list[Any], moved: Moved = _nothing
+) -> None:
     spans = {name: span * HOUR for name, span in SPANS.items()}
     async with limpet.Limpet("any://", store=store, clock=lambda: clock.now_us) as lp:
         how: dict[str, Any] = {"phase": first, "timeouts": limpet.Timeouts(**spans)}
         s = await lp.create("support", "ada", actor="user:ada", **how)
         life = Life(lp, s, clock, Told(first, clock.now_us))
+        life.moved = moved
         for step in steps:
             await life.take(step)
         assert (await lp.verify()).ok
@@ -180,3 +198,44 @@ def test_any_life_obeys_the_rules_on_sqlite(first: str, steps: list[Any]) -> Non
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(run(folder))
+
+
+async def on_server(url: str, first: str, steps: list[Any]) -> None:
+    """A life on a server whose clock is ours for as long as it lasts."""
+    clock = FakeClock()
+    await postgres.cleared(url)
+    conn = await asyncpg.connect(url)
+    its_own = await conn.fetchval("SELECT pg_get_functiondef('limpet.now_us'::regproc)")
+
+    async def moved() -> None:
+        await conn.execute(NOW.format(clock.now_us))
+
+    try:
+        await moved()
+        store = await PostgresStore.open(url, connections=6)
+        store._committer.clock._steady = clock.wall  # so its estimate is exact
+        await drive(store, clock, first, steps, moved)
+    finally:
+        await conn.execute(its_own)
+        await conn.close()
+
+
+@examples(9)
+@example("active", [5, "suspend", "resume", "sweep"])
+@example("active", [5, "sweep", "user", "sweep", 5, "sweep", 11, "sweep", 12, 12, "sweep"])
+@given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
+def test_any_life_obeys_the_rules_on_postgresql(
+    any_postgres: postgres.Server | postgres.Elsewhere, first: str, steps: list[Any]
+) -> None:
+    """The same on a server, by a clock that is made ours."""
+    asyncio.run(on_server(any_postgres.url, first, steps))
+
+
+@pytest.mark.torture
+@settings(max_examples=300)
+@given(st.sampled_from(["init", "active"]), st.lists(STEPS, max_size=25))
+def test_any_life_obeys_the_rules_on_postgresql_at_length(
+    any_postgres: postgres.Server | postgres.Elsewhere, first: str, steps: list[Any]
+) -> None:
+    """The same for long."""
+    asyncio.run(on_server(any_postgres.url, first, steps))

@@ -8,9 +8,9 @@ import sys
 import limpet
 
 
-async def main(path: str) -> None:
-    """Say each event's number once it is acknowledged."""
-    async with limpet.open(f"sqlite:///{path}") as lp:
+async def main(where: str) -> None:
+    """Say each event's number once it is acknowledged. `where` is a file, or a server's URL."""
+    async with limpet.open(where if "://" in where else f"sqlite:///{where}") as lp:
         s = await lp.get_or_create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
         await lp.retention("shop", events=20)
         number = s.version

@@ -1,6 +1,6 @@
 """The process that is killed while it leads sessions through their lives.
 
-    python -m tests.support.liver PATH ARCHIVE
+    python -m tests.support.liver PATH-OR-URL ARCHIVE
 
 It says `phase N` on stdout when a transition of session N was acknowledged.
 """
@@ -16,7 +16,8 @@ import limpet
 
 async def main(path: str, cold: str) -> None:
     over = limpet.Timeouts(absolute=timedelta(microseconds=1))
-    async with limpet.open(f"sqlite:///{path}", archive=f"file://{cold}") as lp:
+    url = path if "://" in path else f"sqlite:///{path}"
+    async with limpet.open(url, archive=f"file://{cold}") as lp:
         for n in range(sys.maxsize):
             s = await lp.create("kill", "ada", actor="user:ada", state={"n": n})
             await s.append("user.message", {"text": "hi"})

@@ -16,6 +16,7 @@ import msgspec
 from limpet.model.chain import genesis
 from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
+    archive,
     creation,
     forks,
     inputs,
@@ -23,6 +24,7 @@ from limpet.model.facts import (
     outcomes,
     phases,
     priority,
+    retention,
     schema,
     timeouts,
     timers,
@@ -74,6 +76,7 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     memory.WRITTEN: memory.fold,
     setup.ATTACHED: setup.fold,
     priority.PRIORITIZED: priority.fold,
+    retention.RETENTION_SET: retention.fold,
     schema.MIGRATED: schema.fold,
     timeouts.TIMEOUTS_SET: timeouts.fold_set,
     timeouts.RENEWED: timeouts.fold_renewed,
@@ -233,7 +236,9 @@ def advance(
         facts = with_changes(facts, fold(facts, data, at))
     if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):
         facts = with_changes(facts, late)
-    starts = seq == head.floor + 1 or type in _STARTS
+    starts, created_us = type in _STARTS, head.created_us
+    if seq == head.floor + 1:
+        starts, created_us = True, archive.created_us(data, created_us)
     if type.startswith(timeouts.BACKGROUND) and timeouts.counts_background(facts):
         starts = True
     return Head(
@@ -241,7 +246,7 @@ def advance(
         head.uid,
         seq,
         link,
-        head.created_us,
+        created_us,
         at_us,
         at_us if starts or type.startswith(_ACTIVE) else head.active_us,
         facts,

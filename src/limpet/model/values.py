@@ -97,7 +97,8 @@ def freeze(value: Any) -> Any:
     if kind is dict:
         for inner in value.values():
             if type(inner) in OPEN:
-                return FrozenDict({name: freeze(v) for name, v in value.items()})
+                frozen = [(n, freeze(v) if type(v) in OPEN else v) for n, v in value.items()]
+                return FrozenDict(frozen)
         return FrozenDict(value)
     if kind is list:
         return FrozenList([freeze(v) if type(v) in OPEN else v for v in value])

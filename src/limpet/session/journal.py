@@ -50,6 +50,10 @@ class Keeper(Protocol):
         """What follows from what was recorded. Raises nothing of ours."""
         ...
 
+    async def close(self) -> None:
+        """Stop what is done in the background."""
+        ...
+
 
 class Journal:
     """A store that is open in this process, with its followers, its ids and its clock."""
@@ -128,6 +132,7 @@ class Journal:
         """Finish what was handed over and let go of the store. Closing twice is fine."""
         store, self._store = self._store, None
         if store is not None and self._pid == os.getpid():
+            await self.keeping.close()
             await self.hub.close()
             await store.close()
 

@@ -47,6 +47,7 @@ from limpet.model import (
     scope_of,
     scope_ops,
 )
+from limpet.model.adopt import folded, linked, runs
 from limpet.model.lease import admits, is_of, left_until, released
 from limpet.store.protocol import Committed
 from limpet.store.room import Room, Sizes
@@ -61,6 +62,10 @@ class View(Protocol):
 
         `reuse`: None also if it was deleted, because the key may belong to a new session.
         """
+        ...
+
+    def ended(self, key: Key, uid: str) -> bool:
+        """Whether a session with this uid was deleted under the key."""
         ...
 
     def link_at(self, key: Key, seq: int) -> bytes | None:
@@ -197,12 +202,16 @@ class Plan:
         fold = self.folds.get(key) or self._view.fold(key, reuse=commit.reuse)
         if fold is not None and commit.uid is not None and commit.uid != fold.head.uid:
             raise SessionDeleted(key)  # that one was; this is another under its key
+        if fold is None and commit.reuse:
+            self._check_retry(commit)
         scopes: dict[str, ScopeValue] = {}
         seen = self._scopes(key) if fold is None else None
         events = [self._repeat(fold, key, d) if d.caller_chose_id else None for d in commit.drafts]
         before = len(self.records)
         if None in events:
             fold = self._admit(commit, fold)
+            if commit.drafts[0].origin is not None and events.count(None) == len(events):
+                fold, events = self._adopt(key, fold, commit.drafts)
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.caller_chose_id:
                     events[place] = self._twice(key, draft)  # the same id twice in one commit
@@ -226,6 +235,17 @@ class Plan:
             len(events) - (len(self.records) - before),
             fold.damaged,
         )
+
+    def _check_retry(self, commit: Commit) -> None:
+        """Raise SessionDeleted if this very creation was recorded, and what it made was deleted:
+        a retry must not make another session with its uid."""
+        first = commit.drafts[0]
+        if (
+            first.caller_chose_id
+            and first.origin is None
+            and self._view.ended(commit.key, first.id)
+        ):
+            raise SessionDeleted(commit.key)
 
     def _look(self, commit: Commit) -> Committed:
         """A commit without events: the session has to be there, and may be given a snapshot."""
@@ -373,7 +393,7 @@ class Plan:
         salt = self._salt() if origin is None else origin.salt
         after, rec = record(fold, draft, self._now_us, salt)
         if origin is not None:
-            _check_adopted(key, fold, rec)
+            _check_adopted(key, fold.head.version, fold.head.updated_us, rec)
         if draft.scoped and origin is None:  # shared names are not the adopted session's to write
             for scope_key, op in scope_ops(draft, *commit.owner):
                 before = self._scope(scope_key)
@@ -387,6 +407,28 @@ class Plan:
         if draft.caller_chose_id:
             self._put(self.by_chosen_id, (key, draft.id), rec.event)
         return after, rec.event
+
+    def _adopt(
+        self, key: Key, fold: Fold, drafts: Sequence[Prepared]
+    ) -> tuple[Fold, list[Event | None]]:
+        """Record a run of events that another store has recorded, none of which is here."""
+        made: list[Event | None] = []
+        for some in runs(drafts):
+            if some[0].type == PROCESSED:
+                self._check_pending(key, some[0])
+            after, recorded = linked(fold, some)
+            at_us = fold.head.updated_us
+            for rec in recorded:
+                event, of = rec.event, (key, rec.event.id)
+                _check_adopted(key, event.seq - 1, at_us, rec)
+                if of in self.by_chosen_id:  # two events of one log never share one
+                    raise SessionConflict(key, "log", event.seq - 1, self.by_chosen_id[of].seq)
+                self._put(self.by_chosen_id, of, event)
+                self.records.append((key, rec))
+                made.append(event)
+                at_us = event.at_us
+            fold = folded(fold, after, some)
+        return fold, made
 
     def _check_pending(self, key: Key, draft: Prepared) -> None:
         self._scan()
@@ -421,13 +463,13 @@ class Plan:
         kept[key] = value
 
 
-def _check_adopted(key: Key, before: Fold, rec: Recorded) -> None:
+def _check_adopted(key: Key, version: int, updated_us: int, rec: Recorded) -> None:
     """What was recorded elsewhere fits here just as it is, or it is another log."""
     origin = rec.draft.origin
     assert origin is not None
     fits = rec.event.seq == origin.seq and rec.event.link == origin.link
-    if not fits or origin.at_us < before.head.updated_us:
-        raise SessionConflict(key, "log", origin.seq - 1, before.head.version)
+    if not fits or origin.at_us < updated_us:
+        raise SessionConflict(key, "log", origin.seq - 1, version)
 
 
 def _repeated(event: Event | None) -> Event | None:

@@ -30,6 +30,7 @@ from limpet.model import (
     replay_any,
     scope_next,
 )
+from limpet.model.facts import archive
 from limpet.model.facts.forks import FORKED
 from limpet.model.facts.inputs import pending
 from limpet.store.coding import Codec, Damaged, bodies
@@ -155,7 +156,7 @@ def _first_problems(key: Key, head: Head, event: Event, base: Base | None) -> It
         said = (event.data.get("app"), event.data.get("user"), event.data.get("id"))
         if said != (key.app, key.user, key.id):
             yield Finding("head", "has another key than the one it was created with", key)
-    if head.created_us != event.at_us:
+    if head.created_us != archive.created_us(event.data or EMPTY, event.at_us):
         yield Finding("head", "has another time of creation than its first event", key)
 
 

@@ -91,14 +91,22 @@ def test_only_an_active_session_is_due(phase: Any) -> None:
 
 ACCEPTED = {
     "init": {"user.message", "agent.message", "session.labeled", "session.tools_bound"},
-    "suspended": {"user.message", "session.labeled", "session.timer_set", "session.timeouts_set"},
+    "suspended": {
+        "user.message",
+        "session.labeled",
+        "session.timer_set",
+        "session.timeouts_set",
+        "session.retention_set",
+    },
     "resumed": {"user.message", "session.labeled", "session.tools_bound", "session.rewound"},
-    "completed": {"session.timeouts_set", "session.archived"},
-    "terminated": {"session.timeouts_set", "session.archived"},
-    "archived": {"session.timeouts_set", "session.unarchived"},
+    "completed": {"session.timeouts_set", "session.retention_set", "session.archived"},
+    "terminated": {"session.timeouts_set", "session.retention_set", "session.archived"},
+    "archived": {"session.timeouts_set", "session.retention_set", "session.unarchived"},
 }
 TRIED = ("user.message", "agent.message", "session.labeled", "session.tools_bound")
 TRIED += ("state.updated", "session.processed", "session.timeouts_set", "session.renewed")
+TRIED += ("session.retention_set",)
+ALSO = ("session.renewed", "session.retention_set")
 
 
 @pytest.mark.parametrize(("phase", "type"), list(product(ACCEPTED, TRIED)))
@@ -106,7 +114,7 @@ def test_a_phase_accepts_its_own_events_and_no_others(phase: Any, type: str) -> 
     """Suspended sessions take inputs and facts about themselves, ended ones only retention."""
     wanted = type in ACCEPTED[phase] or phase == "init"
     wanted = wanted or (phase in ("suspended", "resumed") and type.startswith("session.time"))
-    wanted = wanted or (phase in ("suspended", "resumed") and type == "session.renewed")
+    wanted = wanted or (phase in ("suspended", "resumed") and type in ALSO)
     if wanted:
         check_write(KEY, phase, type, input=type.startswith("user."))
         return

@@ -58,6 +58,12 @@ def place(facts: Facts) -> Mapping[str, Any] | None:
     return found
 
 
+def created_us(first: Mapping[str, Any], at_us: int) -> int:
+    """When a session was created, by its first event: a stub's was when its log was."""
+    archived = first.get("archived")
+    return at_us if archived is None else int(archived["created_us"])
+
+
 def kept(data: Mapping[str, Any]) -> Changes:
     """What the head of a stub knows."""
     archived = data["archived"]

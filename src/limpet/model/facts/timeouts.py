@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import msgspec
 
-from limpet.errors import InvalidEvent
+from limpet.errors import GuardFailed, InvalidEvent
 from limpet.model.events import Fact
+from limpet.model.facts.running.budgets import remaining
 from limpet.model.facts.view import Changes, Facts, Moment
 from limpet.model.values import EMPTY, FrozenDict, described
 
@@ -106,9 +107,11 @@ def fold_renewed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def check_renewed(before: Facts, after: Facts, data: Mapping[str, Any]) -> None:
-    """Raise InvalidEvent if there is nothing to renew."""
+    """Raise InvalidEvent if there is nothing to renew, GuardFailed if no budget is left."""
     if "idle_us" not in before.get("timeouts", EMPTY):
         raise InvalidEvent("the session has no idle timeout to renew; set one with s.set_timeouts")
+    if any([left is not None and left <= 0 for left in remaining(before)]):
+        raise GuardFailed(before.get("phase", "active"), "renew", "its budget is used up")
 
 
 def counts_background(facts: Facts) -> bool:

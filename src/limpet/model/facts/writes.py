@@ -17,6 +17,7 @@ from limpet.model.facts.phases import (
     Phase,
 )
 from limpet.model.facts.priority import PRIORITIZED
+from limpet.model.facts.retention import RETENTION_SET
 from limpet.model.facts.running import CHILD_RELEASED
 from limpet.model.facts.running import RETURNED as BUDGET_RETURNED
 from limpet.model.facts.schema import MIGRATED
@@ -35,6 +36,7 @@ _WAITING: Final = frozenset(
         TIMER_SET,
         TIMER_CLEARED,
         PRIORITIZED,
+        RETENTION_SET,
         TIMEOUTS_SET,
         RENEWED,
         MIGRATED,
@@ -46,7 +48,7 @@ _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {
     SUSPENDED: _ALWAYS | _WAITING,
     RESUMED: _ALWAYS | _WAITING | {TOOLS_BOUND, REHYDRATED, "session.rewound"},
 }
-_ENDED: Final = _ALWAYS | {TIMEOUTS_SET}  # how long it is kept may still be decided
+_ENDED: Final = _ALWAYS | {TIMEOUTS_SET, RETENTION_SET}  # how it is kept may still be decided
 
 
 def check_write(key: Key, phase: Phase, type: str, *, input: bool) -> None:

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-from limpet.errors import FollowerBehind, LimpetError, StoreClosed
+from limpet.errors import FollowerBehind, LimpetError, SessionDeleted, StoreClosed
 from limpet.model import PARTIALS_WAITING_MAX, Event, Key
 from limpet.session.following.feed_reader import FeedReader
 from limpet.session.following.live import LiveEnd
@@ -121,7 +121,9 @@ class Hub:
         # the last match on, each time anything is recorded.
         position, caught_up = after, -1  # the generation in which everything was read
         self.check_open()
+        last: Event | None = None
         with self._joined(key, Follower(types, takes_partials=partials)) as (topic, follower):
+            endings = topic.endings
             await self._reader.started()
             if partials:
                 await self._live.subscribed()
@@ -131,6 +133,9 @@ class Hub:
                 if follower.behind:
                     raise FollowerBehind(position, PARTIALS_WAITING_MAX)
                 generation = topic.generation
+                if endings != topic.endings:
+                    endings = topic.endings
+                    await self._check_same(key, last)
                 page = () if generation == caught_up else await self._read(topic, position)
                 for event in page:
                     while (
@@ -138,7 +143,7 @@ class Hub:
                     ) is not None:
                         yield partial
                     topic.passed(event)
-                    position = event.seq
+                    position, last = event.seq, event
                     if wanted(event.type, types):
                         yield event
                 if page and not topic.is_end(position, generation):  # a page may be short
@@ -251,6 +256,19 @@ class Hub:
                 self._warm.append(topic)
             await asyncio.sleep(0)  # others read in this turn, or not: see _READS_PER_TURN
         return page
+
+    async def _check_same(self, key: Key, last: Event | None) -> None:
+        """Raise SessionDeleted if the key belongs to another session than this event does."""
+        if last is None:
+            return
+        how: dict[str, Any] = {"after": last.seq - 1, "limit": 1, "reverse": False, "types": None}
+        async with self._pace:
+            self.check_open()
+            found = await self._store.read(key, **how)
+        # What was removed or cannot be read says nothing.
+        whole = bool(found) and not found[0].removed and found[0].damage is None
+        if not found or (whole and found[0].link != last.link):
+            raise SessionDeleted(key)
 
     @contextmanager
     def _joined(self, key: Key, follower: Follower) -> Iterator[tuple[Topic, Follower]]:

@@ -50,6 +50,7 @@ class Topic:
         self.followers: set[Follower] = set()
         self.version = UNKNOWN
         self.generation = 0  # grows whenever there may be something to read
+        self.endings = 0  # grows whenever the session may have ended
         self.reading: asyncio.Task[tuple[Event, ...]] | None = None
         self.asked = (0, 0)  # after which seq it reads, and in which generation
         self._page: tuple[Event, ...] = ()
@@ -67,6 +68,7 @@ class Topic:
     def changed(self) -> None:
         """Anything may have happened to the session. Its followers are to be rung."""
         self.generation += 1
+        self.endings += 1
         self.version = UNKNOWN
         self._page = ()
 

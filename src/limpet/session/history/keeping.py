@@ -14,6 +14,7 @@ from typing import Final
 from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
 from limpet.model import UPDATE_TRIES_MAX, Commit, FrozenDict, Head, Key, canonical, is_reserved
 from limpet.session.documents import Documents
+from limpet.session.history.bounds import Bounds
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
 from limpet.session.history.policy import (
     COLLECTION,
@@ -23,6 +24,7 @@ from limpet.session.history.policy import (
     trigger_after,
     trigger_before,
 )
+from limpet.session.history.retention import Limits
 from limpet.session.journal import Journal
 from limpet.session.logs import SESSION
 from limpet.store.protocol import Committed
@@ -42,22 +44,37 @@ class _Pace:
         self.kept, self.uid, self.last_us, self.mutations = kept, "", 0, 0
 
 
+class _Rules:
+    """What an app has decided, and how long that is followed before it is read again."""
+
+    __slots__ = ("any", "limits", "policy", "until_us")
+
+    def __init__(
+        self, policy: CheckpointPolicy | None, limits: Limits | None, until_us: int
+    ) -> None:
+        self.policy, self.limits, self.until_us = policy, limits, until_us
+        self.any = policy is not None or limits is not None
+
+
 class Keeping:
     """The checkpoints of a store's sessions, as one process makes them."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._policies: dict[str, tuple[CheckpointPolicy | None, int]] = {}
+        self._rules: dict[str, _Rules] = {}
         self._paces: dict[Key, _Pace] = {}
+        self.bounds = Bounds(journal)
 
     # --- for the journal -----------------------------------------------------------------------
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
         """Whether an app has a policy, or may have one by now. Quick: every commit asks."""
         for commit in commits:
-            policy, until_us = self._policies.get(commit.key.app, (None, 0))
-            if policy is not None or until_us < self._journal.now_us():
-                return True
+            rules = self._rules.get(commit.key.app)
+            if rules is None or rules.any or rules.until_us < self._journal.now_us():
+                adopts = bool(commit.drafts) and commit.drafts[0].origin is not None
+                if not adopts:  # what is adopted brings its own checkpoints
+                    return True
         return False
 
     async def before(self, commits: Sequence[Commit]) -> None:
@@ -76,9 +93,11 @@ class Keeping:
         for answer in answers:
             key = answer.head.key
             try:
-                policy = await self.policy(key.app)
-                if policy is not None and len(answer.events) > answer.repeated:
-                    await self._after(policy, answer)
+                rules = await self._current(key.app)
+                if rules.policy is not None and len(answer.events) > answer.repeated:
+                    await self._after(rules.policy, answer)
+                if rules.limits is not None:
+                    self.bounds.noted(answer.head, rules.limits)
             except LimpetError as error:
                 SESSION.warning("checkpoint failed: session=%s code=%s", key, error.code)
 
@@ -86,21 +105,28 @@ class Keeping:
 
     async def policy(self, app: str) -> CheckpointPolicy | None:
         """The policy of an app, not older than a few seconds."""
-        now_us = self._journal.now_us()
-        known, until_us = self._policies.get(app, (None, 0))
-        if until_us >= now_us:
-            return known
-        found = None if is_reserved(app) else await self._read(app)
-        self._policies[app] = (found, now_us + FRESH_US)
-        return found
+        return (await self._current(app)).policy
 
     def forget(self, app: str) -> None:
-        """Read the policy of an app again: it was changed here."""
-        self._policies.pop(app, None)
+        """Read the rules of an app again: they were changed here."""
+        self._rules.pop(app, None)
 
-    async def _read(self, app: str) -> CheckpointPolicy | None:
-        found = await Documents(self._journal, COLLECTION).find(app)
-        return None if found is None else read(found.value)
+    async def close(self) -> None:
+        """Stop what is done in the background."""
+        await self.bounds.close()
+
+    async def _current(self, app: str) -> _Rules:
+        now_us, rules = self._journal.now_us(), self._rules.get(app)
+        if rules is None or rules.until_us < now_us:
+            until_us = now_us + FRESH_US
+            if is_reserved(app):
+                rules = _Rules(None, None, until_us)
+            else:
+                found = await Documents(self._journal, COLLECTION).find(app)
+                policy = None if found is None else read(found.value)
+                rules = _Rules(policy, await self.bounds.limits(app), until_us)
+            self._rules[app] = rules
+        return rules
 
     # --- making them ---------------------------------------------------------------------------
 

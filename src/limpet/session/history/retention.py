@@ -1,26 +1,49 @@
 """Retention: how much of each session's history stays hot, and moving the rest to cold segments.
 
 Nothing is lost by it: cold events are compressed together, and read, verified and exported like all
-others. The limits of an app are a document of the collection `retention`.
+others. The limits of an app are a document of the collection `retention`; those of a session are a
+fact of its head. `bounds` applies them by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from limpet.errors import InvalidInput, InvalidQuery, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import (
+    DocumentConflict,
+    InvalidInput,
+    InvalidQuery,
+    SessionDeleted,
+    SessionErased,
+    SessionNotFound,
+)
 from limpet.model import PAGE_MAX, Head, Key, described
+from limpet.model.facts.retention import limits_data, retention_in
 from limpet.session.documents import Documents
 from limpet.session.history.at import event_at
 from limpet.session.journal import Journal
 from limpet.store.protocol import Compacts, Progress, Query, Store
 
 COLLECTION: Final = "retention"
-_GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+EVERY: Final = timedelta(hours=1)  # sweeps look at all sessions of an app that often
+GONE: Final = (SessionNotFound, SessionDeleted, SessionErased)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class Limits(NamedTuple):
+    """How much of a history stays hot. None: no such limit."""
+
+    events: int | None = None
+    age_us: int | None = None
+    every_us: int = EVERY // _MICROSECOND
+
+    def __bool__(self) -> bool:
+        return self.events is not None or self.age_us is not None
 
 
 class CompactReport(msgspec.Struct, frozen=True):
@@ -32,38 +55,59 @@ class CompactReport(msgspec.Struct, frozen=True):
     segment_bytes: int = 0
 
 
-def checked(events: int | None, age: timedelta | None) -> dict[str, Any]:
+def checked(events: int | None, age: timedelta | None, every: timedelta) -> dict[str, Any]:
     """The limits as the value of a document. Raises InvalidInput."""
-    if events is not None and (type(events) is not int or events < 1):
-        raise InvalidInput(f"events is {described(events)}. Pass how many stay hot, from 1 on.")
-    if age is not None and not (isinstance(age, timedelta) and age >= timedelta(0)):
-        raise InvalidInput(f"age is {described(age)}. Pass a timedelta.")
-    return {"events": events, "age": None if age is None else age.total_seconds()}
+    if not (isinstance(every, timedelta) and every >= timedelta(0)):
+        raise InvalidInput(f"every is {described(every)}. Pass a timedelta.")
+    off = {"events": None, "age_us": None}
+    return {**off, **limits_data(events, age), "every_us": every // _MICROSECOND}
+
+
+def limits_of(value: Mapping[str, Any]) -> Limits:
+    """The limits in a document."""
+    return Limits(value["events"], value["age_us"], value["every_us"])
+
+
+def limits_for(head: Head, app_limits: Limits | None) -> Limits:
+    """The limits of a session: its own, or else those of its app."""
+    own = retention_in(head.facts)
+    if own is not None:
+        return Limits(own.get("events"), own.get("age_us"))
+    return app_limits or Limits()
+
+
+async def watch_app(journal: Journal, app: str) -> None:
+    """Let every process look at the sessions of an app: one of them has limits of its own."""
+    documents = Documents(journal, COLLECTION, actor="system:policies")
+    if await documents.find(app) is None:
+        with suppress(DocumentConflict):  # another was faster
+            await documents.put(app, checked(None, None, EVERY), expect=0)
 
 
 async def compact(journal: Journal, key: Key | None, progress: Progress | None) -> CompactReport:
-    """Move what is beyond the limits of its app, of one session or of all."""
+    """Move what is beyond the limits, of one session or of all."""
     store = journal.store
     if not isinstance(store, Compacts):
         raise InvalidQuery("this store does not support compaction")
     documents = Documents(journal, COLLECTION)
     if key is not None:
-        limits = await documents.find(key.app)
-        if limits is None:
-            raise InvalidInput(
-                f"the app {key.app} has no limits. Set them with lp.retention({key.app!r}, …)."
-            )
+        found = await documents.find(key.app)
         head = (await store.load(key, tail=0, scopes=False)).head
-        return await _one(journal, head, limits.value)
+        limits = limits_for(head, None if found is None else limits_of(found.value))
+        if not limits:
+            raise InvalidInput(
+                f"session {key} has no limits, and its app has none. Set them with "
+                f"lp.retention({key.app!r}, …) or s.retention(…)."
+            )
+        return (await compact_one(journal, head, limits, journal.now_us()))[1]
     total, done = CompactReport(), 0
-    limits_of = await _all_limits(documents)
-    for app, value in limits_of.items():
+    for app, value in (await _all_limits(documents)).items():
         cursor: str | None = None
         while True:
             query = Query(app=app, reverse=False)
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             for head in page.items:
-                total = _plus(total, await _of(journal, head, value))
+                total = merged(total, await _of(journal, head, limits_of(value)))
                 done += 1
                 if progress is not None:
                     progress(done, done + len(page.items))
@@ -84,16 +128,22 @@ async def _all_limits(documents: Documents) -> dict[str, Any]:
             return found
 
 
-async def _of(journal: Journal, head: Head, limits: Mapping[str, Any]) -> CompactReport:
+async def _of(journal: Journal, head: Head, app_limits: Limits) -> CompactReport:
+    limits = limits_for(head, app_limits)
+    if not limits:
+        return CompactReport()
     try:
-        return await _one(journal, head, limits)
-    except _GONE:  # it ended meanwhile
+        return (await compact_one(journal, head, limits, journal.now_us()))[1]
+    except GONE:  # it ended meanwhile
         return CompactReport()
 
 
-async def _one(journal: Journal, head: Head, limits: Mapping[str, Any]) -> CompactReport:
+async def compact_one(
+    journal: Journal, head: Head, limits: Limits, now_us: int
+) -> tuple[int, CompactReport]:
+    """Move what is beyond the limits of one session: up to which event, and what was moved."""
     store: Any = journal.store
-    upto = await _upto(store, head, limits, journal.now_us())
+    upto = await _upto(store, head, limits, now_us)
     found = CompactReport()
     while upto > head.floor and (step := await store.compact(head.key, upto=upto)).events:
         found = CompactReport(
@@ -102,16 +152,15 @@ async def _one(journal: Journal, head: Head, limits: Mapping[str, Any]) -> Compa
             found.rows_bytes + step.rows_bytes,
             found.segment_bytes + step.segment_bytes,
         )
-    return found
+    return max(upto, head.floor), found
 
 
-async def _upto(store: Store, head: Head, limits: Mapping[str, Any], now_us: int) -> int:
+async def _upto(store: Store, head: Head, limits: Limits, now_us: int) -> int:
     """The last event that does not stay hot: too many come after it, or it is too old."""
-    events, age = limits["events"], limits["age"]
-    upto = 0 if events is None else head.version - events
-    if age is None:
+    upto = 0 if limits.events is None else head.version - limits.events
+    if limits.age_us is None:
         return upto
-    before_us = now_us - int(age * 1_000_000)
+    before_us = now_us - limits.age_us
     low, high = max(0, upto, head.floor), head.version
     while low < high:  # times never decrease in a log: halves are ruled out one by one
         middle = (low + high + 1) // 2
@@ -123,6 +172,7 @@ async def _upto(store: Store, head: Head, limits: Mapping[str, Any], now_us: int
     return low
 
 
-def _plus(one: CompactReport, other: CompactReport) -> CompactReport:
+def merged(one: CompactReport, other: CompactReport) -> CompactReport:
+    """What two compactions moved together."""
     pairs = zip(msgspec.structs.astuple(one), msgspec.structs.astuple(other), strict=True)
     return CompactReport(*[a + b for a, b in pairs])

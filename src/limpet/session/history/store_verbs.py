@@ -57,28 +57,31 @@ class Policies(Door):
         *,
         events: int | None = None,
         age: timedelta | None = None,
+        every: timedelta | None = None,
         actor: str | None = None,
     ) -> None:
-        """Say how much of each session of an app stays hot: the newest `events`, nothing older than
-        `age`, or both. Without either, everything.
+        """Bound the history of each session of an app: the newest `events` stay hot, nothing older
+        than `age`, or both. Without either, everything, but for sessions with their own limits.
 
-        `compact` moves the rest into compressed cold segments in the store. Nothing is lost.
+        The rest moves into compressed cold segments in the store, by itself: after commits, once a
+        session is a quarter beyond its limit, and by sweeps, which look at all sessions of the app
+        once in `every`, an hour if that is not given. `compact` does it at once. Nothing is lost.
+        This process follows new limits at once, others within a few seconds.
         """
-        from limpet.session.history.retention import COLLECTION, checked
+        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.retention import COLLECTION, EVERY, checked
 
         if check_sessions(app) is None:
             raise InvalidInput("limits are of an app. Pass its name.")
-        value = checked(events, age)
+        value = checked(events, age, EVERY if every is None else every)
         documents = Documents(self._journal, COLLECTION, actor=check_actor(actor) or _NOBODY)
-        if events is None and age is None:
-            await documents.delete(app)
-        else:
-            await documents.put(app, value)
+        await documents.put(app, value)
+        keeping_of(self._journal).forget(app)
 
     async def compact(
         self, key: AnyKey | None = None, *, progress: Progress | None = None
     ) -> CompactReport:
-        """Move events beyond the limits of their app into cold segments, of one session or of all.
+        """Move events beyond their limits into cold segments, of one session or of all.
 
         Cold events are read, verified and exported like all others, and a repeat of their ids is
         recognised. Pending inputs stay, and the newest event; the feed no longer has what was

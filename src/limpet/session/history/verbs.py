@@ -21,6 +21,8 @@ from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from limpet.model import Event, Path
     from limpet.model.diff.diff import Diff
     from limpet.model.diff.policy import Policy
@@ -198,6 +200,28 @@ class History(Generic[S]):
         from limpet.session.history.checkpoints import unpin
 
         await unpin(self.writer, ref, self._acting(actor))
+
+    async def retention(
+        self,
+        *,
+        events: int | None = None,
+        age: timedelta | None = None,
+        actor: str | None = None,
+    ) -> Event:
+        """Bound this session's history, whatever its app says: the newest `events` stay hot,
+        nothing older than `age`, or both. Without either, as its app says.
+
+        See `lp.retention`: nothing is lost, and the rest is moved by itself.
+        """
+        from limpet.model.facts.retention import retention_set
+        from limpet.session.history.keeping import keeping_of
+        from limpet.session.history.retention import watch_app
+
+        journal = self.writer.journal
+        draft = journal.prepare(retention_set(events=events, age=age), self._acting(actor))
+        await watch_app(journal, self.key.app)
+        keeping_of(journal).forget(self.key.app)
+        return (await self.writer.commit((draft,)))[0]
 
     # --- relatives -----------------------------------------------------------------------------
 

@@ -8,10 +8,10 @@ finishes it: at every moment the session is in the store, or its whole file is i
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import structs
 
@@ -33,8 +33,9 @@ from limpet.session.life.archives import Archive, name_of
 from limpet.session.life.digests import digest_of
 from limpet.session.life.mover import NOBODY, Mover
 from limpet.session.life.policy import Transition
-from limpet.session.move.adopter import Adopter, piece
-from limpet.session.move.bundle import BundleReader
+from limpet.session.move.adopter import Adopter
+from limpet.session.move.bundle import BundleReader, Entry, Opening
+from limpet.session.move.checkpoints import Checkpointed, log_piece, pinned
 from limpet.session.move.contents import Chunk
 from limpet.session.move.files import export_session, proved
 from limpet.store.protocol import Query, Record
@@ -46,6 +47,14 @@ _NO_ARCHIVE: Final = (
     "limpet.open(url, archive='file:///directory')."
 )
 _PIECE: Final = (1_000, 4 * 2**20)
+_PINS_MAX: Final = 64  # states that come back pinned, the newest: they are in one commit
+
+
+class _File(NamedTuple):
+    """The file of a session, proved, and where its full checkpoints stand."""
+
+    path: Path
+    pins: Mapping[int, int]
 
 
 async def archive_session(session: Handle, actor: str) -> Transition | None:
@@ -98,12 +107,12 @@ async def unarchive_session(session: Handle, actor: str) -> None:
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     place = facts.place(head.facts)
     if place is not None:
-        async with fetched(journal, place) as path:
+        async with fetched(journal, place) as file:
             of = {name: place[name] for name in ("place", "uid", "bytes", "sha256")}
             move = {"to": "store", "owner": [key.app, key.user], **of}
             await _intents(journal, key).put(key.id, move, actor=actor)
             await _bury(journal, key, head.uid)
-            await _adopt(journal, path)
+            await _adopt(journal, file)
         await _intents(journal, key).purge(key.id)
     await session.writer.load(tail=1)
     before = session.writer.known.head.facts.get("archived_from")
@@ -113,7 +122,7 @@ async def unarchive_session(session: Handle, actor: str) -> None:
 
 
 @asynccontextmanager
-async def fetched(journal: Journal, place: Any) -> AsyncIterator[Path]:
+async def fetched(journal: Journal, place: Any) -> AsyncIterator[_File]:
     """The file of an archived session, for as long as the block lasts, proved. Raises."""
     archive: Archive | None = journal.archive
     if archive is None:
@@ -124,8 +133,7 @@ async def fetched(journal: Journal, place: Any) -> AsyncIterator[Path]:
         found = await in_thread(lambda: digest_of(path))
         if found != (place["bytes"], place["sha256"]):
             raise ArchiveFailed(archive.url, "read", "the file is not the one that was put there")
-        await proved(path)
-        yield path
+        yield _File(path, (await proved(path)).pins)
 
 
 async def remove_archived(journal: Journal, head: Head) -> None:
@@ -142,9 +150,9 @@ async def read_archived(journal: Journal, head: Head) -> Journal:
     """A store in memory that holds nothing but this session, as its file has it."""
     place = facts.place(head.facts)
     assert place is not None
-    async with fetched(journal, place) as path:
+    async with fetched(journal, place) as file:
         apart = _apart(journal)
-        await _adopt(apart, path)
+        await _adopt(apart, file)
     return apart
 
 
@@ -178,27 +186,27 @@ async def finish(journal: Journal, key: Key) -> bool:
     here = await _uid(journal, key)
     if move["to"] == "archive" and here in (None, move["uid"]):
         await _finish_archiving(journal, move)
-    elif move["to"] == "store" and here != move["uid"]:
-        async with fetched(journal, move) as path:
-            if here is not None:
+    elif move["to"] == "store":
+        async with fetched(journal, move) as file:
+            if here not in (None, move["uid"]):
                 await _bury(journal, key, here)
-            await _adopt(journal, path)
+            await _adopt(journal, file)  # what is here already is only a repeat
     await intents.purge(key.id)
     return True
 
 
 async def _finish_archiving(journal: Journal, move: Any) -> None:
     """The file is whole in the archive: what is left of the log here goes, the stub comes."""
-    async with fetched(journal, move) as path:
-        head = await _head_in(journal, path)
+    async with fetched(journal, move) as file:
+        head = await _head_in(journal, file)
     await _replace(journal, head, move)
 
 
-async def _head_in(journal: Journal, path: Path) -> Head:
+async def _head_in(journal: Journal, file: _File) -> Head:
     """The head of the session in a file."""
     apart = _apart(journal)
     try:
-        key = await _adopt(apart, path)
+        key = await _adopt(apart, file)
         return (await apart.store.load(key, tail=0, scopes=False)).head
     finally:
         await apart.close()
@@ -249,35 +257,64 @@ async def _check_same(archive: Archive, made: Path, back: Path) -> None:
     await proved(back)
 
 
-async def _adopt(journal: Journal, path: Path) -> Key:
+async def _adopt(journal: Journal, file: _File) -> Key:
     """Adopt the log in a file, in one commit where it fits, and then its blobs.
 
-    So no reader meets a part of it: with its last event it is archived, and accepts no writes.
+    So no reader meets a part of it: with its last event it is archived, and accepts no writes. The
+    log of its checkpoints is in the last of these commits.
     """
-    reader = await in_thread(lambda: BundleReader(path))
-    adopter, opening = Adopter(journal), reader.opening
-    records: list[Record] = []
-    chunks: list[Chunk] = []
-    size, first = 0, True
+    reader = await in_thread(lambda: BundleReader(file.path))
+    adopter = Adopter(journal)
+    arriving = _Arriving(adopter, reader.opening, file.pins)
     try:
         while found := await in_thread(lambda: reader.read(*_PIECE)):
-            records += [each for each in found if isinstance(each, Record)]
-            chunks += [each for each in found if isinstance(each, Chunk)]
-            size = sum(len(each.raw or b"") for each in records)
-            if len(records) > DRAFTS_PER_COMMIT_MAX - _PIECE[0] or size > COMMIT_BYTES_MAX // 2:
-                await adopter.commit((_piece(opening, records, first=first),))
-                records, first = [], False
-        if records:
-            await adopter.commit((_piece(opening, records, first=first),))
+            await arriving.add(found)
+        await arriving.end()
     finally:
         await in_thread(reader.close)
-    upload = ""
-    for chunk in chunks:
+    upload, key = "", reader.opening.key
+    for chunk in arriving.chunks:  # one that is there already is dropped
         given = (chunk.blob, chunk.number, chunk.data)
-        upload = await adopter.put_chunk(opening.key, upload if chunk.number else "", *given)
-    return opening.key
+        upload = await adopter.put_chunk(key, upload if chunk.number else "", *given)
+    return key
 
 
-def _piece(opening: Any, records: list[Record], *, first: bool) -> Commit:
-    made = piece(opening.key, records, opening.base if first else None)
-    return structs.replace(made, reuse=first)
+class _Arriving:
+    """A session on its way back from its file."""
+
+    def __init__(self, adopter: Adopter, opening: Opening, pins: Mapping[int, int]) -> None:
+        self._adopter, self._opening = adopter, opening
+        self._pins = dict(sorted(pins.items())[-_PINS_MAX:])
+        self._records: list[Record] = []
+        self._log: list[Record] = []
+        self._first = True
+        self.chunks: list[Chunk] = []
+
+    async def add(self, found: list[Entry]) -> None:
+        self._records += [each for each in found if isinstance(each, Record)]
+        self._log += [each.record for each in found if isinstance(each, Checkpointed)]
+        self.chunks += [each for each in found if isinstance(each, Chunk)]
+        size = sum(len(each.raw or b"") for each in self._records)
+        many = len(self._records) > DRAFTS_PER_COMMIT_MAX - 2 * _PIECE[0]
+        if many or size > COMMIT_BYTES_MAX // 2:
+            await self._adopter.commit(self._commits())
+
+    async def end(self) -> None:
+        """Record what is left, with the checkpoints; a log of many goes in commits of its own."""
+        key, log, room = self._opening.key, self._log, _PIECE[0]
+        commits = self._commits()
+        if log:
+            commits.append(log_piece(key, log[:room]))
+        if commits:
+            await self._adopter.commit(commits)
+        for at in range(room, len(log), room):
+            await self._adopter.commit((log_piece(key, log[at : at + room]),))
+
+    def _commits(self) -> list[Commit]:
+        records, self._records = self._records, []
+        base = self._opening.base if self._first else None
+        made = pinned(self._opening.key, records, self._pins, base)
+        if self._first and made:
+            made[0] = structs.replace(made[0], reuse=True)
+            self._first = False
+        return made

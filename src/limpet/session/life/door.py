@@ -98,6 +98,7 @@ class LongLife(Door):
         tokens: int | None = None,
         tokens_min: int = 1,
         plan: Function | None = None,
+        role: str | Function | None = None,
         fallback: bool = False,
         activate: bool = True,
         state_type: type[Any] | None = None,
@@ -109,8 +110,10 @@ class LongLife(Door):
         rehydrate: `queries` (or the state's retrieval_queries) are answered from the cache if
         younger than `fresh_seconds`, else by `retrieve(query)` within `deadline_seconds`; `tokens`
         less what was used must leave `tokens_min`. rebind: tools as `tools` has them now.
-        reconstruct: these layers of `memory`. verify: six checks, `plan(session)` among them. Then
-        it is resumed, and active unless activate=False, in one commit. Raises NoCheckpoint,
+        reconstruct: these layers of `memory`. `report.context` has what the agent begins with: the
+        `role` (a text, or a function of the session), state, evidence and memory. verify: six
+        checks, `plan(session)` among them. Then it is resumed, and active unless activate=False,
+        in one commit. Raises NoCheckpoint,
         NoFullCheckpoint, CheckpointIntegrity, InsufficientTokenBudget, RequiredToolUnavailable,
         ToolAuthorizationFailed, SessionIntegrity: it stays suspended then.
         """
@@ -127,6 +130,7 @@ class LongLife(Door):
             tokens=tokens,
             tokens_min=tokens_min,
             plan=plan,
+            role=role,
             fallback=fallback,
             activate=activate,
         )

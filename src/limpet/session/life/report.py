@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from limpet.model import EMPTY, Key
+from limpet.session.life.briefing import Briefing
 from limpet.session.life.retrieval import Evidence
 
 StepName: TypeAlias = Literal["restore", "rehydrate", "rebind", "reconstruct", "verify"]
@@ -36,6 +37,7 @@ class Resumption(msgspec.Struct, frozen=True):
     memory: Mapping[str, int] = EMPTY
     warnings: tuple[str, ...] = ()
     fell_back: bool = False  # to an older full checkpoint
+    context: Briefing = Briefing()  # role, state, evidence and memory, for the agent
 
     @property
     def figures(self) -> dict[str, Any]:

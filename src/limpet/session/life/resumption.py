@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
@@ -22,11 +23,12 @@ from limpet.errors import (
     SessionCorrupt,
     SessionIntegrity,
 )
-from limpet.model import PAGE_MAX, Event, checksum
+from limpet.model import PAGE_MAX, Event, checksum, described
 from limpet.model.facts import RESUMED, PhaseEvent, tools_bound, tools_in
 from limpet.model.facts.phases import rule
 from limpet.session.history.kept import Checkpoint
-from limpet.session.life.memory import LAYERS, summary
+from limpet.session.life.briefing import ENTRIES_MAX, Briefing
+from limpet.session.life.memory import LAYERS, Remembered, summary
 from limpet.session.life.mover import Mover
 from limpet.session.life.policy import refusal
 from limpet.session.life.report import Resumption, Step, StepName
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from limpet.session.session import Session
 
 Plan: TypeAlias = Callable[..., Any]
+Role: TypeAlias = str | Callable[..., Any]  # the role policy: a text, or a function of the session
 QUERIES: Final = "retrieval_queries"  # the name in state, unless they are given
 FRESH_SECONDS: Final = 3_600.0
 DEADLINE_SECONDS: Final = 10.0
@@ -58,6 +61,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan | None = None
     fallback: bool = False
     activate: bool = True
+    role: Role | None = None
 
 
 class Resuming:
@@ -73,6 +77,8 @@ class Resuming:
         self._tokens: int | None = None
         self._bound = Bound({}, [], {})
         self._memory: dict[str, int] = {}
+        self._remembered: dict[str, tuple[Remembered, ...]] = {}
+        self._role: str | None = None
         self._fell_back = False
 
     async def run(self) -> Resumption:
@@ -181,7 +187,10 @@ class Resuming:
         for name in LAYERS if self._of.memory is None else self._of.memory:
             if name not in LAYERS:
                 raise InvalidInput(f"there is no layer {name!r}. Name some of {', '.join(LAYERS)}.")
-            self._memory[name] = len(await memory.layer(name).list())
+            found = await memory.layer(name).list()
+            self._memory[name] = len(found)
+            self._remembered[name] = found[:ENTRIES_MAX]
+        self._role = await role_of(self._of.role, self._session)
         return summary(self._memory)
 
     # --- 5: everything together ----------------------------------------------------------------
@@ -251,7 +260,12 @@ class Resuming:
             self._memory,
             tuple(self._warnings),
             self._fell_back,
+            self._context(),
         )
+
+    def _context(self) -> Briefing:
+        known = (self._session.writer.known.fields, self._evidence, self._remembered)
+        return Briefing(self._role, *known, self._tokens)
 
     async def _record(self, report: Resumption) -> None:
         session, bound = self._session, self._bound
@@ -267,6 +281,17 @@ class Resuming:
         if events:
             moving: dict[str, Any] = {"actor": self._actor, "more": report.figures, "between": fact}
             await Mover(session, events, damaged=self._fell_back, **moving).move()
+
+
+async def role_of(role: Role | None, session: Session[Any]) -> str | None:
+    """The text of a role policy. Raises InvalidInput if it is none."""
+    found: Any = role
+    if callable(role):
+        found = role(session)
+        found = await found if isawaitable(found) else found
+    if found is not None and not isinstance(found, str):
+        raise InvalidInput(f"role is a text or a function that returns one, not {described(found)}")
+    return found
 
 
 async def tokens_used(session: Session[Any]) -> int:

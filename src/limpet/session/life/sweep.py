@@ -22,6 +22,7 @@ from limpet.errors import (
 )
 from limpet.model import PAGE_MAX, Deadline, Head, Key, Lease, deadlines
 from limpet.model.facts import ACTIVE, PhaseEvent
+from limpet.session.history.bounds import evict
 from limpet.session.journal import Journal
 from limpet.session.life.archiving import finish_all, remove_archived
 from limpet.session.life.mover import Mover
@@ -64,9 +65,11 @@ class Swept(msgspec.Struct, frozen=True):
     left: int = 0  # held by a worker just now
     failed: tuple[Unswept, ...] = ()
     more: bool = False  # there is more to do: sweep again
+    evicted: int = 0  # events beyond the limits of their app or session, now in cold segments
 
     def __str__(self) -> str:
         counts = [f"{getattr(self, name)} {name}" for name in self.__struct_fields__[:5]]
+        counts += [f"{self.evicted} events evicted"] if self.evicted else []
         return ", ".join([*counts, f"{len(self.failed)} failed"])
 
 
@@ -93,7 +96,8 @@ class Sweep:
             left, more = left - len(keys), after is not None
             for start in range(0, len(keys), AT_ONCE):
                 await self._several(keys[start : start + AT_ONCE])
-        return self._report(more=more)
+        evicted, more_events = await evict(self._journal, limit)
+        return self._report(more=more or more_events, evicted=evicted.events)
 
     async def _several(self, keys: tuple[Key, ...]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -162,9 +166,9 @@ class Sweep:
 
         return Session(self._journal, lease.key, actor=ACTOR, lease=lease, untyped=True)
 
-    def _report(self, *, more: bool) -> Swept:
+    def _report(self, *, more: bool, evicted: int) -> Swept:
         counts = {name: n for name, n in self._counts.items() if name != "nothing"}
-        return Swept(**counts, failed=tuple(self._failed), more=more)
+        return Swept(**counts, failed=tuple(self._failed), more=more, evicted=evicted)
 
 
 def overdue(head: Head, now_us: int) -> Deadline | None:

@@ -121,18 +121,20 @@ class Life:
     async def renew(self, *, idle: timedelta, actor: str | None = None) -> Event:
         """Let it be idle for longer, by so much, up to `idle_max`.
 
-        Raises GuardFailed once its absolute timeout has passed, or if the app's guard for
-        ("active", "renew") refuses: it has no budget left, or the owner is not known.
+        Raises GuardFailed once its absolute timeout has passed, if its budget is used up, if
+        another user than its owner asks, or if the app's guard for ("active", "renew") refuses.
         """
         await self.writer.load(tail=20)
         head, now_us = self.writer.known.head, self.writer.journal.now_us()
-        fact = renewed(idle)
+        fact, doer = renewed(idle), self._doer(actor)
+        if doer.startswith("user:") and doer != f"user:{self.user}":
+            raise GuardFailed(head.phase, "renew", f"{doer} is not its owner")
         if any(why == "absolute" and at_us <= now_us for why, at_us in deadlines(head)):
             raise GuardFailed(head.phase, "renew", "its absolute timeout has passed")
         guard = self._policy.guards.get(("active", "renew"))
         if guard is not None and (reason := await refusal(guard, self)):
             raise GuardFailed(head.phase, "renew", reason)
-        return (await self.record(fact, actor=self._doer(actor)))[0]
+        return (await self.record(fact, actor=doer))[0]
 
     # --- tools and memory ----------------------------------------------------------------------
 

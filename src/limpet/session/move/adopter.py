@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from limpet.errors import InvalidInput, SessionConflict, SessionNotFound
+from limpet.errors import InvalidInput, SessionConflict, SessionCorrupt, SessionNotFound
 from limpet.model import Base, Commit, Key, ScopeValue
 from limpet.model.adopt import adopted
 from limpet.model.facts.creation import created
@@ -22,7 +22,7 @@ from limpet.session.journal import Journal
 from limpet.store.blobs import Blob, Blobs, KeepsBlobs
 from limpet.store.protocol import Committed, Names, Owner, Record, Records
 
-PIECE_EVENTS: Final = 1_000  # of one commit, unless the last body exceeds PIECE_BYTES
+PIECE_EVENTS: Final = 2_000  # of one commit, unless the last body exceeds PIECE_BYTES
 PIECE_BYTES: Final = 4 * 2**20
 PIECE_SESSIONS: Final = 250
 COPIER: Final = "system:copy"
@@ -134,3 +134,15 @@ def names_in(journal: Journal) -> Names:
     if not isinstance(store, Names):
         raise InvalidInput("this store does not list its app: and user: names. Use another one.")
     return store
+
+
+def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
+    """Raise SessionCorrupt unless these follow `after` without a gap, each with its body."""
+    if not records:
+        raise SessionCorrupt(key, f"event {after + 1} is missing")
+    for seq, each in enumerate(records, after + 1):
+        if each.event.seq != seq:
+            raise SessionCorrupt(key, f"event {seq} is missing")
+        if each.raw is None:
+            reason = "was removed" if each.event.removed else each.event.damage
+            raise SessionCorrupt(key, f"event {seq} {reason or 'cannot be read'}")

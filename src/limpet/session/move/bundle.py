@@ -1,10 +1,10 @@
 """The bundle: one session in one file that proves itself.
 
-zstd over JSON lines: a header, a line for each event of the session's own log, after the first of
-them a line for each part of a blob, and a trailer with the number of events and the SHA-256 of
-everything before it. An event line has what the chain
-covers, so whoever reads the file computes every link again. Bodies are plain, whatever seal the
-store has. `zstdcat FILE | jq` shows it.
+zstd over JSON lines: a header, a line for each event of the log of its checkpoints, a line for each
+event of the session's own log, after the first of them a line for each part of a blob, and a
+trailer with the number of events and the SHA-256 of everything before it. An event line has what
+the chain covers, so whoever reads the file computes every link again. Bodies are plain, whatever
+seal the store has. `zstdcat FILE | jq` shows it.
 
 Reading and writing block: callers run them in threads, a piece at a time. Memory is bounded by a
 piece and, of a log that begins on a state, by that state.
@@ -18,12 +18,13 @@ from collections.abc import Iterable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, TypeAlias
 
 import msgspec
 
 from limpet.errors import BundleDamaged, BundleRefused, InvalidKey
 from limpet.model import EVENT_BYTES_MAX, Base, Event, Head, Key, decode_body
+from limpet.session.move.checkpoints import Checkpointed
 from limpet.session.move.contents import Chunk
 from limpet.store.blobs import Blob
 from limpet.store.coding import Damaged, bodies
@@ -37,6 +38,7 @@ HEADER_BYTES_MAX: Final = 2**30  # the state that a log begins on may be large; 
 _LEVEL: Final = 3
 _TRAILER: Final = b'{"end":'
 _PART: Final = b'{"blob":'
+_CHECKPOINT: Final = b'{"checkpoint":'
 
 
 class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,6 +67,10 @@ class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
     input: bool = False
 
 
+class _CheckpointLine(msgspec.Struct, frozen=True):
+    checkpoint: _Line  # of the log of the session's checkpoints
+
+
 class _Part(msgspec.Struct, frozen=True):
     blob: str  # the hash of the whole
     size: int
@@ -90,10 +96,12 @@ class Opening(msgspec.Struct, frozen=True):
     base: Base | None
 
 
+Entry: TypeAlias = Record | Chunk | Checkpointed
 _encode: Final = msgspec.json.Encoder().encode
 _header: Final = msgspec.json.Decoder(_Header).decode
 _line: Final = msgspec.json.Decoder(_Line).decode
 _part: Final = msgspec.json.Decoder(_Part).decode
+_checkpoint_line: Final = msgspec.json.Decoder(_CheckpointLine).decode
 _trailer: Final = msgspec.json.Decoder(_Trailer).decode
 
 
@@ -128,6 +136,11 @@ class BundleWriter:
         for record in records:
             self._write(_encode(_line_of(record)))
             self._events += 1
+
+    def add_checkpoints(self, records: Iterable[Record]) -> None:
+        """Write events of the log of the session's checkpoints, before all others."""
+        for record in records:
+            self._write(_encode(_CheckpointLine(_line_of(record))))
 
     def add_chunk(self, chunk: Chunk) -> None:
         """Write a part of a blob."""
@@ -176,10 +189,10 @@ class BundleReader:
     def close(self) -> None:
         self._file.close()
 
-    def read(self, events_max: int, bytes_max: int) -> list[Record | Chunk]:
+    def read(self, events_max: int, bytes_max: int) -> list[Entry]:
         """The next events and parts of blobs, in the order of the file. None are left if the list
         is empty, and the trailer was right then."""
-        found: list[Record | Chunk] = []
+        found: list[Entry] = []
         size = 0
         while not self.ended and len(found) < events_max and size < bytes_max:
             line = self._next(EVENT_LINE_BYTES_MAX)
@@ -189,6 +202,8 @@ class BundleReader:
             self._hash.update(line)
             if line.startswith(_PART):
                 found.append(self._chunk(line))
+            elif line.startswith(_CHECKPOINT):
+                found.append(Checkpointed(self._record(line, beside=True)))
             else:
                 found.append(self._record(line))
                 self._events += 1
@@ -227,9 +242,9 @@ class BundleReader:
         blob = Blob(part.blob, part.size, part.media_type, part.chunks, part.version)
         return Chunk(blob, part.number, part.data)
 
-    def _record(self, line: bytes) -> Record:
+    def _record(self, line: bytes, *, beside: bool = False) -> Record:
         try:
-            found = _line(line)
+            found = _checkpoint_line(line).checkpoint if beside else _line(line)
             raw = bytes(found.body)
             body = decode_body(raw)
             link, salt = bytes.fromhex(found.link), bytes.fromhex(found.salt)

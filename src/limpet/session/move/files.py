@@ -1,13 +1,14 @@
 """Exporting a session to a bundle, and importing one.
 
-An import reads the file twice. The first reading computes every link and folds every event, and
-records nothing: a file that is not whole is refused whole. The second adopts the events in pieces.
+An import reads the file more than once. The first reading computes every link and folds every
+event, and records nothing: a file that is not whole is refused whole. The second adopts the events
+in pieces, and the last one the log of the checkpoints, which stands first in the file.
 Killed in between, it leaves a log that is only shorter, and importing again goes on from there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
 
@@ -15,19 +16,30 @@ from limpet.errors import (
     BundleRefused,
     InvalidInput,
     ReservedApp,
-    SessionCorrupt,
 )
 from limpet.model import Key, is_reserved
+from limpet.model.keys import checkpoints_of
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,
     PIECE_EVENTS,
     Adopter,
     Newest,
-    piece,
+    check_whole,
     records_in,
 )
-from limpet.session.move.bundle import BundleReader, BundleWriter, Opening, refuse_place
+from limpet.session.move.bundle import BundleReader, BundleWriter, Entry, Opening, refuse_place
+from limpet.session.move.checkpoints import (
+    Checkpointed,
+    Marks,
+    adopt_pinned,
+    load_log,
+    log_piece,
+    log_records,
+    marks_read,
+    newest_log,
+    pinned,
+)
 from limpet.session.move.contents import Chunk, blobs_in, blobs_of, chunks_of
 from limpet.session.move.proof import Proof
 from limpet.store.protocol import Record
@@ -38,6 +50,8 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
     """Write the session as it is now to a file that must not exist yet."""
     _refuse_reserved(key)
     source = records_in(journal)
+    # Before the head is read: an event that a checkpoint stands on is in the file.
+    kept = await load_log(journal.store, key)
     head = (await journal.store.load(key, tail=0, scopes=False)).head
     base = await source.base(key)
     refuse_place(path)
@@ -47,6 +61,9 @@ async def export_session(journal: Journal, key: Key, path: Path) -> None:
         raise _unwritten(path, error) from error
     try:
         writer.begin(head, base)
+        marks = marks_read(kept, head.uid)
+        async for some in log_records(journal, key, marks.log.seq):
+            await in_thread(lambda some=some: writer.add_checkpoints(some))  # type: ignore[misc]  # bound now
         after = head.floor
         while after < head.version:
             first = after == head.floor  # blobs stand between it and what may name them
@@ -79,67 +96,68 @@ async def import_session(journal: Journal, path: Path) -> Key:
     reader = await in_thread(lambda: BundleReader(path))
     try:
         opening = reader.opening
-        _refuse_reserved(opening.key)
-        here = await adopter.newest(opening.key)
-        last = await _prove(reader, here)
+        key = opening.key
+        _refuse_reserved(key)
+        here = await adopter.newest(key)
+        log = await newest_log(adopter, key)
+        proof = await _prove(reader, here, log)
     finally:
         await in_thread(reader.close)
+    last = proof.end()
+    if log.seq > proof.log.seq and proof.log.seq:
+        await adopter.check_prefix(checkpoints_of(key), proof.log.seq, proof.log.link)
     if here.seq > last.seq:  # it went on since: the file must be what it began with
-        await adopter.check_prefix(opening.key, last.seq, last.link)
-        return opening.key
+        await adopter.check_prefix(key, last.seq, last.link)
+    else:
+        await _read_again(path, _Incoming(adopter, opening, here.seq, proof.marks.pins).add_all)
+    await _read_again(path, _IncomingLog(adopter, key, log.seq).add_all)
+    return key
+
+
+async def _read_again(path: Path, add: Callable[[list[Entry]], Awaitable[bool]]) -> None:
+    """Read a file that was proven, until `add` says that it has all that it needs."""
     reader = await in_thread(lambda: BundleReader(path))
     try:
-        await _adopt(adopter, reader, opening, here.seq)
+        while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
+            if not await add(found):
+                return
     finally:
         await in_thread(reader.close)
-    return opening.key
 
 
-async def proved(path: Path) -> tuple[Opening, Newest]:
-    """What a file holds, if all of it proves itself. Records nothing. Raises BundleDamaged."""
+async def proved(path: Path) -> Marks:
+    """What the checkpoints in a file say, if all of it proves itself. Raises BundleDamaged."""
     reader = await in_thread(lambda: BundleReader(path))
     try:
-        return reader.opening, await _prove(reader, Newest())
+        return (await _prove(reader, Newest(), Newest())).marks
     finally:
         await in_thread(reader.close)
-
-
-def check_whole(key: Key, records: tuple[Record, ...], after: int) -> None:
-    """Raise SessionCorrupt unless these follow `after` without a gap, each with its body."""
-    if not records:
-        raise SessionCorrupt(key, f"event {after + 1} is missing")
-    for seq, each in enumerate(records, after + 1):
-        if each.event.seq != seq:
-            raise SessionCorrupt(key, f"event {seq} is missing")
-        if each.raw is None:
-            reason = "was removed" if each.event.removed else each.event.damage
-            raise SessionCorrupt(key, f"event {seq} {reason or 'cannot be read'}")
-
-
-async def _adopt(adopter: Adopter, reader: BundleReader, opening: Opening, here: int) -> None:
-    incoming = _Incoming(adopter, opening, here)
-    while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
-        for is_blob, some in groupby(found, lambda each: isinstance(each, Chunk)):
-            if is_blob:
-                for chunk in some:
-                    await incoming.add_chunk(chunk)  # type: ignore[arg-type]  # as asked
-            else:
-                await incoming.add(some)  # type: ignore[arg-type]  # as asked
 
 
 class _Incoming:
     """The second reading of a bundle: what the store lacks is recorded, in the file's order."""
 
-    def __init__(self, adopter: Adopter, opening: Opening, here: int) -> None:
-        self._adopter, self._opening, self._here = adopter, opening, here
+    def __init__(
+        self, adopter: Adopter, opening: Opening, here: int, pins: Mapping[int, int]
+    ) -> None:
+        self._adopter, self._opening, self._here, self._pins = adopter, opening, here, pins
         self._upload, self._skips = "", False
+
+    async def add_all(self, found: list[Entry]) -> bool:
+        for kind, some in groupby(found, type):
+            if kind is Chunk:
+                for chunk in some:
+                    await self.add_chunk(chunk)  # type: ignore[arg-type]  # as asked
+            elif kind is Record:
+                await self.add(some)  # type: ignore[arg-type]  # as asked
+        return True
 
     async def add(self, records: Iterable[Record]) -> None:
         fresh = [each for each in records if each.event.seq > self._here]
         if fresh:
             opening = self._opening
             base = opening.base if fresh[0].event.seq == opening.floor + 1 else None
-            await self._adopter.commit((piece(opening.key, fresh, base),))
+            await adopt_pinned(self._adopter, pinned(opening.key, fresh, self._pins, base))
 
     async def add_chunk(self, chunk: Chunk) -> None:
         key, blob = self._opening.key, chunk.blob
@@ -150,15 +168,30 @@ class _Incoming:
             self._upload = await self._adopter.put_chunk(key, self._upload, *at)
 
 
-async def _prove(reader: BundleReader, here: Newest) -> Newest:
-    """Read to the end and compute everything again; what the last event is.
+class _IncomingLog:
+    """The last reading: the log of the checkpoints, after all that they stand on."""
 
-    Raises BundleDamaged; SessionConflict if the file's log is not the one that is here.
+    def __init__(self, adopter: Adopter, key: Key, here: int) -> None:
+        self._adopter, self._key, self._here = adopter, key, here
+
+    async def add_all(self, found: list[Entry]) -> bool:
+        log = [each.record for each in found if isinstance(each, Checkpointed)]
+        fresh = [each for each in log if each.event.seq > self._here]
+        if fresh:
+            await self._adopter.commit((log_piece(self._key, fresh),))
+        return len(log) == len(found)
+
+
+async def _prove(reader: BundleReader, here: Newest, log: Newest) -> Proof:
+    """Read to the end and compute everything again.
+
+    Raises BundleDamaged; SessionConflict if the file's logs are not those that are here.
     """
-    proof = Proof(reader, here)
+    proof = Proof(reader, here, log)
     while found := await in_thread(lambda: reader.read(PIECE_EVENTS, PIECE_BYTES)):
         await in_thread(lambda some=found: proof.add(some))  # type: ignore[misc]  # bound now
-    return proof.end()
+    proof.end()
+    return proof
 
 
 def check_path(path: object) -> Path:

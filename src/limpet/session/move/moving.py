@@ -24,8 +24,9 @@ class Moving(Door):
         """Write the session to a file that proves itself: its whole log, with bodies opened.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
-        Snapshots and leases stay behind. Of a fork it has the state that it began on, not the log
-        of its parent. Raises BundleRefused, and SessionCorrupt if an event cannot be read.
+        Blobs and checkpoints are in it; other snapshots and leases stay behind. Of a fork it has
+        the state that it began on, not the log of its parent. Raises BundleRefused, and
+        SessionCorrupt if an event cannot be read.
         """
         from limpet.session.move.files import check_path, export_session
 

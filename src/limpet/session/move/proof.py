@@ -1,4 +1,6 @@
-"""The proof of a bundle: its log folded and linked again from its beginning, its blobs hashed.
+"""The proof of a bundle: its logs folded and linked again from the beginning, its blobs hashed.
+
+What its checkpoints say is compared with the states that the session's log gives.
 
 It does what adopting will do and records nothing, so a file that is not whole is refused before
 anything was written. The chain is not a signature: whoever can write a file can write another
@@ -22,12 +24,15 @@ from limpet.model import (
     Fold,
     based,
     blank,
+    checksum,
     record,
     unfit,
 )
 from limpet.model.adopt import adopted
+from limpet.model.keys import checkpoints_of
 from limpet.session.move.adopter import Newest
-from limpet.session.move.bundle import BundleReader
+from limpet.session.move.bundle import BundleReader, Entry
+from limpet.session.move.checkpoints import Checkpointed, Marks, marks_in
 from limpet.session.move.contents import Chunk
 from limpet.store.blobs import Blob
 from limpet.store.protocol import Record
@@ -36,16 +41,21 @@ from limpet.store.protocol import Record
 class Proof:
     """A bundle under proof. Raises BundleDamaged; SessionConflict if `here` is of another log."""
 
-    def __init__(self, reader: BundleReader, here: Newest) -> None:
+    def __init__(self, reader: BundleReader, here: Newest, here_log: Newest | None = None) -> None:
         self._reader, self._here, self._opening = reader, here, reader.opening
+        self._here_log = here_log or Newest()  # of the log of its checkpoints
         self._fold: Fold | None = None
+        self._log: Fold | None = None  # of the log of its checkpoints
+        self.marks = Marks()  # what that says: known when the first event was added
         self._blob: Blob | None = None  # whose parts are being read
         self._content, self._size, self._parts = sha256(), 0, 0
 
-    def add(self, found: Iterable[Record | Chunk]) -> None:
+    def add(self, found: Iterable[Entry]) -> None:
         for each in found:
             if isinstance(each, Chunk):
                 self._add_chunk(each)
+            elif isinstance(each, Checkpointed):
+                self._add_checkpointed(each.record)
             else:
                 self._add(each)
 
@@ -55,7 +65,15 @@ class Proof:
             raise self._reader.damaged("it has no events")
         if self._blob is not None:
             raise self._reader.damaged(f"blob {self._blob.hash} has no end")
+        if self.marks.last > self._fold.head.version:
+            raise self._reader.damaged(f"a checkpoint is of event {self.marks.last}, not in it")
         return Newest(self._fold.head.version, self._fold.head.link)
+
+    @property
+    def log(self) -> Newest:
+        """The last event of the log of its checkpoints."""
+        log = self._log
+        return Newest() if log is None else Newest(log.head.version, log.head.link)
 
     # --- events --------------------------------------------------------------------------------
 
@@ -63,6 +81,17 @@ class Proof:
         event, fold = each.event, self._fold or self._begun(each)
         if self._blob is not None:
             raise self._reader.damaged(f"blob {self._blob.hash} has no end")
+        after = self._followed(fold, each)
+        if event.seq == self._here.seq and event.link != self._here.link:
+            raise SessionConflict(self._opening.key, "log", event.seq - 1, self._here.seq)
+        said = self.marks.sums.get(event.seq)
+        if said is not None and said != checksum(after.fields).hex():
+            raise self._wrong(event.seq, "leaves another state than its checkpoint says")
+        self._fold = after
+
+    def _followed(self, fold: Fold, each: Record) -> Fold:
+        """The fold after one more event, if that follows and leads to its link."""
+        event = each.event
         self._check_names(each)
         assert each.raw is not None
         try:
@@ -73,12 +102,34 @@ class Proof:
             raise self._wrong(event.seq, "breaks the chain")
         if event.at_us < fold.head.updated_us:
             raise self._wrong(event.seq, "was recorded before the event it follows")
-        if event.seq == self._here.seq and event.link != self._here.link:
-            raise SessionConflict(self._opening.key, "log", event.seq - 1, self._here.seq)
-        self._fold = after
+        return after
+
+    def _add_checkpointed(self, each: Record) -> None:
+        """One event of the log of checkpoints. They stand before the session's own."""
+        event, key = each.event, checkpoints_of(self._opening.key)
+        if self._fold is not None:
+            raise self._reader.damaged("a checkpoint stands after the first event")
+        begun = self._log or Fold(blank(key, event.id, event.at_us))
+        self._log = self._followed(begun, each)
+        if event.seq == self._here_log.seq and event.link != self._here_log.link:
+            raise SessionConflict(key, "log", event.seq - 1, self._here_log.seq)
+
+    def _marks(self) -> Marks:
+        """What the log of checkpoints says, when all of it was added."""
+        log, uid = self._log, self._opening.uid
+        if log is None:
+            return Marks()
+        try:
+            found = marks_in(log.fields, uid, self.log)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise self._reader.damaged(f"its checkpoints cannot be read ({error})") from error
+        if not found.log.seq:
+            raise self._reader.damaged("its checkpoints are of another session")
+        return found
 
     def _begun(self, first: Record) -> Fold:
         """What the log begins on, if its first event says the same as the header."""
+        self.marks = self._marks()
         opening, event = self._opening, first.event
         key, base, data = opening.key, opening.base, event.data
         same = (data.get("app"), data.get("user"), data.get("id")) == (key.app, key.user, key.id)

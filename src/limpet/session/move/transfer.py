@@ -9,7 +9,7 @@ sends what is missing. One session that cannot be copied does not stop the other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -21,22 +21,33 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Base, Commit, Head, Key
+from limpet.model import PAGE_MAX, Base, Commit, Head, Key, is_reserved
 from limpet.model.facts.names import APP as NAMES
+from limpet.model.keys import CHECKPOINTS, checkpoints_of
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,
     PIECE_EVENTS,
     PIECE_SESSIONS,
     Adopter,
+    Newest,
+    check_whole,
     names_in,
-    piece,
     records_in,
 )
+from limpet.session.move.checkpoints import (
+    PINS_MAX,
+    Marks,
+    load_log,
+    log_piece,
+    log_records,
+    marks_read,
+    newest_log,
+    pinned,
+)
 from limpet.session.move.contents import blobs_in, copy_blobs
-from limpet.session.move.files import check_whole
 from limpet.session.move.names import copy_names, missing, owners
-from limpet.store.protocol import Committed, Owner, Progress, Query
+from limpet.store.protocol import Committed, Loaded, Owner, Progress, Query
 
 REFUSED_NAMED_MAX: Final = 1_000
 _REFUSALS: Final = (SessionError, InvalidInput)
@@ -65,6 +76,7 @@ class Copied(msgspec.Struct, frozen=True):
     refused: tuple[Refused, ...] = ()  # the first 1,000
     refusals: int = 0  # how many there were
     blobs: int = 0
+    checkpoints: int = 0  # that were made or let go since the last copy
 
     @property
     def ok(self) -> bool:
@@ -81,6 +93,8 @@ class Transfer:
         self._blobs, self._contained = blobs_in(source), 0  # and how many were sent
         self._outbox = _Outbox(target, self._refuse)
         self._app: str | None = None
+        self._logs: dict[Key, Loaded | None] = {}  # of checkpoints, for the sessions of a page
+        self._bare = False  # no session of that page has a blob
         self._names = 0
         self._done = self._total = 0
         self._cut: list[Key] = []
@@ -105,7 +119,7 @@ class Transfer:
         """Copy the sessions of an app, or all, and then the names they share."""
         self._app = app
         if self._progress is not None:
-            async for head in self._heads(app):
+            async for head in self._heads(app, logs=False):
                 self._total += head.version - head.floor
         try:
             async for head in self._heads(app):
@@ -124,14 +138,17 @@ class Transfer:
 
     # --- sessions ------------------------------------------------------------------------------
 
-    async def _heads(self, app: str | None) -> AsyncIterator[Head]:
+    async def _heads(self, app: str | None, *, logs: bool = True) -> AsyncIterator[Head]:
         """Oldest first, which no write changes: each session is met once."""
         query, cursor = Query(app=app, reverse=False, reserved=True), None
         while True:
             page = await self._journal.store.heads(query, cursor=cursor, limit=PAGE_MAX)
-            for head in page.items:
-                if head.key.app != NAMES:  # what was copied into the source is no part of it
-                    yield head
+            # Names that were copied into the source stay; checkpoints go with their session.
+            heads = [head for head in page.items if head.key.app not in (NAMES, CHECKPOINTS)]
+            if logs:
+                await self._look_up(heads)
+            for head in heads:
+                yield head
             cursor = page.cursor
             if cursor is None:
                 return
@@ -170,27 +187,45 @@ class Transfer:
             await self._outbox.flush()
         return (await self._target.newest(base.parent)).seq >= base.floor
 
+    async def _look_up(self, heads: Sequence[Head]) -> None:
+        """Look once for a page of sessions: which have checkpoints, and whether any has blobs."""
+        store, keys = self._journal.store, [head.key for head in heads]
+        some = await store.heads(Query(app=CHECKPOINTS, reserved=True), cursor=None, limit=1)
+        found: Sequence[Loaded | None] = [None] * len(keys)
+        if some.items:
+            found = await store.load_many([checkpoints_of(key) for key in keys], tail=0)
+        self._logs = dict(zip(keys, found, strict=True))
+        # What these heads name was put before they were read.
+        self._bare = self._blobs is None or not await self._blobs.keys(None, after=None, limit=1)
+
     async def _session(self, head: Head) -> None:
-        key = head.key
+        key, marks = head.key, await self._marks(head)
+        if marks.last > head.version:  # it went on since the head was read
+            head = (await self._journal.store.load(key, tail=0, scopes=False)).head
         here = await self._target.newest(key)
-        after = max(here.seq, head.floor)
         if here.seq >= head.version:
             await self._target.check_prefix(key, head.version, head.link)
-        base = await self._source.base(key) if head.floor and not here.seq else None
+        self._done += max(here.seq, head.floor) - head.floor
+        if here.seq:
+            await self._contents(key)
+        await self._events(head, here.seq, marks.pins)
+        if marks.log.seq and not self._outbox.stopped(key):
+            await self._checkpoints(key, marks.log)
+
+    async def _events(self, head: Head, here: int, pins: Mapping[int, int]) -> None:
+        """Send the events beyond those that the target has."""
+        key, after, begins = head.key, max(here, head.floor), not here
+        base = await self._source.base(key) if head.floor and begins else None
         if base is not None:
             await self._note_cut(key, base)
-        self._done += after - head.floor
-        begins = not here.seq
-        if not begins:
-            await self._contents(key)
         while after < head.version and not self._outbox.stopped(key):
             alone = begins and await self._has_contents(key)
             limit = 1 if alone else self._outbox.room
             found = await self._source.records(key, after=after, limit=limit)
             check_whole(key, found, after)
             after = found[-1].event.seq
-            size = sum([len(each.raw or b"") for each in found])
-            await self._outbox.add(piece(key, found, base), size)
+            for commit in pinned(key, found, pins, base):
+                await self._outbox.add(commit)
             base, begins = None, False
             self._report(self._done + len(found))
             if alone:
@@ -198,8 +233,27 @@ class Transfer:
                 if not self._outbox.stopped(key):
                     await self._contents(key)
 
+    async def _marks(self, head: Head) -> Marks:
+        """What the checkpoints of a session say; nothing, if it has none."""
+        key = head.key
+        if is_reserved(key.app):
+            return Marks()
+        known = key in self._logs
+        log = self._logs[key] if known else await load_log(self._journal.store, key)
+        return marks_read(log, head.uid)
+
+    async def _checkpoints(self, key: Key, log: Newest) -> None:
+        """Send the log of a session's checkpoints, after all that they stand on."""
+        here = await newest_log(self._target, key)
+        if here.seq >= log.seq:
+            await self._target.check_prefix(checkpoints_of(key), log.seq, log.link)
+        async for found in log_records(self._journal, key, log.seq, here.seq):
+            await self._outbox.add(log_piece(key, found))
+
     async def _has_contents(self, key: Key) -> bool:
-        return self._blobs is not None and bool(await self._blobs.page(key, after="", limit=1))
+        if self._blobs is None or (self._bare and key in self._logs):
+            return False
+        return bool(await self._blobs.page(key, after="", limit=1))
 
     async def _contents(self, key: Key) -> None:
         if self._blobs is not None:
@@ -239,7 +293,8 @@ class Transfer:
     def _copied(self, left_out: tuple[str, ...] = ()) -> Copied:
         refused = (tuple(self._refused), self._refusals)
         sent = (self._outbox.sessions, self._outbox.events)
-        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, self._contained)
+        beside = (self._contained, self._outbox.checkpoints)
+        return Copied(*sent, self._names, left_out, tuple(self._cut), *refused, *beside)
 
 
 class _Outbox:
@@ -248,13 +303,13 @@ class _Outbox:
     def __init__(self, target: Adopter, refuse: Callable[[str, str, str, Key], None]) -> None:
         self._target, self._refuse = target, refuse
         self._waiting: list[Commit] = []
-        self._events = self._bytes = 0  # that wait
+        self._events = self._bytes = self._pins = 0  # that wait
         self._flight: asyncio.Task[None] | None = None
         self._flying: frozenset[Key] = frozenset()
         self._stopped: set[Key] = set()  # refused by the last commit: no more of them is sent
         self._last: Key | None = None
         self.raises = False  # what is refused is an error, not an entry of the account
-        self.sessions = self.events = 0  # that were sent
+        self.sessions = self.events = self.checkpoints = 0  # that were sent
 
     @property
     def room(self) -> int:
@@ -267,12 +322,13 @@ class _Outbox:
     def stopped(self, key: Key) -> bool:
         return key in self._stopped
 
-    async def add(self, commit: Commit, size: int) -> None:
+    async def add(self, commit: Commit) -> None:
         self._waiting.append(commit)
         self._events += len(commit.drafts)
-        self._bytes += size
+        self._bytes += sum([len(draft.raw) for draft in commit.drafts])
+        self._pins += commit.pin is not None
         full = self._events >= PIECE_EVENTS or self._bytes >= PIECE_BYTES
-        if full or len(self._waiting) >= PIECE_SESSIONS:
+        if full or len(self._waiting) >= PIECE_SESSIONS or self._pins >= PINS_MAX:
             await self._launch()
 
     async def flush(self) -> None:
@@ -288,7 +344,7 @@ class _Outbox:
     async def _launch(self) -> None:
         await self._land()
         batch = [commit for commit in self._waiting if commit.key not in self._stopped]
-        self._waiting, self._events, self._bytes = [], 0, 0
+        self._waiting, self._events, self._bytes, self._pins = [], 0, 0, 0
         if batch:
             self._flying = frozenset([commit.key for commit in batch])
             self._flight = asyncio.create_task(self._send(batch))
@@ -311,15 +367,19 @@ class _Outbox:
                 raise
             if len(batch) == 1:
                 key = batch[0].key
-                self._stopped.add(key)
+                self._stopped |= {key, checkpoints_of(key)}
                 self._refuse(str(key), error.code, str(error), key)
                 return
             for commit in batch:  # each by itself: one that is refused stops no other
-                await self._send((commit,))
+                if commit.key not in self._stopped:
+                    await self._send((commit,))
 
     def _count(self, batch: Sequence[Commit], answers: Sequence[Committed]) -> None:
         for commit, answer in zip(batch, answers, strict=True):
             fresh = len(answer.events) - answer.repeated
+            if commit.key.app == CHECKPOINTS:
+                self.checkpoints += fresh
+                continue
             self.events += fresh
             self.sessions += bool(fresh) and commit.key != self._last
             self._last = commit.key

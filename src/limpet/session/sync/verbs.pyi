@@ -379,6 +379,9 @@ class SyncSession(Generic[S_co]):
         self, ref: CheckpointRef, *, fallback: bool = False, actor: str | None = None
     ) -> Rewound: ...
     def unpin(self, ref: CheckpointRef, *, actor: str | None = None) -> None: ...
+    def retention(
+        self, *, events: int | None = None, age: timedelta | None = None, actor: str | None = None
+    ) -> Event: ...
     def lineage(self) -> Lineage: ...
 
 class SyncWorking:
@@ -846,6 +849,7 @@ class SyncLimpet:
         tokens: int | None = None,
         tokens_min: int = 1,
         plan: Function | None = None,
+        role: str | Function | None = None,
         fallback: bool = False,
         activate: bool = True,
         state_type: type[Any] | None = None,
@@ -870,6 +874,7 @@ class SyncLimpet:
         *,
         events: int | None = None,
         age: timedelta | None = None,
+        every: timedelta | None = None,
         actor: str | None = None,
     ) -> None: ...
     def compact(

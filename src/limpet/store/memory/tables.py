@@ -45,6 +45,9 @@ class Tables:
             raise SessionErased(key)
         return None
 
+    def ended(self, key: Key, uid: str) -> bool:
+        return any([log.fold.head.uid == uid for log in self._deleted.get(key, ())])
+
     def link_at(self, key: Key, seq: int) -> bytes | None:
         kept = self._kept.get(key)
         return kept.event(seq).link if kept is not None and kept.has(seq) else None

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Any
+from typing import Any, Final
+
+from msgspec.structs import astuple
 
 from limpet.errors import SessionHasForks
 from limpet.model import Key, checkpoints_of, is_reserved, owner_of
@@ -21,6 +23,8 @@ from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Ending, Erasure, Erasures, Forks, KeyOwner
+
+KEYS_AT_ONCE: Final = 1_000  # of a user who is erased, by one round of statements
 
 
 async def delete(conn: Connection, key: Key, ending: Ending) -> bool:
@@ -81,8 +85,7 @@ async def erase_user(
     reader.codec.sealer.require_forgotten([*uids, scope_owner(app, user)], gone)
     left = tuple([fork for fork in near if fork not in set(keys)])
     erasing = _Erasing(conn, reader, gone)
-    done = [await erasing.erase(key, "keep") for key in keys]
-    certificates = tuple([each for each in done if each is not None])
+    certificates = await erasing.erase_all(keys)
     names = await _remove_names(conn, app, user)
     mark = reader.user_hash(app, user)
     whole = await reader.certificate(conn, mark)
@@ -159,14 +162,74 @@ class _Erasing:
         self.sid = last["sid"]
         return last
 
-    async def certify(self, erasure: Erasure) -> None:
-        """Put down a certificate; a user may be erased again, and has one."""
-        crc = erasure_crc(erasure)
-        before = await self._conn.fetchval(SQL["erased_crc"], erasure.key_hash)
-        proof = (erasure.key_hash, erasure.version, erasure.link, erasure.erased_us)
-        await self._conn.execute(SQL["put_erased"], *proof, erasure.forks_kept, crc)
-        gone = Ledger() if before is None else Ledger(0, 0, -1, -before)
-        self.change = self.change.plus(erased(crc)).plus(gone)
+    async def certify(self, *erasures: Erasure) -> None:
+        """Put down certificates; a user may be erased again, and has one."""
+        crcs = [erasure_crc(each) for each in erasures]
+        hashes = [each.key_hash for each in erasures]
+        for row in await self._conn.fetch(SQL["erased_crcs"], hashes):
+            self.change = self.change.plus(Ledger(0, 0, -1, -row["crc"]))
+        columns = [list(column) for column in zip(*map(astuple, erasures), strict=True)]
+        await self._conn.execute(SQL["put_erased"], *columns, crcs)
+        for crc in crcs:
+            self.change = self.change.plus(erased(crc))
+
+    # --- many at once --------------------------------------------------------------------------
+
+    async def erase_all(self, keys: list[Key]) -> tuple[Erasure, ...]:
+        """Erase all that have these keys, a bounded number of them by one round of statements.
+        Their forks keep the state they began on."""
+        found: dict[bytes, Erasure] = {}
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            some = await self._erase_some(keys[at : at + KEYS_AT_ONCE])
+            found |= {each.key_hash: each for each in some}
+        return tuple(found.values())
+
+    async def _erase_some(self, keys: list[Key]) -> list[Erasure]:
+        # Logs of checkpoints are among the keys, but for one that was begun a moment ago.
+        conn, columns = self._conn, _columns(dict.fromkeys(_with_checkpoints(keys)))
+        tombs = await conn.fetch(SQL["lock_tombs_of"], *columns)  # first: see `_forks`
+        living = await conn.fetch(SQL["lock"], *columns)
+        sids = [row["sid"] for row in [*tombs, *living]]
+        forks = await self._forks_of(sids)
+        gone = [*await conn.fetch(SQL["remove_tombs_of"], *columns)]
+        for row in gone:
+            self.change = self.change.plus(unburied(row["crc"]))
+        gone += await conn.fetch(SQL["unmake_all"], *columns)
+        self._reader.codec.sealer.require_forgotten([row["uid"] for row in gone], self._gone)
+        await conn.execute(SQL["remove_rows"], [row["sid"] for row in gone])
+        parents = {row["parent"] for row in gone} - {None}
+        await conn.execute(SQL["purge_all"], sorted(parents))
+        return await self._certified(keys, gone, forks)
+
+    async def _forks_of(self, sids: list[int]) -> dict[int, set[Key]]:
+        """The living forks of each of these sessions."""
+        found: dict[int, set[Key]] = {}
+        for row in await self._conn.fetch(SQL["forks_of_each"], sids):
+            fork = Key(row["app"], row["owner"], row["id"])
+            found.setdefault(row["root"], set()).add(fork)
+        return found
+
+    async def _certified(
+        self, keys: list[Key], gone: list[Any], forks: dict[int, set[Key]]
+    ) -> list[Erasure]:
+        """Put down the certificate of each key; of one that has gone meanwhile, there is one."""
+        by_key: dict[Key, list[Any]] = {}
+        for row in gone:
+            by_key.setdefault(Key(row["app"], row["owner"], row["id"]), []).append(row)
+        made: list[Erasure] = []
+        earlier: set[Key] = set()
+        for key, its in by_key.items():
+            last = max(its, key=lambda row: row["sid"])
+            self.sid = max(self.sid, last["sid"])
+            earlier.add(key)
+            kept = set().union(*[forks.get(row["sid"], set()) for row in its]) - earlier
+            proof = (last["version"], last["link"], last["now_us"], len(kept))
+            made.append(Erasure(self._reader.key_hash(key), *proof))
+        if made:
+            await self.certify(*made)
+        before = [self._reader.key_hash(key) for key in keys if key not in by_key]
+        found = await self._conn.fetch(SQL["erased_all"], before) if before else []
+        return [*made, *[Erasure(*row) for row in found]]
 
 
 async def _remove_names(conn: Connection, app: str, user: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Any, Final
+from zlib import crc32
 
 import msgspec
 
@@ -44,6 +45,7 @@ TOMBSTONE_COLUMNS: Final = (
     "deleted_us, ending"
 )
 _LOW: Final = 0xFFFF_FFFF
+_PLAIN: Final = (0, ADOPTED)  # flags of a body that is neither compressed nor sealed nor removed
 _NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
 
 _is_uuid: Final = re.compile(
@@ -155,6 +157,22 @@ def opened_event(
         removed=removed and damage is None,
     )
     return event, size, raw, salt
+
+
+def plain_event(row: tuple[Any, ...]) -> tuple[Event, bytes] | None:
+    """The event in a row and its encoded body, if that is stored as it is and nothing is unusual:
+    most are, and whoever reads whole logs saves the rest. None: see `opened_event`."""
+    pos, seq, id, type_, actor, at_us, *names, flags, body, crc, link, processed, done_us = row
+    if names != _NO_IDS or flags not in _PLAIN or type(body) is not bytes or type(id) is not bytes:
+        return None
+    try:
+        if crc32(body) != crc ^ _mixed(pos, flags):
+            return None
+        content = decode_body(body)
+    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError):
+        return None
+    ids = (unpack_id(id), type_, actor, at_us, content.data, content.ops)
+    return Event(seq, *ids, None, None, None, None, processed, done_us, link), body
 
 
 def body_in(

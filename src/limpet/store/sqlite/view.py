@@ -31,6 +31,10 @@ class View:
         self.lives[key] = live
         return live.fold
 
+    def ended(self, key: Key, uid: str) -> bool:
+        asked = (key.app, key.user, key.id, uid)
+        return self._reader.conn.execute(SQL["ended_as"], asked).fetchone() is not None
+
     def link_at(self, key: Key, seq: int) -> bytes | None:
         live = self.lives.get(key)
         if live is None or not 1 <= seq <= live.fold.head.version:

@@ -38,6 +38,31 @@ SELECT sid FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 ORDE
 DELETE FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3
 RETURNING sid, uid, version, link, parent, crc, limpet.now_us() AS now_us
 
+-- name: lock_tombs_of
+SELECT t.sid FROM unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+JOIN limpet.tombstones t ON t.app = k.app AND t.owner = k.owner AND t.id = k.id ORDER BY t.sid FOR UPDATE OF t
+
+-- name: remove_tombs_of
+DELETE FROM limpet.tombstones t USING unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+WHERE t.app = k.app AND t.owner = k.owner AND t.id = k.id
+RETURNING t.app, t.owner, t.id, t.sid, t.uid, t.version, t.link, t.parent, t.crc, limpet.now_us() AS now_us
+
+-- name: unmake_all
+DELETE FROM limpet.sessions s USING unnest($1::text[], $2::text[], $3::text[]) AS k (app, owner, id)
+WHERE s.app = k.app AND s.owner = k.owner AND s.id = k.id
+RETURNING s.app, s.owner, s.id, s.sid, s.uid, s.version, s.link, s.parent, limpet.now_us() AS now_us
+
+-- name: purge_all
+SELECT limpet.purge(p) FROM unnest($1::bigint[]) p
+
+-- name: forks_of_each
+-- As `forks`, with the one that each began on.
+WITH RECURSIVE above (root, sid) AS (
+    SELECT r, r FROM unnest($1::bigint[]) r
+    UNION SELECT a.root, t.sid FROM above a JOIN limpet.tombstones t ON t.parent = a.sid
+)
+SELECT a.root, s.app, s.owner, s.id FROM above a JOIN limpet.sessions s ON s.parent = a.sid
+
 -- name: remove_rows
 -- Everything of erased sessions but their heads.
 WITH events AS (DELETE FROM limpet.events WHERE sid = ANY ($1::bigint[])),
@@ -91,11 +116,15 @@ DELETE FROM limpet.scopes WHERE app = $1 AND owner = $2
 -- name: erased
 SELECT key_hash, version, link, erased_us, forks_kept FROM limpet.erased WHERE key_hash = $1
 
--- name: erased_crc
-SELECT crc FROM limpet.erased WHERE key_hash = $1 FOR UPDATE
+-- name: erased_all
+SELECT key_hash, version, link, erased_us, forks_kept FROM limpet.erased WHERE key_hash = ANY ($1::bytea[])
+
+-- name: erased_crcs
+SELECT crc FROM limpet.erased WHERE key_hash = ANY ($1::bytea[]) ORDER BY key_hash FOR UPDATE
 
 -- name: put_erased
-INSERT INTO limpet.erased (key_hash, version, link, erased_us, forks_kept, crc) VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO limpet.erased (key_hash, version, link, erased_us, forks_kept, crc)
+SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bytea[], $4::bigint[], $5::bigint[], $6::bigint[])
 ON CONFLICT (key_hash) DO UPDATE
 SET version = excluded.version, link = excluded.link, erased_us = excluded.erased_us,
     forks_kept = excluded.forks_kept, crc = excluded.crc

@@ -468,3 +468,6 @@ SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, '')
 -- name: hold_listening
 -- Held for as long as the connection lives. By it, committers know that somebody listens.
 SELECT pg_advisory_lock_shared(limpet.listening())
+
+-- name: ended_as
+SELECT 1 FROM limpet.tombstones WHERE app = $1 AND owner = $2 AND id = $3 AND uid = $4 LIMIT 1

@@ -34,6 +34,7 @@ class View:
 
     __slots__ = (
         "_cache",
+        "_ended",
         "_gone",
         "_links",
         "_pending",
@@ -54,6 +55,7 @@ class View:
         self._versions: dict[ScopeKey, int] = {}  # of those that are only guarded
         self._sizes: dict[tuple[str, str], dict[str, int]] = {}
         self._gone: dict[Key, LimpetError | None] = {}
+        self._ended: set[tuple[Key, str]] = set()  # creations whose sessions were deleted
         self._links: dict[tuple[Key, int], bytes] = {}  # of events that new logs go on from
         self._recorded: dict[tuple[Key, str], Event] = {}
         self._pending: set[tuple[Key, int]] = set()
@@ -83,6 +85,10 @@ class View:
         await self._fetch_live(conn, key)
         if commit.base is not None:
             await self._fetch_parent(conn, commit.base)
+        if commit.reuse and self._gone.get(key) is not None and commit.drafts[0].caller_chose_id:
+            uid = commit.drafts[0].id
+            if await conn.fetchrow(SQL["ended_as"], key.app, key.user, key.id, uid) is not None:
+                self._ended.add((key, uid))
         if key in self.lives:
             for draft in commit.drafts:
                 if draft.type == PROCESSED:
@@ -169,6 +175,9 @@ class View:
         if error is None or (reuse and isinstance(error, SessionDeleted)):
             return None
         raise error
+
+    def ended(self, key: Key, uid: str) -> bool:
+        return (key, uid) in self._ended
 
     def link_at(self, key: Key, seq: int) -> bytes | None:
         return self._links.get((key, seq))

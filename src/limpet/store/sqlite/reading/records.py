@@ -43,5 +43,8 @@ def _cold(reader: Reader, sid: int, uid: str, after: int, limit: int) -> tuple[l
 
 def sized(reader: Reader, row: tuple[Any, ...], uid: str) -> tuple[Record, int]:
     """The record in a row of EVENT_COLUMNS with salt and digest, and the bytes of its body."""
+    plain = rows.plain_event(row[:-2])
+    if plain is not None:
+        return Record(*plain, row[-2], row[-1]), len(plain[1])
     event, size, raw, sealed = rows.opened_event(row[:-2], uid, reader.codec)
     return Record(event, raw, row[-2] if sealed is None else sealed, row[-1]), size

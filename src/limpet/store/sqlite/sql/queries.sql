@@ -12,6 +12,9 @@ SELECT {tombstone} FROM tombstones WHERE sid = ?
 -- name: is_buried
 SELECT 1 FROM tombstones WHERE app = ? AND user = ? AND id = ? LIMIT 1
 
+-- name: ended_as
+SELECT 1 FROM tombstones WHERE app = ? AND user = ? AND id = ? AND uid = ? LIMIT 1
+
 -- name: parent
 SELECT parent FROM sessions WHERE sid = ?
 

@@ -81,6 +81,22 @@ class ReuseLaws:
         (made,) = await store.commit(to(second.head.uid, addition(A)))
         assert made.head.version == 2
 
+    async def test_a_retried_creation_does_not_bring_a_deleted_session_back(
+        self, store: Store
+    ) -> None:
+        """Under its own event id it would have the uid of the first: SessionDeleted, also later."""
+        again = msgspec.structs.replace(creation(A, id="mine"), reuse=True)
+        (first,) = await store.commit([again])
+        assert (await store.commit([again]))[0].repeated == 1
+        await store.delete(A)
+        async with refused(store, SessionDeleted):
+            await store.commit([again])
+        (second,) = await store.commit([reusing()])
+        assert second.head.uid != first.head.uid
+        await store.delete(A)
+        async with refused(store, SessionDeleted):
+            await store.commit([again])
+
     async def test_a_uid_is_compared_before_it_is_used_again_too(self, store: Store) -> None:
         """The right one is let through; a wrong one, or one of no session, is told so."""
         first = await create(store, A)

@@ -1,0 +1,127 @@
+"""The checkpoints of a session on their way: their own log travels after the session's.
+
+It is adopted like any other log, so numbers, seqs and checksums arrive as they were recorded. The
+states of full checkpoints are pinned again while the session's events are adopted: the pieces end
+where a pinned state stands. An event that was there before is not pinned again, which costs time
+when it is restored, never data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from limpet.errors import SessionDeleted, SessionNotFound
+from limpet.model import Base, Commit, FrozenDict, Key
+from limpet.model.facts import checkpoints as facts
+from limpet.model.keys import checkpoints_of
+from limpet.session.journal import Journal
+from limpet.session.move.adopter import (
+    PIECE_EVENTS,
+    Adopter,
+    Newest,
+    check_whole,
+    piece,
+    records_in,
+)
+from limpet.store.protocol import Loaded, Record, Store
+
+PINS_MAX: Final = 8  # states that one commit pins: each is written whole
+
+
+class Checkpointed(msgspec.Struct, frozen=True):
+    """An event of the log of a session's checkpoints."""
+
+    record: Record
+
+
+class Marks(msgspec.Struct, frozen=True):
+    """What the log of a session's checkpoints says of the session's own log."""
+
+    sums: Mapping[int, str] = {}  # by seq: the checksum of the state there
+    pins: Mapping[int, int] = {}  # by seq: the number of the full checkpoint there
+    log: Newest = Newest()  # where that log ends; 0: the session has none
+
+    @property
+    def last(self) -> int:
+        """The last event that a checkpoint stands on."""
+        return max(self.sums, default=0)
+
+
+def marks_in(fields: FrozenDict, uid: str, log: Newest) -> Marks:
+    """What the state of such a log says; nothing if it is of another session than `uid`."""
+    if fields.get(facts.OF) != uid:
+        return Marks()
+    rows = {int(number): row for number, row in fields[facts.KEPT].items()}
+    pins = {row["seq"]: number for number, row in sorted(rows.items()) if row["full"]}
+    return Marks({row["seq"]: row["checksum"] for row in rows.values()}, pins, log)
+
+
+async def load_log(store: Store, key: Key) -> Loaded | None:
+    """The log of a session's checkpoints; None if it has none."""
+    try:
+        return await store.load(checkpoints_of(key), tail=0, scopes=False)
+    except (SessionNotFound, SessionDeleted):
+        return None
+
+
+def marks_read(found: Loaded | None, uid: str) -> Marks:
+    """What a loaded log of checkpoints says."""
+    if found is None:
+        return Marks()
+    head = found.head
+    return marks_in(found.fields, uid, Newest(head.version, head.link))
+
+
+def pinned(
+    key: Key, records: Iterable[Record], pins: Mapping[int, int], base: Base | None = None
+) -> list[Commit]:
+    """The commits that adopt these events, and keep the states of full checkpoints."""
+    commits: list[Commit] = []
+    some: list[Record] = []
+    for each in records:
+        some.append(each)
+        number = pins.get(each.event.seq)
+        if number is not None:
+            made = piece(key, some, None if commits else base)
+            commits.append(msgspec.structs.replace(made, pin=number))
+            some = []
+    if some:
+        commits.append(piece(key, some, None if commits else base))
+    return commits
+
+
+async def adopt_pinned(adopter: Adopter, commits: list[Commit]) -> None:
+    """Record them, a few pinned states at a time."""
+    for at in range(0, len(commits), PINS_MAX):
+        await adopter.commit(commits[at : at + PINS_MAX])
+
+
+async def log_records(
+    journal: Journal, key: Key, upto: int, after: int = 0
+) -> AsyncIterator[tuple[Record, ...]]:
+    """The log of a session's checkpoints, up to an event, in pieces."""
+    source, log = records_in(journal), checkpoints_of(key)
+    while after < upto:
+        found = await source.records(log, after=after, limit=min(PIECE_EVENTS, upto - after))
+        check_whole(log, found, after)
+        yield found
+        after = found[-1].event.seq
+
+
+async def newest_log(adopter: Adopter, key: Key) -> Newest:
+    """Where the log of a session's checkpoints ends here. It may have ended with an earlier
+    session under the key: then it begins again."""
+    try:
+        return await adopter.newest(checkpoints_of(key))
+    except SessionDeleted:
+        return Newest()
+
+
+def log_piece(key: Key, records: Iterable[Record]) -> Commit:
+    """The commit that adopts these events of the log of a session's checkpoints."""
+    made = piece(checkpoints_of(key), records)
+    origin = made.drafts[0].origin
+    return msgspec.structs.replace(made, reuse=origin is not None and origin.seq == 1)

@@ -1,0 +1,194 @@
+"""Bounded history: limits of apps and of sessions are kept by themselves, on every store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.session.history import bounds
+from limpet.session.history.keeping import keeping_of
+from limpet.session.limpet import Limpet
+from limpet.store import cold
+
+Made = limpet.Session[Any]
+KEY = limpet.Key("shop", "ada", "1")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of few events, and little slack."""
+    monkeypatch.setattr(cold, "EVENTS_MAX", 16)
+    monkeypatch.setattr(cold, "EVENTS_MIN", 4)
+    monkeypatch.setattr(bounds, "SLACK_MIN", 8)
+
+
+async def made(lp: Limpet, key: limpet.Key = KEY) -> Made:
+    return await lp.create(key.app, key.user, key.id, state={"n": 0}, actor="agent:main")
+
+
+async def talk(s: Made, events: int) -> None:
+    for _ in range(events):
+        await s.append("agent.said", {"text": "hello"}, inc={"n": 1})
+
+
+async def settled(lp: Limpet) -> None:
+    """Return when what follows from commits has been done."""
+    await keeping_of(lp._journal).bounds.settled()
+
+
+async def hot(lp: Limpet, key: limpet.Key = KEY) -> int:
+    """How many events of a session the feed still has: those that are not cold."""
+    return len([each async for each in _feed(lp) if each.key == key])
+
+
+async def _feed(lp: Limpet) -> AsyncIterator[limpet.FeedEntry]:
+    store: Any = lp._journal.store
+    after = None
+    while True:
+        page, after = await store.changes(after, app="shop", key=None, limit=100)
+        if not page:
+            return
+        for each in page:
+            yield each
+
+
+async def whole(s: Made) -> list[int]:
+    """The seqs of everything that can be read."""
+    found: list[int] = []
+    while page := await s.read(after=found[-1] if found else 0, limit=50):
+        found += [event.seq for event in page]
+    return found
+
+
+async def test_a_history_beyond_the_limit_of_its_app_is_evicted_by_itself(lp: Limpet) -> None:
+    """Nobody calls compact; the newest stay hot, all is read, and repeats are still recognised."""
+    await lp.retention("shop", events=20)
+    s = await made(lp)
+    first = await s.append("agent.said", {"text": "first"}, id="mine", inc={"n": 1})
+    for _ in range(5):
+        await talk(s, 20)
+        await settled(lp)
+        assert await hot(lp) <= 20 + 8 + 20
+    await talk(s, 8)
+    await settled(lp)
+    assert 20 <= await hot(lp) <= 28
+    assert await whole(s) == [*range(1, s.version + 1)]
+    assert (await s.state_at(12))["n"] == 11
+    again = await s.append("agent.said", {"text": "first"}, id="mine", inc={"n": 1})
+    assert (again.seq, again.repeated) == (first.seq, True)
+    assert (await lp.verify()).findings == ()
+
+
+async def test_a_session_has_limits_of_its_own(lp: Limpet) -> None:
+    """They come before those of its app, also where that has none; without any, the app's count."""
+    bounded, other = await made(lp), await made(lp, limpet.Key("shop", "ada", "2"))
+    await bounded.retention(events=10)
+    for s in (bounded, other):
+        await talk(s, 40)
+    await settled(lp)
+    assert await hot(lp) <= 10 + 8
+    assert await hot(lp, other.key) == other.version
+    await lp.retention("shop", events=30)
+    await bounded.retention(events=100)
+    for s in (bounded, other):
+        await talk(s, 60)
+    await settled(lp)
+    assert await hot(lp) >= 60
+    assert await hot(lp, other.key) <= 30 + 8
+    await bounded.retention()
+    await talk(bounded, 1)
+    await settled(lp)
+    assert await hot(lp) <= 30 + 8
+    assert await whole(bounded) == [*range(1, bounded.version + 1)]
+
+
+async def test_a_sweep_evicts_what_nobody_writes_to(lp: Limpet) -> None:
+    """Once in a while it looks at every session of an app with limits, page by page."""
+    keys = [limpet.Key("shop", "ada", f"{number}") for number in range(5)]
+    for key in keys:
+        await talk(await made(lp, key), 30)
+    await talk(await made(lp, limpet.Key("other", "ada", "1")), 30)
+    await lp.retention("shop", events=10)
+    evicted, sweeps, more = 0, 0, True
+    while more:
+        swept = await lp.sweep(limit=2)
+        evicted, sweeps, more = evicted + swept.evicted, sweeps + 1, swept.more
+    assert sweeps >= 3
+    assert evicted == 5 * 21
+    assert [await hot(lp, key) for key in keys] == [10] * 5
+    assert (await lp.sweep()).evicted == 0
+    assert (await lp.verify()).findings == ()
+
+
+async def test_a_sweep_looks_again_after_the_time_between(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`every` says how often; by age events become cold though nothing is written."""
+    monkeypatch.setattr(bounds, "SLACK_MIN", 1_000)  # commits evict nothing here
+    async with limpet.open(url) as lp:
+        s = await made(lp)
+        await talk(s, 30)
+        await lp.retention("shop", age=timedelta(days=30), every=timedelta(hours=6))
+        assert (await lp.sweep()).evicted == 0
+        later = lp._journal.now_us() + 31 * 86_400 * 1_000_000
+        monkeypatch.setattr(lp._journal, "now_us", lambda: later)
+        assert (await lp.sweep()).evicted == 30  # all but the newest event
+        await lp.retention("shop", events=1, every=timedelta(hours=6))
+        await talk(s, 1)
+        soon = later + 3_600 * 1_000_000
+        monkeypatch.setattr(lp._journal, "now_us", lambda: soon)
+        assert (await lp.sweep()).evicted == 0  # not yet
+        due = later + 7 * 3_600 * 1_000_000
+        monkeypatch.setattr(lp._journal, "now_us", lambda: due)
+        assert (await lp.sweep()).evicted == 1
+
+
+async def test_what_is_pending_does_not_make_it_try_again_and_again(lp: Limpet) -> None:
+    """An input that waits keeps what follows it hot; the next try comes after so many events."""
+    await lp.retention("shop", events=10)
+    s = await made(lp)
+    await s.append("user.said", {"text": "wait"})
+    store: Any = lp._journal.store
+    calls: list[int] = []
+    compact = store.compact
+
+    async def counted(key: limpet.Key, *, upto: int) -> Any:
+        calls.append(upto)
+        return await compact(key, upto=upto)
+
+    store.compact = counted
+    await talk(s, 60)
+    await settled(lp)
+    assert 1 <= len(calls) <= 10
+    assert await hot(lp) >= 60
+
+
+async def test_no_caller_waits_for_eviction_and_closing_ends_it(url: str) -> None:
+    """A commit is answered before, and a store that is closed meanwhile closes cleanly."""
+    async with limpet.open(url) as lp:
+        await lp.retention("shop", events=10)
+        s = await made(lp)
+        started = keeping_of(lp._journal).bounds
+        while started._task is None:
+            await talk(s, 1)
+        assert s.version >= 18
+    assert started._task is None or started._task.done()
+
+
+async def test_limits_that_make_no_sense_are_refused(lp: Limpet) -> None:
+    """A number from 1 on, and times that are not negative."""
+    s = await made(lp)
+    wrong: list[dict[str, Any]] = [{"events": 0}, {"events": True}, {"age": timedelta(-1)}]
+    for how in wrong:
+        with pytest.raises(limpet.InvalidInput):
+            await s.retention(**how)
+        with pytest.raises(limpet.InvalidInput):
+            await lp.retention("shop", **how)
+    with pytest.raises(limpet.InvalidInput):
+        await lp.retention("shop", events=5, every=5)  # type: ignore[arg-type]  # what is refused
+    with pytest.raises(limpet.InvalidInput, match="no limits"):
+        await lp.compact(s.key)

@@ -1,0 +1,169 @@
+"""History and life on a server when the world misbehaves: damage, and clients that are killed."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+import limpet
+from limpet import CheckpointIntegrity
+from tests.support.examples import tries
+from tests.support.processes import Child, spin
+from tests.support.seeds import seed
+
+KEY = limpet.Key("shop", "ada", "1")
+OWN = "sid = (SELECT sid FROM limpet.sessions WHERE app = 'shop') AND seq"
+FLIPPED = "set_byte(body, length(body) / 2, get_byte(body, length(body) / 2) # 1)"
+
+
+async def execute(url: str, *statements: str) -> None:
+    conn = await asyncpg.connect(url)
+    try:
+        for sql in statements:
+            await conn.execute(sql)
+    finally:
+        await conn.close()
+
+
+async def filled(url: str) -> list[limpet.CheckpointRef]:
+    """Nine events, and checkpoints after the third (full), the sixth and the ninth."""
+    async with limpet.open(url) as lp:
+        s = await lp.create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
+        refs = []
+        for number in range(2, 10):
+            await s.append("agent.did", {"text": f"event {number}"}, inc={"n": 1})
+            if number % 3 == 0:
+                refs.append(await s.checkpoint(full=number == 3))
+    return refs
+
+
+async def test_a_damaged_checkpoint_falls_back_to_the_full_one_before_it(
+    postgres_store_url: str,
+) -> None:
+    """Only if that is allowed; the state is then the one that the log gives there."""
+    url = postgres_store_url
+    refs = await filled(url)
+    rot = f"UPDATE limpet.events SET body = {FLIPPED} WHERE {OWN} = 5"
+    await execute(url, rot, f"DELETE FROM limpet.snapshots WHERE {OWN} >= 5")
+    async with limpet.open(url) as lp:
+        s = lp.session(KEY, actor="agent:main")
+        for ref in refs[1:]:
+            with pytest.raises(CheckpointIntegrity, match="event 5"):
+                await s.restore(ref)
+        done = await s.restore(refs[2], fallback=True)
+        assert done.event is not None
+        assert (done.event.data["checkpoint"], done.event.data["at"]) == (1, 3)
+        assert s.writer.known.fields == {"n": 2}
+
+
+async def test_a_damaged_snapshot_of_a_checkpoint_costs_time_only(postgres_store_url: str) -> None:
+    """The log still gives the state, and it is compared with the checksum."""
+    url = postgres_store_url
+    refs = await filled(url)
+    await execute(url, "UPDATE limpet.snapshots SET body = '' WHERE pin IS NOT NULL")
+    async with limpet.open(url) as lp:
+        s = await lp.get(KEY, actor="agent:main")
+        await s.restore(refs[0])
+        assert s.state == {"n": 2}
+        assert not (await lp.verify()).ok
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        f"UPDATE limpet.segments SET body = {FLIPPED}",
+        "UPDATE limpet.segments SET crc = crc + 1",
+        "UPDATE limpet.segments SET link = decode(repeat('00', 32), 'hex')",
+        "UPDATE limpet.segments SET previous = decode(repeat('00', 32), 'hex')",
+        "DELETE FROM limpet.segments",
+        "DELETE FROM limpet.segment_ids WHERE seq = 7",
+    ],
+)
+async def test_damage_to_a_segment_is_found(postgres_store_url: str, change: str) -> None:
+    """And the newest state, which stands on a snapshot, is still read."""
+    url = postgres_store_url
+    async with limpet.open(url) as lp:
+        s = await lp.create("shop", "ada", "1", state={"n": 0}, actor="agent:main")
+        drafts = [limpet.Draft(type="agent.did", inc={"n": 1}) for _ in range(60)]
+        await s.append_many(drafts)
+        await lp.retention("shop", events=5)
+        await lp.compact()
+    await execute(url, change)
+    async with limpet.open(url) as lp:
+        assert (await lp.verify()).findings
+        assert (await lp.get(KEY)).state == {"n": 60}
+
+
+# --- kill -9 -------------------------------------------------------------------------------------
+
+
+async def test_a_client_killed_in_fork_restore_or_compaction_loses_nothing(
+    postgres_store_url: str,
+) -> None:
+    """Between any two steps: what it had said is there, and everything verifies."""
+    url = postgres_store_url
+    chance, said = random.Random(seed("postgres history")), 0
+    for _ in range(tries(2, 20)):
+        with Child("tests.support.historian", url) as child:
+            for _ in range(chance.randrange(1, 30)):
+                line = child.line()
+                assert line is not None, child.complaint()
+                said = int(line)
+            spin(chance.uniform(0, 3_000))
+            child.kill()
+            for line in child.lines():
+                said = int(line)
+        async with limpet.open(url) as lp:
+            assert (await lp.verify()).findings == ()
+            s = await lp.get(KEY)
+            assert await s.read_ids([f"e{said}"])
+            found: list[int] = []
+            while page := await s.read(after=found[-1] if found else 0, limit=1_000):
+                found += [event.seq for event in page]
+            assert found == [*range(1, s.version + 1)]
+            for each in (await s.checkpoints()).items:
+                await s.state_at(each.ref)
+
+
+async def test_a_killed_client_leaves_each_session_in_one_phase(
+    postgres_store_url: str, tmp_path: Path
+) -> None:
+    """Between any two steps of suspend, resume, sweep, archive and unarchive."""
+    url = postgres_store_url
+    chance = random.Random(seed("postgres life"))
+    for round in tries(range(1), range(20)):
+        cold, said = tmp_path / f"{round}", dict[str, str]()
+        with Child("tests.support.liver", url, cold) as child:
+            for _ in range(chance.randrange(1, 13)):
+                line = child.line()
+                assert line is not None, child.complaint()
+                phase, id = line.split()
+                said[id] = phase
+            spin(chance.uniform(0, 20_000))
+            child.kill()
+            for line in child.lines():
+                phase, id = line.split()
+                said[id] = phase
+        await check(url, cold, said)
+
+
+async def check(url: str, cold: Path, said: dict[str, str]) -> None:
+    """Each session is there, in one phase, and its log is whole."""
+    how: dict[str, Any] = {"archive": f"file://{cold}"}
+    async with limpet.open(url, **how) as lp:
+        assert (await lp.verify()).ok
+        await lp.sweep()  # finishes what was between the store and the archive
+        for id in said:
+            key = limpet.Key("kill", "ada", id)
+            try:
+                s = await lp.get(key)
+            except limpet.SessionArchived:
+                s = await lp.get(key, archived=True)
+            log = await s.read(limit=100)
+            assert [event.seq for event in log] == list(range(1, s.version + 1))
+            assert [event.type for event in log[:2]] == ["session.created", "user.message"]
+        assert (await lp.verify()).ok
