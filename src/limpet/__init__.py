@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.runtime.children import Child
+    from limpet.runtime.compensating import PastEffect
     from limpet.runtime.effects import idempotency_key
     from limpet.runtime.requests import Approval
     from limpet.runtime.turn import Turn
@@ -141,6 +142,7 @@ __all__ = [
     "MigrationRegistry",
     "Outcome",
     "Page",
+    "PastEffect",
     "Policy",
     "Priority",
     "Record",
@@ -259,6 +261,7 @@ _LATER = {
     "Outcome": "model.facts.outcomes",
     "Evaluation": "model.facts.outcomes",
     "Child": "runtime.children",
+    "PastEffect": "runtime.compensating",
     "Request": "model.facts.running.requests",
     "Revisit": "model.facts.running.revisits",
     "Turn": "runtime.turn",

@@ -29,7 +29,7 @@ from limpet.model.facts import (
     tools,
     writes,
 )
-from limpet.model.facts.running import budgets, children, requests, revisits, runs
+from limpet.model.facts.running import budgets, children, endings, requests, revisits, runs, steps
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
 from limpet.model.values import EMPTY, FrozenDict
@@ -47,7 +47,10 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     runs.SPAN_COMPLETED: runs.fold_completed,
     runs.STATUS_IDLE: runs.fold_idle,
     runs.ERROR: runs.fold_error,
-    runs.REQUEUED: runs.fold_requeued,
+    runs.REQUEUED: endings.fold_requeued,
+    steps.INTENDED: endings.fold_intended,
+    endings.CASCADED: endings.fold_cascaded,
+    endings.FINISHED: endings.fold_finished,
     requests.TOOL_USE: requests.fold_asked,
     requests.CUSTOM_TOOL_USE: requests.fold_asked,
     revisits.REVISIT_SET: revisits.fold_set,

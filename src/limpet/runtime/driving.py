@@ -16,7 +16,7 @@ from limpet.errors import Interrupted, InvalidInput, TurnMisused
 from limpet.model import described
 from limpet.session.logs import SESSION
 
-Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch"]
+Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from limpet.model import EMPTY, PAGE_MAX, TURN_INPUTS_MAX, Draft, Event, Facts, FrozenDict, Lease
+from limpet.model.events import CHILD_ENDED
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.running import requests, runs
 from limpet.model.facts.running.budgets import reservations, settled
@@ -34,6 +35,7 @@ class Opening(msgspec.Struct):
 
     turn_id: str
     attempt: int
+    why: runs.Why = "input"
     inputs: tuple[Event, ...] = ()
     revisits: tuple[Revisit, ...] = ()
     timers: tuple[str, ...] = ()  # the names of what `revisits` shows
@@ -90,9 +92,30 @@ async def _opened(
         if not opening.has_turn and not settling and not control:
             return "nothing_pending"
     opening.control, opening.drafts, opening.died = control, settling, died
+    opening.why = _why(facts, opening, overdue=bool(overdue), crashed=bool(settling))
     fence = runs.run_in(facts).get("fence", 0)
     opening.is_eager = bool(settling) or lease.fence > fence + 1
     return opening
+
+
+def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> runs.Why:
+    """What made it due: the first of the reasons, in the order in which they count."""
+    run, turn = runs.run_in(facts), runs.turn_in(facts)
+    if runs.is_interrupted(facts):
+        return "interrupt"
+    if run.get("requeued"):
+        return "requeue"
+    if turn is None:
+        types = {event.type for event in opening.inputs}
+        return ("child" if types == {CHILD_ENDED} else "input") if types else "timer"
+    if overdue:
+        return "deadline"
+    if crashed:
+        return "died"
+    if run.get("stop") == "rescheduling":
+        return "retry"
+    ended = [event for event in opening.records.ended.values() if event.processed == 0]
+    return "answer" if opening.control else "child" if ended else "asked"
 
 
 def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -> Opening:
@@ -101,7 +124,8 @@ def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -
     timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
     revisits = revisits_of(facts, timers)
     has_turn = bool(inputs or timers)
-    return Opening(turn_id, 1, inputs, revisits, timers, has_turn=has_turn)
+    how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
+    return Opening(turn_id, 1, inputs=inputs, **how)
 
 
 async def _going_on(
@@ -116,9 +140,8 @@ async def _going_on(
         inputs.append(by_seq[seq])
     timers = tuple(turn["timers"])
     revisits = revisits_of(session.head.facts, timers)
-    return Opening(
-        turn["id"], turn["attempt"] + 1, tuple(inputs), revisits, timers, records=records
-    )
+    how: Any = {"revisits": revisits, "timers": timers, "records": records}
+    return Opening(turn["id"], turn["attempt"] + 1, inputs=tuple(inputs), **how)
 
 
 async def _settle(
@@ -137,6 +160,11 @@ async def _settle(
     drafts.append(runs.failed("turn.died", _DIED, turn["attempt"], counts=not got_on))
     end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=_DIED)
     return [*drafts, end], records
+
+
+async def records_of(session: Session[Any], turn: FrozenDict) -> Records:
+    """What the runs of a turn have recorded."""
+    return Records(await _since(session, turn["from"]))
 
 
 def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:

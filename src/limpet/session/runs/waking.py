@@ -9,6 +9,7 @@ from typing import Any
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, FrozenDict
+from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import DEAD, is_dead, requeued
 from limpet.session.arguments import (
     AnyKey,
@@ -58,7 +59,8 @@ class Waking(Door):
         """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
         session: Session[Any] = Session(self._journal, key_of(key))
         await session.refresh(tail=0)
-        if not is_dead(session.head.facts):
+        facts = session.head.facts
+        if not is_dead(facts) and not is_held(facts):
             raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
         by = check_actor(actor) or "system:operator"
         prepared = self._journal.prepare(requeued(), by)
