@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from limpet.session.metrics import Metric
     from limpet.session.move.transfer import Copied, Refused
     from limpet.session.runs.agents import Learning
-    from limpet.session.runs.tracing import Span, Trace
+    from limpet.session.runs.tracing import Activation, Span, Trace
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
     from limpet.session.typing.migrate import MigrationOutcome, MigrationPlan
@@ -93,6 +93,7 @@ __all__ = [
     "ABSENT",
     "TTL",
     "Access",
+    "Activation",
     "App",
     "Approval",
     "Blame",
@@ -253,6 +254,7 @@ _LATER = {
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
     "Approval": "runtime.requests",
+    "Activation": "session.runs.tracing",
     "Span": "session.runs.tracing",
     "Trace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from limpet.model import EMPTY, PAGE_MAX, TURN_INPUTS_MAX, Draft, Event, Facts, FrozenDict, Lease
 from limpet.model.events import CHILD_ENDED
@@ -173,9 +174,11 @@ def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:
     for (name, occurrence), record in records.dangling():
         id = identity(turn_id, "effect.dangling", name, occurrence, record.tries)
         of = (name, occurrence, record.args_hash, record.key)
-        found.append(effect_unknown(id, *of, why))
         how: Any = {"parent": record.wake, "error": why}
-        found.append(runs.span_completed(record.span, "tool", name, "error", **how))
+        end = runs.span_completed(record.span, "tool", name, "error", **how)
+        # They belong to the wake that began it, so that its trace is whole.
+        drafts = (effect_unknown(id, *of, why), end)
+        found += [structs.replace(draft, wake_id=record.wake or None) for draft in drafts]
         record.state = "unknown"
     return found
 
