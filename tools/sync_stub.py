@@ -72,7 +72,7 @@ from limpet.session.metrics import Hook
 from limpet.session.move.transfer import Copied
 from limpet.session.runs.agents import Learning
 from limpet.session.runs.outcomes import Evaluator
-from limpet.session.runs.tracing import Trace
+from limpet.session.runs.tracing import Activation, Trace
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
     Diagnosis,

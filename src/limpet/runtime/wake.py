@@ -16,6 +16,7 @@ from limpet.errors import (
     EffectFailed,
     Interrupted,
     LimpetError,
+    MigrationError,
     SessionEnded,
     SessionFenced,
     SessionLocked,
@@ -42,6 +43,7 @@ RETRIES: Final = 5
 _ENDS: Final = ("session.terminated", "session.completed")
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
+UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
@@ -122,8 +124,10 @@ class Wake:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         except LimpetError as error:  # it cannot be read, or not be written to: others' turn
             SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
+            later = isinstance(error, MigrationError)  # newer code than this may take it
+            seconds = UNREADABLE_SECONDS if later else BACKOFF_SECONDS_MAX / 10
             with suppress(LimpetError):
-                await self._lp.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+                await self._lp.release(self.lease, retry_seconds=seconds)
             return Woken(ran=False, reason="failed", wake_id=self._wake_id, error=error)
         except asyncio.CancelledError:
             with suppress(LimpetError):

@@ -22,7 +22,7 @@ from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 
-POLL_SECONDS: Final = 1.0  # how long nothing is due before it is asked for again
+POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
 _CONCURRENCY_MAX: Final = 1_000
 _OUTAGE_SECONDS: Final = 1.0
