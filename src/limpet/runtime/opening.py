@@ -122,8 +122,10 @@ def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> run
 def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -> Opening:
     """A turn that begins: it fixes what it is about."""
     inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
-    timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
-    revisits = revisits_of(facts, timers)
+    timers: tuple[str, ...] = ()
+    if "timers" in facts:
+        timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
+    revisits = revisits_of(facts, timers) if timers else ()
     has_turn = bool(inputs or timers)
     how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
     return Opening(turn_id, 1, inputs=inputs, **how)
