@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -210,10 +210,9 @@ class Wake:
         """Run the harness, and stop it if an interrupt comes."""
         loop = asyncio.get_running_loop()
         listening: list[asyncio.Task[None]] = []
-        after = self.session.version
         timer = loop.call_later(
             LISTEN_AFTER_SECONDS,
-            lambda: listening.append(asyncio.ensure_future(self._listen(after))),
+            lambda: listening.append(asyncio.ensure_future(self._listen())),
         )
         try:
             error = await self._driver.run(self._manner.harness, turn)
@@ -235,16 +234,28 @@ class Wake:
         elif endings.has_ended(facts):
             self._driver.stop("ended")
 
-    async def _listen(self, after: int) -> None:
+    async def _listen(self) -> None:
+        """Look at the head now, and when somebody else has recorded something; not too often."""
+        loop, hub = asyncio.get_running_loop(), self.session.writer.journal.hub
         with suppress(LimpetError):
-            types = [runs.INTERRUPT, *_ENDS]
-            async with aclosing(
-                self.session.follow(after=after, types=types, partials=False)
-            ) as events:
-                async for event in events:
-                    note = None if event.data is None else event.data.get("note")
-                    self._driver.stop("ended" if event.type in _ENDS else "interrupted", note)
-                    return
+            async with hub.listening(self.lease.key) as bell:
+                while not await self._is_stopped():
+                    looked = loop.time()
+                    await bell.beyond(lambda: self.session.version)
+                    await asyncio.sleep(max(0, looked + LISTEN_AFTER_SECONDS - loop.time()))
+
+    async def _is_stopped(self) -> bool:
+        """Whether somebody has interrupted or ended the session; the harness then stops."""
+        store = self.session.writer.journal.store
+        facts = (await store.load(self.lease.key, tail=0, scopes=False)).head.facts
+        if runs.is_interrupted(facts):
+            seq = runs.run_in(facts)["interrupt"]
+            (event,) = await self.session.read(after=seq - 1, limit=1)
+            note = None if event.data is None else event.data.get("note")
+            self._driver.stop("interrupted", note)
+        elif endings.has_ended(facts):
+            self._driver.stop("ended")
+        return self._driver.stopped is not None
 
     # --- how it ends -----------------------------------------------------------------------------
 
