@@ -25,7 +25,7 @@ from limpet.runtime.closing import commit_last
 from limpet.runtime.compensating import Compensations
 from limpet.runtime.driving import Driver
 from limpet.runtime.log import TurnLog
-from limpet.runtime.opening import records_of, unknown_effects
+from limpet.runtime.opening import DIED, records_of, unknown_effects
 from limpet.session.logs import SESSION
 from limpet.session.session import Session
 
@@ -83,6 +83,9 @@ class Finishing:
         if turn is not None and turn["span"] is not None:
             how: Any = {"fence": self._lease.fence, "error": _WHY}
             drafts.append(runs.wake_completed(turn["span"], turn["id"], "blocked", **how))
+        if (died := endings.ending_in(facts).get("span")) is not None:
+            more: Any = {"fence": self._lease.fence - 1, "error": DIED, "name": "finish"}
+            drafts.append(runs.wake_completed(died, died, "error", **more))
         if drafts:
             await self._log.write(*drafts)
 

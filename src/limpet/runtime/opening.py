@@ -28,7 +28,7 @@ _TAIL: Final = 8  # it mostly has the pending inputs, which then need not be rea
 CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
 # A run that died after one of these was not in vain: it does not count as failed.
 _PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
-_DIED: Final = "the worker stopped before the end of the run"
+DIED: Final = "the worker stopped before the end of the run"
 
 
 class Opening(msgspec.Struct):
@@ -157,11 +157,11 @@ async def _settle(
     records = Records(events)
     if turn["span"] is None:
         return [], records
-    drafts: list[Draft] = list(unknown_effects(turn["id"], records, _DIED))
+    drafts: list[Draft] = list(unknown_effects(turn["id"], records, DIED))
     drafts += [settled(id, of) for id, of in reservations(session.head.facts).items()]
     got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
-    drafts.append(runs.failed("turn.died", _DIED, turn["attempt"], counts=not got_on))
-    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=_DIED)
+    drafts.append(runs.failed("turn.died", DIED, turn["attempt"], counts=not got_on))
+    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED)
     return [*drafts, end], records
 
 

@@ -104,9 +104,9 @@ def to_tell(facts: Facts) -> bool:
 
 
 def to_close(facts: Facts) -> bool:
-    """Whether a run was under way when it ended."""
+    """Whether a run was under way when it ended; or one that was to finish it has died."""
     turn = runs.turn_in(facts)
-    return turn is not None and turn["span"] is not None
+    return (turn is not None and turn["span"] is not None) or "span" in ending_in(facts)
 
 
 def is_left(facts: Facts) -> bool:
@@ -133,6 +133,18 @@ def fold_intended(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
     if "compensate" not in data or "undo" in ending_in(facts):
         return {}
     return _ending(facts, undo=True)
+
+
+def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    if data.get("kind") == "wake" and data.get("name") == "finish":
+        return _ending(facts, span=data["span_id"])
+    return runs.fold_started(facts, data, at)
+
+
+def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
+    if data.get("kind") == "wake" and data["span_id"] == ending_in(facts).get("span"):
+        return _ending(facts, span=None)
+    return runs.fold_completed(facts, data, at)
 
 
 def fold_cascaded(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
