@@ -32,7 +32,6 @@ _TYPES: Final = (
     endings.MAYBE_COMPENSATED,
     runs.REQUEUED,
 )
-_CHARS_MAX: Final = 1_000
 Undone: TypeAlias = Literal["not_yet", "begun", "done", "failed", "unknown"]
 _STATES: Final[Mapping[str, Undone]] = {
     endings.COMPENSATING: "begun",
@@ -119,7 +118,7 @@ class Compensations:
             else:
                 await self._record(undo, endings.not_compensated, "failed", why)
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"[:_CHARS_MAX]
+            why = runs.readable(f"{type(error).__name__}: {error}")
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
         else:

@@ -22,7 +22,7 @@ from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput
 from limpet.model import Draft
 from limpet.model.facts.running import budgets, steps
 from limpet.model.facts.running.budgets import Amount
-from limpet.model.facts.running.runs import span_completed, span_started
+from limpet.model.facts.running.runs import readable, span_completed, span_started
 from limpet.model.values import settle
 from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
 from limpet.runtime.requests import answered, request
@@ -206,14 +206,14 @@ class Performing:
                 return await called(effect.fn, **args)
 
     async def _unknown(self, error: Exception) -> Any:
-        why = f"{type(error).__name__}: {error}" if str(error) else "it took too long"
+        why = readable(f"{type(error).__name__}: {error}") if str(error) else "it took too long"
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             return await self._asked()
         raise EffectUnknown(self._effect.name, self._effect.occurrence, why) from error
 
     async def _failed(self, error: Exception) -> EffectFailed:
-        why = f"{type(error).__name__}: {error}"[:1_000]
+        why = readable(f"{type(error).__name__}: {error}")
         await self._record(steps.effect_failed, "failed", why, failed=why)
         return EffectFailed(self._effect.name, self._effect.occurrence, why)
 

@@ -60,6 +60,11 @@ _MESSAGE_CHARS_MAX: Final = 1_000
 _OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_us", "fails"))
 
 
+def readable(text: str) -> str:
+    """The text of an error as it can be stored: short, and without what is no character."""
+    return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
+
+
 # --- the events -----------------------------------------------------------------------------------
 
 
@@ -102,7 +107,7 @@ def wake_completed(
     data: dict[str, Any] = {"span_id": wake_id, "kind": "wake", "name": name, "result": result}
     data["fence"] = fence
     if error is not None:
-        data["error"] = error[:_MESSAGE_CHARS_MAX]
+        data["error"] = readable(error)
     return Fact(type=SPAN_COMPLETED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
@@ -125,7 +130,7 @@ def span_completed(
     data: dict[str, Any] = {"span_id": span_id, "parent_span_id": parent, "kind": kind}
     data |= {"name": name, "result": result}
     if error is not None:
-        data["error"] = error[:_MESSAGE_CHARS_MAX]
+        data["error"] = readable(error)
     return Fact(type=SPAN_COMPLETED, data=data)
 
 
@@ -140,7 +145,7 @@ def status_idle(
     """A wake stopped for this reason. With requires_action, it waits for these requests."""
     data: dict[str, Any] = {"stop_reason": stop_reason, "blocked_on": list(blocked_on)}
     if summary is not None:
-        data["summary"] = summary[:_MESSAGE_CHARS_MAX]
+        data["summary"] = readable(summary)
     return Fact(type=STATUS_IDLE, data=data)
 
 
@@ -157,7 +162,7 @@ def failed(
 
     `effects` are those whose recorded failure ended the run: the next attempt performs them again.
     """
-    data: dict[str, Any] = {"code": code, "message": message[:_MESSAGE_CHARS_MAX]}
+    data: dict[str, Any] = {"code": code, "message": readable(message)}
     data |= {"attempt": attempt, "counts": counts}
     if retry_us is not None:
         data |= {"retry_at": to_time(retry_us).isoformat(), "retry_us": retry_us}
