@@ -62,8 +62,8 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
     found: list[tuple[Deadline, int]] = []
     since_us = spent.get("since_us", head.created_us)
     if phase in TERMINAL:
-        # What is to be undone first keeps it; what is held for a person does not.
-        if "expiry_us" in spans and not endings.to_compensate(facts):
+        # What is to be undone, or told, first keeps it; what is held for a person does not.
+        if "expiry_us" in spans and not endings.is_owed(facts):
             found.append(("expiry", spent.get("ended_us", since_us) + spans["expiry_us"]))
         return found
     if (timer_us := first_us(facts, "deadline")) is not None:

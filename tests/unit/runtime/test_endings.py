@@ -332,6 +332,21 @@ async def test_a_child_that_is_completed_wakes_its_parent_with_its_output(world:
     assert await world.said() == ["end_turn: invoice 4711"]
 
 
+async def test_a_child_is_archived_and_expires_only_after_its_parent_knows(world: World) -> None:
+    """Otherwise the parent would wait for a log that is gone."""
+    child = await begun_with_child(world)
+    await child.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
+    await child.complete("found")
+    with pytest.raises(limpet.GuardFailed, match="tell its parent"):
+        await child.archive()
+    world.later(600)
+    assert (await world.lp.sweep()).deleted == 0
+    await work(world, "research", waits)
+    assert (await world.lp.sweep()).deleted == 1
+    await world.work(delegates())
+    assert await world.said() == ["end_turn: found"]
+
+
 async def test_a_termination_reaches_children_and_their_children(world: World) -> None:
     """Level by level; every budget comes back, and nothing is left due."""
     session = await world.begin("hi")

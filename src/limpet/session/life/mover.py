@@ -154,7 +154,7 @@ class Mover:
         session, known = self._session, self._session.writer.known
         reason = None if self._damaged else _unreadable(session, step)
         reason = reason or open_children(known.head.facts, step)
-        reason = reason or open_compensations(known.head.facts, step)
+        reason = reason or owed(known.head.facts, step)
         if reason is None and (guard := self._policy.guards.get((step.before, step.name))):
             reason = await refusal(guard, session, step)
         if step.name == "complete":
@@ -214,11 +214,12 @@ def open_children(facts: Any, step: Transition) -> str | None:
     return f"{len(children)} of its children have not ended: {names}"
 
 
-def open_compensations(facts: Any, step: Transition) -> str | None:
-    """Why it cannot be archived yet: effects that are still to be undone."""
-    if step.name != "archive" or not endings.to_compensate(facts):
+def owed(facts: Any, step: Transition) -> str | None:
+    """Why it cannot be archived yet: effects are to be undone, or its parent does not know."""
+    if step.name != "archive" or not endings.is_owed(facts):
         return None
-    return "a worker has yet to compensate its effects"
+    what = "compensate its effects" if endings.to_compensate(facts) else "tell its parent"
+    return f"a worker has yet to {what}"
 
 
 def _unreadable(session: Handle, step: Transition) -> str | None:

@@ -48,9 +48,11 @@ class Waking(Door):
     async def dead_letters(
         self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
     ) -> Page:
-        """Sessions whose turn failed as often as it may. Each is held until `requeue`.
+        """Sessions whose turn, or whose compensations, failed as often as they may. Each is held
+        until `requeue`.
 
-        `head.facts["run"]["dead"]` says why.
+        `head.facts["run"]["dead"]` says why; of a session that was terminated,
+        `head.facts["ending"]["held"]` names the effects that are not undone.
         """
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
         return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))

@@ -98,9 +98,18 @@ def to_compensate(facts: Facts) -> bool:
 
 def to_tell(facts: Facts) -> bool:
     """Whether a parent waits for its end, and no child of its own is left."""
+    return is_untold(facts) and not children.children_in(facts)
+
+
+def is_untold(facts: Facts) -> bool:
+    """Whether a parent waits for its end."""
     works_for = children.delegation(facts)
-    untold = works_for is not None and not works_for.get("ended")
-    return untold and not children.children_in(facts)
+    return works_for is not None and not works_for.get("ended")
+
+
+def is_owed(facts: Facts) -> bool:
+    """Whether others rely on what is left to do: then its log is not put away before."""
+    return has_ended(facts) and (to_compensate(facts) or is_untold(facts))
 
 
 def to_close(facts: Facts) -> bool:
