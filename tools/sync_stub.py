@@ -76,7 +76,7 @@ from limpet.session.runs.family import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.permissions import Permission
-from limpet.session.runs.tracing import Trace
+from limpet.session.runs.tracing import Activation, Trace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (

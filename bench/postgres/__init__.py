@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from bench.postgres import claims, follows, reads, writes
-from bench.workloads import Workload
+from bench.workloads import Workload, durable
 
 WORKLOADS: Final = {
     "P1": Workload("P1 · one session, one append after another", writes.appends, peer=False),
@@ -17,4 +17,6 @@ WORKLOADS: Final = {
     "P7": Workload("P7 · from a commit to a follower elsewhere", follows.latency, peer=False),
     "P8": Workload("P8 · workers that claim sessions", claims.claims, peer=False),
     "P9": Workload("P9 · partial events of another process", follows.partials, peer=False),
+    "P10": Workload("P10 · a turn of three steps, beside DBOS", durable.postgres, peer=False),
+    "P11": Workload("P11 · two workers, beside one", durable.workers, peer=False),
 }

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from limpet.model.state.state import Record, State, decode_fields, encode_fields
     from limpet.model.state.types import TTL, Ref, UnknownVariant
     from limpet.runtime.children import Child
+    from limpet.runtime.compensating import PastEffect
     from limpet.runtime.effects import idempotency_key
     from limpet.runtime.managed.tools import ManagedTools
     from limpet.runtime.requests import Approval
@@ -83,7 +84,7 @@ if TYPE_CHECKING:
     from limpet.session.runs.buffers import Buffer, BufferInfo, Note
     from limpet.session.runs.family import Kin
     from limpet.session.runs.learnings import Gates, Learning
-    from limpet.session.runs.tracing import Span, Trace
+    from limpet.session.runs.tracing import Activation, Span, Trace
     from limpet.session.runs.vaults import VaultDocument, Vaults
     from limpet.session.sync.shared import SharedLimpet
     from limpet.session.sync.verbs import SyncApp, SyncDocuments, SyncLimpet, SyncSession
@@ -98,6 +99,7 @@ __all__ = [
     "ABSENT",
     "TTL",
     "Access",
+    "Activation",
     "App",
     "Approval",
     "Blame",
@@ -154,6 +156,7 @@ __all__ = [
     "Note",
     "Outcome",
     "Page",
+    "PastEffect",
     "Policy",
     "Priority",
     "Record",
@@ -270,6 +273,7 @@ _LATER = {
     "SyncLimpet": "session.sync.verbs",
     "SyncSession": "session.sync.verbs",
     "Approval": "runtime.requests",
+    "Activation": "session.runs.tracing",
     "Span": "session.runs.tracing",
     "Trace": "session.runs.tracing",
     "Budget": "model.facts.running.budgets",
@@ -288,6 +292,7 @@ _LATER = {
     "Outcome": "model.facts.outcomes",
     "Evaluation": "model.facts.outcomes",
     "Child": "runtime.children",
+    "PastEffect": "runtime.compensating",
     "Request": "model.facts.running.requests",
     "Revisit": "model.facts.running.revisits",
     "ManagedTools": "runtime.managed.tools",

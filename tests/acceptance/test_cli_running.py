@@ -72,4 +72,8 @@ def test_trace_prints_a_tree_with_times(here: Path) -> None:
     code, told = answer(here, "trace", "support.db", *NAMED)
     assert code == 0
     assert [span["kind"] for span in told["spans"]] == ["wake", "tool"]
+    assert "woken by input (input 2), claimed" in " ".join(done.stdout.split())
+    assert told["activation"]["why"] == "input"
+    listed = run(here, "trace", "support.db", *NAMED, "--list")
+    assert listed.stdout.startswith(f"{told['wake_id']}  success")
     assert run(here, "trace", "support.db", *NAMED, "--wake", "x").returncode == 2

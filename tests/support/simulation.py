@@ -26,6 +26,7 @@ from limpet.testing.clock import FakeClock
 
 APP = "support"
 LEASE_SECONDS = 30.0
+_OUTCOMES = ("effect.intended", "effect.succeeded", "effect.failed", "effect.unknown")
 ROUNDS = 40  # of the event loop, in which tasks come to their next gate
 _worker: ContextVar[asyncio.Task[Any] | None] = ContextVar("simulated_worker", default=None)
 
@@ -57,6 +58,13 @@ class Receiver:
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
+        self.undone: Counter[str] = Counter()  # by the key of the effect
+        self.order: list[str] = []
+
+    async def undo(self, session: limpet.Session[Any], effect: limpet.PastEffect) -> None:
+        self.undone[effect.key] += 1
+        self.order.append(effect.key)
+        await asyncio.sleep(0)
 
     async def act(self, text: str, idempotency_key: str) -> str:
         self.calls[idempotency_key] += 1
@@ -74,6 +82,10 @@ class Simulation:
         self.sent: dict[str, str] = {}
         self.interrupted: set[limpet.Key] = set()
         self.allowed: Counter[str] = Counter()  # retries of an unknown effect that were allowed
+        self.ended: set[limpet.Key] = set()
+        self.requeued: Counter[limpet.Key] = Counter()
+        self.ends = seed % 3 == 0  # sessions are terminated in this schedule
+        lp.lifecycle(APP, compensations={"undo": self.receiver.undo})
         self.workers: dict[asyncio.Task[Any], Wake] = {}
         self.dead: list[asyncio.Task[Any]] = []
 
@@ -85,7 +97,8 @@ class Simulation:
             plan = await turn.step("plan", lambda t: t.upper(), text)
             how: Any = "retry" if kind % 2 else "ask"
             try:
-                done = await turn.effect("act", self.receiver.act, text=text, on_unknown=how)
+                undo: Any = {"on_unknown": how, "compensate": "undo"}
+                done = await turn.effect("act", self.receiver.act, text=text, **undo)
             except limpet.EffectUnknown:
                 done = "unknown"
             if kind % 5 == 0 and not await turn.approve("ship", {"text": text}):
@@ -132,19 +145,31 @@ class Simulation:
 
     async def _send(self) -> None:
         self.clock.advance(timedelta(milliseconds=1))
-        session, text = self.random.choice(self.sessions), f"m-{len(self.sent)}"
+        if (session := self._alive()) is None:
+            return
+        text = f"m-{len(self.sent)}"
         event = await session.append("user.message", {"text": text}, actor="user:ada", id=text)
         self.sent[text] = event.id
         if self.random.random() < 0.2:
             await session.append("user.message", {"text": text}, actor="user:ada", id=text)
 
-    async def _interrupt(self) -> None:
+    def _alive(self) -> limpet.Session[Any] | None:
         session = self.random.choice(self.sessions)
+        return None if session.key in self.ended else session
+
+    async def _interrupt(self) -> None:
+        if (session := self._alive()) is None:
+            return
+        if self.ends and self.random.random() < 0.5:
+            self.ended.add(session.key)
+            await session.terminate("enough", actor="user:ada")
+            return
         await session.interrupt("stop", actor="user:ada")
         self.interrupted.add(session.key)
 
     async def _answer(self) -> None:
-        session = self.random.choice(self.sessions)
+        if (session := self._alive()) is None:
+            return
         await session.refresh()
         for request in session.blocked_on[:1]:
             allow = self.random.random() < 0.6
@@ -204,6 +229,9 @@ class Simulation:
         found = False
         for session in self.sessions:
             await session.refresh()
+            if session.key in self.ended:
+                found = await self._requeue(session) or found
+                continue
             for request in session.blocked_on:
                 found = True
                 if request.kind == "effect":
@@ -211,16 +239,48 @@ class Simulation:
                 await session.confirm(request.id, allow=True, actor="user:ada")
         return found
 
+    async def _requeue(self, session: limpet.Session[Any]) -> bool:
+        """A person has looked at what nobody knew of."""
+        if "held" not in session.head.facts.get("ending", {}):
+            return False
+        self.requeued[session.key] += 1
+        await self.lp.requeue(session.key)
+        return True
+
     # --- what must hold --------------------------------------------------------------------------
 
     async def _check(self) -> None:
         for session in self.sessions:
             await session.refresh()
             log = await self._log(session)
-            self._check_idle(session, log)
-            self._check_answers(session, log)
+            if session.key in self.ended:
+                self._check_ended(session, log)
+            else:
+                self._check_idle(session, log)
+                self._check_answers(session, log)
             self._check_effects(log)
         assert (await self.lp.verify()).ok
+
+    def _check_ended(self, session: limpet.Session[Any], log: list[limpet.Event]) -> None:
+        """No span is open, and what may have been done is undone once, the newest first."""
+        assert session.status == "terminated"
+        opened = [e.data["span_id"] for e in log if e.type == "span.started"]
+        closed = [e.data["span_id"] for e in log if e.type == "span.completed"]
+        assert sorted(opened) == sorted(closed)
+        last = {e.data["key"]: e.type for e in log if e.type in _OUTCOMES}
+        done = [key for key, type in last.items() if type != "effect.failed"]
+        undone = [e.data["of"] for e in log if e.type == "effect.compensated"]
+        assert sorted(undone) == sorted(done)
+        tried = Counter(e.data["of"] for e in log if e.type == "effect.compensating")
+        for key in done:
+            calls = self.receiver.undone[key]
+            assert 1 <= calls <= tried[key]
+            retried = [e for e in log if e.type == "effect.intended" and e.data["key"] == key]
+            if retried[0].data["compensate"]["on_unknown"] == "ask":
+                assert calls <= 1 + self.requeued[session.key]
+        if not self.requeued[session.key]:
+            began = {e.data["key"]: e.seq for e in log if e.type == "effect.intended"}
+            assert undone == sorted(undone, key=lambda key: -began[key])
 
     async def _log(self, session: limpet.Session[Any]) -> list[limpet.Event]:
         log: list[limpet.Event] = []

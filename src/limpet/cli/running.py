@@ -80,23 +80,28 @@ def trace(
         str | None,
         typer.Option("--wake", metavar="ID", help="Which wake, if not the newest."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--list", help="List the newest wakes: why, when, by whom.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show one wake of a session as a tree with times."""
+    """Show one wake of a session as a tree with times, and why it was woken."""
     screen = Screen(as_json=as_json)
 
-    async def run(lp: limpet.Limpet) -> limpet.Trace:
+    async def run(lp: limpet.Limpet) -> limpet.Trace | tuple[limpet.Activation, ...]:
         session = lp.session(app_name, user, id_)
         with named_by_options():
             await session.refresh()
-        wakes = await session.wakes(limit=1)
+        wakes = await session.activations(limit=20 if every else 1)
         if wake is None and not wakes:
             raise InvalidInput(f"session {session.key} has no wakes yet. Run a worker first.")
-        return await session.trace(wake or str(wakes[0].wake_id))
+        return wakes if every else await session.trace(wake or wakes[0].wake_id)
 
     with screen.errors():
         found = on(url, run, looking=True)
-        if as_json:
+        if isinstance(found, tuple):
+            _list(found, as_json=as_json)
+        elif as_json:
             sys.stdout.write(msgspec.json.encode(_form(found)).decode() + "\n")
         else:
             Console(highlight=False).print(tree_of(found))
@@ -153,13 +158,37 @@ class Rate:
 def tree_of(trace: limpet.Trace) -> Tree:
     """The spans of a wake, each under what began it."""
     nodes = {span.id: Tree(_line(span, trace)) for span in trace.spans}
-    for span in trace.spans[1:]:
-        nodes[span.parent or trace.span.id].add(nodes[span.id])
+    parents = {span.id: span.parent for span in trace.spans}
     root = nodes[trace.span.id]
+    root.add(Text(woken_by(trace.activation), style="cyan"))
     for event in trace.events:
-        if not event.type.startswith("span."):
-            root.add(Text(f"{_after(event.at_us, trace)}  {event.type}", style="dim"))
+        data = event.data or {}
+        if event.type == "span.started" and event.wake_id != data["span_id"]:
+            nodes.get(parents[data["span_id"]] or "", root).add(nodes[data["span_id"]])
+        elif not event.type.startswith("span."):
+            beneath = nodes.get(data.get("span_id", ""), root)
+            beneath.add(Text(f"{_after(event.at_us, trace)}  {event.type}", style="dim"))
     return root
+
+
+def woken_by(woken: limpet.Activation) -> str:
+    """Why, when and by whom."""
+    named = {"input": woken.inputs, "timer": woken.timers, "answer": woken.answers}
+    what = [f"{name} {', '.join(map(str, of))}" for name, of in named.items() if of]
+    why = f"woken by {woken.why}" + (f" ({'; '.join(what)})" if what else "")
+    waited = (woken.started_us - woken.claimed_us) / 1_000
+    claimed = f"claimed {woken.claimed_at:%Y-%m-%d %H:%M:%S} by {woken.worker}"
+    began = f"fence {woken.fence}, attempt {woken.attempt}, began after {waited:,.1f} ms"
+    return f"{why}, {claimed}, {began}"
+
+
+def _list(wakes: tuple[limpet.Activation, ...], *, as_json: bool) -> None:
+    """One line for each, the newest first."""
+    for woken in wakes:
+        if as_json:
+            sys.stdout.write(msgspec.json.encode(woken).decode() + "\n")
+        else:
+            sys.stdout.write(f"{woken.wake_id}  {woken.result or 'open':8}  {woken_by(woken)}\n")
 
 
 def _line(span: limpet.Span, trace: limpet.Trace) -> Text:
@@ -179,4 +208,6 @@ def _form(trace: limpet.Trace) -> dict[str, Any]:
     form = {"wake_id": trace.wake_id, "turn_id": trace.turn_id, "attempt": trace.attempt}
     spans = [msgspec.structs.asdict(span) for span in trace.spans]
     events = [{"seq": e.seq, "type": e.type, "at_us": e.at_us} for e in trace.events]
-    return {**form, "worker": trace.worker, "spans": spans, "events": events}
+    woken = msgspec.structs.asdict(trace.activation)
+    more = {"spans": spans, "events": events, "activation": woken}
+    return {**form, "worker": trace.worker, **more}

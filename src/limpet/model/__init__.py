@@ -12,6 +12,7 @@ from limpet.model.due import (
     runnable_us,
 )
 from limpet.model.events import (
+    CHILD_ENDED,
     Draft,
     Event,
     Fact,
@@ -20,6 +21,7 @@ from limpet.model.events import (
     decode_body,
     is_input,
     prepare,
+    prepare_plain,
     removed_event,
     to_time,
     to_us,
@@ -121,6 +123,7 @@ __all__ = [
     "BLOB_CHUNK_BYTES",
     "BLOB_UPLOADS_SWEPT",
     "BLOB_UPLOAD_SECONDS_MAX",
+    "CHILD_ENDED",
     "COMMIT_BYTES_MAX",
     "CREATED",
     "DRAFTS_PER_COMMIT_MAX",
@@ -222,6 +225,7 @@ __all__ = [
     "moves_with_activity",
     "owner_of",
     "prepare",
+    "prepare_plain",
     "record",
     "removed_event",
     "replay",

@@ -12,6 +12,7 @@ from typing import Final, Literal, TypeAlias
 from limpet.model.events import to_time
 from limpet.model.facts.inputs import pending_us
 from limpet.model.facts.phases import ACTIVE, SUSPENDED, TERMINAL, Phase, roused_us
+from limpet.model.facts.running import endings
 from limpet.model.facts.running.runs import next_us
 from limpet.model.facts.timers import first_us
 from limpet.model.facts.view import Facts
@@ -27,10 +28,13 @@ def due_us(facts: Facts) -> int | None:
     """When the session is runnable if nobody has it: since its input, or at its wake timer.
 
     Only an active session runs. If it waits for an answer, it is due when that comes, or at the
-    request's deadline; after a failure, at the time of the next attempt.
+    request's deadline; after a failure, at the time of the next attempt. One that has ended is due
+    for what its end leaves to be done.
     """
-    if not facts or "phase" in facts:
+    if not facts:
         return None
+    if "phase" in facts:
+        return endings.due_us(facts)
     return next_us(facts, _earliest(pending_us(facts), first_us(facts, "wake")))
 
 
@@ -58,7 +62,8 @@ def deadlines(head: Head) -> list[tuple[Deadline, int]]:
     found: list[tuple[Deadline, int]] = []
     since_us = spent.get("since_us", head.created_us)
     if phase in TERMINAL:
-        if "expiry_us" in spans:
+        # What is to be undone, or told, first keeps it; what is held for a person does not.
+        if "expiry_us" in spans and not endings.is_owed(facts):
             found.append(("expiry", spent.get("ended_us", since_us) + spans["expiry_us"]))
         return found
     if (timer_us := first_us(facts, "deadline")) is not None:

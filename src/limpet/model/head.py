@@ -34,11 +34,13 @@ from limpet.model.facts import (
 from limpet.model.facts.running import (
     budgets,
     children,
+    endings,
     memory,
     requests,
     revisits,
     runs,
     setup,
+    steps,
 )
 from limpet.model.facts.view import Check, Facts, Fold, Moment, with_changes
 from limpet.model.keys import Key
@@ -53,11 +55,14 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     timers.TIMER_SET: timers.fold_set,
     timers.TIMER_CLEARED: timers.fold_cleared,
     inputs.PROCESSED: runs.fold_processed,
-    runs.SPAN_STARTED: runs.fold_started,
-    runs.SPAN_COMPLETED: runs.fold_completed,
+    runs.SPAN_STARTED: endings.fold_started,
+    runs.SPAN_COMPLETED: endings.fold_completed,
     runs.STATUS_IDLE: runs.fold_idle,
     runs.ERROR: runs.fold_error,
-    runs.REQUEUED: runs.fold_requeued,
+    runs.REQUEUED: endings.fold_requeued,
+    steps.INTENDED: endings.fold_intended,
+    endings.CASCADED: endings.fold_cascaded,
+    endings.FINISHED: endings.fold_finished,
     requests.TOOL_USE: requests.fold_asked,
     requests.CUSTOM_TOOL_USE: requests.fold_asked,
     revisits.REVISIT_SET: revisits.fold_set,

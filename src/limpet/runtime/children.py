@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from limpet.errors import SessionDeleted, SessionEnded, SessionErased, SessionNotFound
 from limpet.model import PROCESSED, Commit, Draft, Event, Facts, Key, Lease, Prepared
 from limpet.model.facts import pending, timers_in
+from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import (
     INTERRUPT,
     REVISIT_SET,
@@ -22,6 +23,7 @@ from limpet.model.facts.running import (
     budgets,
     children,
 )
+from limpet.model.facts.running.endings import has_ended
 from limpet.runtime.inheriting import allotted, inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
@@ -65,6 +67,7 @@ async def delegate(
     budget: Budget | Share | float | None,
     tools: Any,
     fields: Mapping[str, Any] | None,
+    cascade: bool = True,
 ) -> Child:
     """Create a child, or find the one that was created before."""
     records = turn.records
@@ -76,7 +79,8 @@ async def delegate(
     budget = allotted(turn.session, budget)
     key = Key(app, turn.session.user, identity(turn.id, "child", app, occurrence))
     parent = turn.session
-    drafts: list[Draft] = [children.child_created(key, occurrence, hashed, title)]
+    made = children.child_created(key, occurrence, hashed, title, cascade=cascade)
+    drafts: list[Draft] = [made]
     first = _first(turn, message, budget, tools)
     if budget is not None:
         given = budgets.budget_of(budget)
@@ -129,7 +133,9 @@ class Ending:
     def is_now(self, drafts: tuple[Prepared, ...]) -> bool:
         """Whether nothing is left after these: no input, no timer, no child of its own."""
         facts = self._session.head.facts
-        done, timers, kids = pending(facts), _wakes(facts), set(children.children_in(facts))
+        if has_ended(facts):  # what was pending stays so
+            return not self._kids(drafts)
+        done, timers = pending(facts), _wakes(facts)
         for draft in drafts:
             if draft.type == PROCESSED:
                 done -= len(draft.data["seqs"])
@@ -137,9 +143,12 @@ class Ending:
                 timers -= set(draft.data["names"])
             elif draft.type == REVISIT_SET:
                 timers.add(draft.data["name"])
-            elif draft.type == children.CHILD_RELEASED:
-                kids.discard(draft.data["child"])
-        return done <= 0 and not timers and not kids
+        return done <= 0 and not timers and not self._kids(drafts)
+
+    def _kids(self, drafts: tuple[Prepared, ...]) -> set[str]:
+        """The children of its own that are left after these."""
+        gone = {d.data["child"] for d in drafts if d.type == children.CHILD_RELEASED}
+        return set(children.children_in(self._session.head.facts)) - gone
 
     async def commit(self, log: TurnLog, drafts: tuple[Prepared, ...], lease: Lease) -> None:
         """Close the child and tell its parent, in one commit, on the version that was looked at."""
@@ -164,23 +173,39 @@ class Ending:
             release=lease,
         )
         key = Key(parent["app"], parent["user"], parent["id"])
-        told = tuple([journal.prepare(each, f"agent:{session.app}"[:320]) for each in to_parent])
-        theirs = [Commit(key, told)] if told else []
-        try:
-            committed, *_ = await journal.commit((mine, *theirs))
-        except _GONE as error:
-            if getattr(error, "key", None) != key:
-                raise
-            committed, *_ = await journal.commit((mine,))
+        released = [children.child_released(session.key)]
+        ended = [*released, *(each for each in to_parent if each.type == budgets.RETURNED)]
+        for news in (to_parent, ended):  # a parent that has ended takes back its budget
+            told = [journal.prepare(each, f"agent:{session.app}"[:320]) for each in news]
+            theirs = [Commit(key, tuple(told))] if told else []
+            try:
+                committed, *_ = await journal.commit((mine, *theirs))
+            except _GONE as error:
+                if getattr(error, "key", None) != key:
+                    raise
+            else:
+                known.absorb(committed, mine.drafts)
+                return
+        committed, *_ = await journal.commit((mine,))
         known.absorb(committed, mine.drafts)
 
     async def _told(self) -> Draft:
-        """What the parent hears: the last message of the agent is the output."""
-        last = await self._session.read(before=2**53, limit=1, types=["agent.message"])
-        output = None if not last or last[0].data is None else _said(last[0])
+        """What the parent hears: the last message of the agent is the output, unless the session
+        was completed with another."""
+        output = await self._output()
         return children.child_ended(
             self._session.key, self._stop_reason, summary=self._summary, output=output
         )
+
+    async def _output(self) -> Any:
+        read = self._session.read
+        last: dict[str, Any] = {"before": 2**53, "limit": 1}
+        if self._session.head.phase == COMPLETED:
+            (end,) = await read(types=["session.completed"], **last)
+            if end.data is not None and "output" in end.data:
+                return end.data["output"]
+        said = await read(types=["agent.message"], **last)
+        return None if not said or said[0].data is None else _said(said[0])
 
 
 async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:
@@ -190,6 +215,8 @@ async def interrupt_all(session: Session[Any], note: str | None) -> list[Draft]:
     """
     released: list[Draft] = []
     for id, child in children.children_in(session.head.facts).items():
+        if not child.get("cascade", True):
+            continue  # it goes on, and its end is an input like any other
         key = Key(child["app"], child["user"], id)
         other: Session[Any] = Session(session.writer.journal, key, actor=session.actor)
         data = {"by": "parent"} if note is None else {"by": "parent", "note": note}

@@ -16,7 +16,7 @@ from limpet.errors import Interrupted, InvalidInput, TurnMisused
 from limpet.model import described
 from limpet.session.logs import SESSION
 
-Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch"]
+Stopped: TypeAlias = Literal["paused", "interrupted", "lost", "stopped", "mismatch", "ended"]
 GRACE_SECONDS: Final = 10.0  # for a harness that was stopped to come to its end
 
 
@@ -48,7 +48,8 @@ class Driver:
     def __init__(self, key: object) -> None:
         self._key = key
         self._task: asyncio.Task[Any] | None = None
-        self._patience: asyncio.Future[None] | None = None  # over when a stopped run takes long
+        self._over: asyncio.Future[None] | None = None  # for whoever waits for the end
+        self._gave_up = False  # a run that was stopped takes too long
         self.stopped: Stopped | None = None
         self.note: str | None = None
 
@@ -71,8 +72,8 @@ class Driver:
         running = harness(turn)
         if not inspect.isawaitable(running):
             return TurnMisused("a harness is an async function. Define it with `async def`.")
-        self._patience = asyncio.get_running_loop().create_future()
         task = self._task = asyncio.ensure_future(self._main(running))
+        task.add_done_callback(self._end)
         if self.stopped is not None:
             self._cancel(task)
         try:
@@ -92,17 +93,25 @@ class Driver:
 
     async def _ended(self, task: asyncio.Task[Any]) -> None:
         """Wait for the end; of one that was stopped, not for long."""
-        assert self._patience is not None
-        await asyncio.wait([task, self._patience], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done() and not self._gave_up:
+            self._over = asyncio.get_running_loop().create_future()
+            await self._over
         if not task.done():
             SESSION.warning("harness does not end: session=%s why=%s", self._key, self.stopped)
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         task.cancel()
-        if (patience := self._patience) is not None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(GRACE_SECONDS, _give_up, patience)
-            task.add_done_callback(lambda _: timer.cancel())
+        timer = asyncio.get_running_loop().call_later(GRACE_SECONDS, self._give_up)
+        task.add_done_callback(lambda _: timer.cancel())
+
+    def _give_up(self) -> None:
+        self._gave_up = True
+        self._end()
+
+    def _end(self, _: object = None) -> None:
+        """Wake whoever waits."""
+        if self._over is not None and not self._over.done():
+            self._over.set_result(None)
 
     async def _main(self, running: Awaitable[Any]) -> Any:
         return await self._driven(running)
@@ -131,8 +140,3 @@ class Driver:
             close = getattr(steps, "close", None)
             if close is not None:
                 close()
-
-
-def _give_up(patience: asyncio.Future[None]) -> None:
-    if not patience.done():
-        patience.set_result(None)

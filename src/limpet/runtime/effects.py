@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any, Final, Literal, TypeAlias
@@ -21,10 +22,12 @@ from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput
 from limpet.model import Draft
 from limpet.model.facts.running import budgets, steps
 from limpet.model.facts.running.budgets import Amount
-from limpet.model.facts.running.runs import span_completed, span_started
+from limpet.model.facts.running.runs import readable, span_completed, span_started
+from limpet.model.values import settle
 from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay
+from limpet.session.life.policy import NOTHING, Lifecycle
 
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
@@ -41,6 +44,16 @@ def idempotency_key() -> str:
     return found
 
 
+@contextmanager
+def keyed(key: str) -> Iterator[None]:
+    """Code inside is called by the effect, or the compensation, with this key."""
+    token = _key.set(key)
+    try:
+        yield
+    finally:
+        _key.reset(token)
+
+
 class Effect(msgspec.Struct):
     """One call of turn.effect."""
 
@@ -52,6 +65,7 @@ class Effect(msgspec.Struct):
     timeout: float | timedelta | None = None
     retries: int = 0
     reserve: Amount | None = None
+    compensate: str | None = None
     occurrence: int = 1
     args_hash: str = ""
 
@@ -79,6 +93,7 @@ class Performing:
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
         effect, turn = self._effect, self._turn
+        self._check_compensation()
         effect.occurrence = turn.records.occurrence("effect", effect.name)
         effect.args_hash = args_hash(dict(effect.args), effect.key)
         record = turn.records.reach(effect.name, effect.occurrence)
@@ -91,6 +106,24 @@ class Performing:
         turn.check_same("the effect", *of)
         self._key, self._tries = record.key, record.tries
         return await self._from(record)
+
+    def _check_compensation(self) -> None:
+        """A name that this process cannot call would be found out too late."""
+        name, session = self._effect.compensate, self._turn.session
+        policy: Lifecycle = session.writer.journal.lifecycles.get(session.app, NOTHING)
+        if name is not None and name not in policy.compensations:
+            raise TurnMisused(
+                f"there is no compensation named {name!r}. Declare it with "
+                f"lp.lifecycle({session.app!r}, compensations={{name: function}}) in every worker."
+            )
+
+    def _compensation(self) -> dict[str, Any] | None:
+        """What undoing it takes, in whichever process that is done."""
+        effect = self._effect
+        if effect.compensate is None:
+            return None
+        args = settle(dict(effect.args), "an argument of an effect that can be undone")
+        return {"name": effect.compensate, "args": args, "on_unknown": effect.on_unknown}
 
     async def _from(self, record: EffectRecord) -> Any:
         effect = self._effect
@@ -141,7 +174,9 @@ class Performing:
         drafts: list[Draft] = [span_started(self._span, "tool", effect.name, parent=turn.wake_id)]
         if effect.reserve is not None:
             drafts.append(budgets.reserved(self._span, effect.reserve))
-        drafts.append(steps.effect_intended(self._id("intended"), *of, self._tries, self._span))
+        undo = self._compensation()
+        given = (*of, self._tries, self._span, undo)
+        drafts.append(steps.effect_intended(self._id("intended"), *given))
         *_, intent = await turn.log.write(*drafts)
         turn.records.add(intent)
         for left in reversed(range(effect.retries + 1)):
@@ -166,22 +201,19 @@ class Performing:
         args = dict(effect.args)
         if "idempotency_key" in _parameters(effect.fn):
             args["idempotency_key"] = self._key
-        token = _key.set(self._key)
-        try:
+        with keyed(self._key):
             async with asyncio.timeout(effect.seconds):
                 return await called(effect.fn, **args)
-        finally:
-            _key.reset(token)
 
     async def _unknown(self, error: Exception) -> Any:
-        why = f"{type(error).__name__}: {error}" if str(error) else "it took too long"
+        why = readable(f"{type(error).__name__}: {error}") if str(error) else "it took too long"
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             return await self._asked()
         raise EffectUnknown(self._effect.name, self._effect.occurrence, why) from error
 
     async def _failed(self, error: Exception) -> EffectFailed:
-        why = f"{type(error).__name__}: {error}"[:1_000]
+        why = readable(f"{type(error).__name__}: {error}")
         await self._record(steps.effect_failed, "failed", why, failed=why)
         return EffectFailed(self._effect.name, self._effect.occurrence, why)
 

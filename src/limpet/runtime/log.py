@@ -13,11 +13,14 @@ from typing import Any, Final
 from msgspec import structs
 
 from limpet.errors import StoreError
-from limpet.model import Commit, Draft, Event, Fact, Prepared
+from limpet.model import PROCESSED, Commit, Draft, Event, Fact, Prepared
+from limpet.model.facts.running.runs import SPAN_COMPLETED, SPAN_STARTED, STATUS_IDLE
 from limpet.session.session import Session
 
 _TRIES: Final = 4
 _PAUSE_SECONDS: Final = 0.05
+# What every turn records, however little it does: made of plain values by their constructors.
+_PLAIN: Final = frozenset((SPAN_STARTED, SPAN_COMPLETED, STATUS_IDLE, PROCESSED))
 
 
 class TurnLog:
@@ -73,10 +76,15 @@ class TurnLog:
 
     def prepare(self, draft: Draft) -> Prepared:
         """A draft as this wake records it."""
-        who = self._worker if isinstance(draft, Fact) else self._agent
         wake_id, turn_id = draft.wake_id or self.wake_id, draft.invocation_id or self.turn_id
-        dressed = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
-        return self.session.writer.journal.prepare(dressed, who)
+        journal = self.session.writer.journal
+        if draft.wake_id is None or draft.invocation_id is None:
+            draft = structs.replace(draft, wake_id=wake_id, invocation_id=turn_id)
+        if not isinstance(draft, Fact):
+            return journal.prepare(draft, self._agent)
+        if draft.type in _PLAIN:
+            return journal.prepare_plain(draft, self._worker)
+        return journal.prepare(draft, self._worker)
 
     async def _commit(self, drafts: list[Draft], beside: tuple[Commit, ...]) -> tuple[Event, ...]:
         queued, new_id = dict(self._queued), self.session.writer.journal.new_id

@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 import msgspec
+from msgspec import structs
 
 from limpet.model import (
+    CHILD_ENDED,
     EMPTY,
     PAGE_MAX,
     TURN_INPUTS_MAX,
@@ -47,7 +49,7 @@ _TAIL: Final = 8  # it mostly has the pending inputs, which then need not be rea
 CONTROL: Final = frozenset((runs.INTERRUPT, *ANSWERS))  # they wake a session and are not inputs
 # A run that died after one of these was not in vain: it does not count as failed.
 _PROGRESS: Final = frozenset((STEP, SUCCEEDED, FAILED, "agent.message", TOOL_USE, CUSTOM_TOOL_USE))
-_DIED: Final = "the worker stopped before the end of the run"
+DIED: Final = "the worker stopped before the end of the run"
 
 
 class Opening(msgspec.Struct):
@@ -55,6 +57,7 @@ class Opening(msgspec.Struct):
 
     turn_id: str
     attempt: int
+    why: runs.Why = "input"
     inputs: tuple[Event, ...] = ()
     revisits: tuple[Revisit, ...] = ()
     timers: tuple[str, ...] = ()  # the names of what `revisits` shows
@@ -111,18 +114,42 @@ async def _opened(
         if not opening.has_turn and not settling and not control:
             return "nothing_pending"
     opening.control, opening.drafts, opening.died = control, settling, died
+    opening.why = _why(facts, opening, overdue=bool(overdue), crashed=bool(settling))
     fence = runs.run_in(facts).get("fence", 0)
     opening.is_eager = bool(settling) or lease.fence > fence + 1
     return opening
 
 
+def _why(facts: Facts, opening: Opening, *, overdue: bool, crashed: bool) -> runs.Why:
+    """What made it due: the first of the reasons, in the order in which they count."""
+    run, turn = runs.run_in(facts), runs.turn_in(facts)
+    if runs.is_interrupted(facts):
+        return "interrupt"
+    if run.get("requeued"):
+        return "requeue"
+    if turn is None:
+        types = {event.type for event in opening.inputs}
+        return ("child" if types == {CHILD_ENDED} else "input") if types else "timer"
+    if overdue:
+        return "deadline"
+    if crashed:
+        return "died"
+    if run.get("stop") == "rescheduling":
+        return "retry"
+    ended = [event for event in opening.records.ended.values() if event.processed == 0]
+    return "answer" if opening.control else "child" if ended else "asked"
+
+
 def _new(turn_id: str, pending: tuple[Event, ...], facts: Facts, lease: Lease) -> Opening:
     """A turn that begins: it fixes what it is about."""
     inputs = tuple([e for e in pending if e.type not in CONTROL])[:TURN_INPUTS_MAX]
-    timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
-    revisits = revisits_of(facts, timers)
+    timers: tuple[str, ...] = ()
+    if "timers" in facts:
+        timers = tuple([name for name, _ in due_for(facts, lease.claimed_us).timers])
+    revisits = revisits_of(facts, timers) if timers else ()
     has_turn = bool(inputs or timers)
-    return Opening(turn_id, 1, inputs, revisits, timers, has_turn=has_turn)
+    how: Any = {"revisits": revisits, "timers": timers, "has_turn": has_turn}
+    return Opening(turn_id, 1, inputs=inputs, **how)
 
 
 async def _going_on(
@@ -137,9 +164,8 @@ async def _going_on(
         inputs.append(by_seq[seq])
     timers = tuple(turn["timers"])
     revisits = revisits_of(session.head.facts, timers)
-    return Opening(
-        turn["id"], turn["attempt"] + 1, tuple(inputs), revisits, timers, records=records
-    )
+    how: Any = {"revisits": revisits, "timers": timers, "records": records}
+    return Opening(turn["id"], turn["attempt"] + 1, inputs=tuple(inputs), **how)
 
 
 async def _settle(
@@ -152,12 +178,17 @@ async def _settle(
     records = Records(events)
     if turn["span"] is None:
         return [], records
-    drafts: list[Draft] = list(unknown_effects(turn["id"], records, _DIED))
+    drafts: list[Draft] = list(unknown_effects(turn["id"], records, DIED))
     drafts += [settled(id, of) for id, of in reservations(session.head.facts).items()]
     got_on = any([e.wake_id == turn["span"] and e.type in _PROGRESS for e in events])
-    drafts.append(runs.failed("turn.died", _DIED, turn["attempt"], counts=not got_on))
-    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=_DIED)
+    drafts.append(runs.failed("turn.died", DIED, turn["attempt"], counts=not got_on))
+    end = runs.wake_completed(turn["span"], turn["id"], "error", fence=lease.fence - 1, error=DIED)
     return [*drafts, end], records
+
+
+async def records_of(session: Session[Any], turn: FrozenDict) -> Records:
+    """What the runs of a turn have recorded."""
+    return Records(await _since(session, turn["from"]))
 
 
 def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:
@@ -166,9 +197,11 @@ def unknown_effects(turn_id: str, records: Records, why: str) -> list[Draft]:
     for (name, occurrence), record in records.dangling():
         id = identity(turn_id, "effect.dangling", name, occurrence, record.tries)
         of = (name, occurrence, record.args_hash, record.key)
-        found.append(effect_unknown(id, *of, why))
         how: Any = {"parent": record.wake, "error": why}
-        found.append(runs.span_completed(record.span, "tool", name, "error", **how))
+        end = runs.span_completed(record.span, "tool", name, "error", **how)
+        # They belong to the wake that began it, so that its trace is whole.
+        drafts = (effect_unknown(id, *of, why), end)
+        found += [structs.replace(draft, wake_id=record.wake or None) for draft in drafts]
         record.state = "unknown"
     return found
 

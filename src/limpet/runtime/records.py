@@ -78,6 +78,8 @@ class Records:
     @property
     def accepted(self) -> bool | None:
         """Whether somebody has said that the turn goes on although it takes another way."""
+        if not self.asked:
+            return None
         asked = [id for id, event in self.asked.items() if event.data["awaits"] == "mismatch"]
         said = [self.answers[id].get("allow") is True for id in asked if id in self.answers]
         return said[-1] if said else None

@@ -167,6 +167,7 @@ class Turn:
         retries: int = 0,
         max_cost: float | None = None,
         max_tokens: int | None = None,
+        compensate: str | None = None,
         **args: Any,
     ) -> Any:
         """The result of fn(**args), an action on the world: performed once, or asked about.
@@ -174,13 +175,14 @@ class Turn:
         Raises EffectFailed if fn raises, as often as it is tried; EffectUnknown if nobody knows
         whether it was done and a person decided to leave it; ToolDenied. A parameter of fn named
         `idempotency_key` receives the key, which is the same however often it is tried. With a
-        `key` of your own it is performed once in the life of the session.
+        `key` of your own it is performed once in the life of the session. `compensate` names the
+        function of lp.lifecycle(app, compensations=…) that undoes it if the session is terminated.
         """
         self.driver.check()
         with self.pauses.working():
             args = await self._permitted(name, args)
             held = None if max_cost is max_tokens is None else budgets.amount(max_cost, max_tokens)
-            effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held)
+            effect = Effect(name, fn, args, on_unknown, key, timeout, retries, held, compensate)
             return await Performing(self, effect).run()
 
     async def say(
@@ -246,16 +248,19 @@ class Turn:
         budget: Budget | Share | float | None = None,
         tools: Iterable[str] | None = None,
         fields: Mapping[str, Any] | None = None,
+        cascade: bool = True,
     ) -> Child:
         """A child session of this user that works on `message`; returns at once.
 
         `await child.result()` pauses the turn until it has ended. It gets `fields` and `tools`, and
-        nothing else of this session. Its budget is taken from this one's; the rest comes back.
+        nothing else of this session. Its budget is taken from this one's; the rest comes back. It
+        is interrupted and terminated with this session, unless cascade=False.
         """
         self.driver.check()
         with self.pauses.working():
             how: dict[str, Any] = {"title": title, "budget": budget, "tools": tools}
-            return await children.delegate(self, app, message, fields=fields, **how)
+            how |= {"fields": fields, "cascade": cascade}
+            return await children.delegate(self, app, message, **how)
 
     # --- what comes later ------------------------------------------------------------------------
 

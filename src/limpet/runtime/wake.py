@@ -6,7 +6,7 @@ import asyncio
 import os
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -16,16 +16,19 @@ from limpet.errors import (
     EffectFailed,
     Interrupted,
     LimpetError,
+    MigrationError,
+    SessionEnded,
     SessionFenced,
     SessionLocked,
     TurnMismatch,
 )
 from limpet.model import PAGE_MAX, Draft, Key, Lease
 from limpet.model.facts import processed
-from limpet.model.facts.running import asked, runs
+from limpet.model.facts.running import asked, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
 from limpet.runtime.closing import Close, close_wake, commit_last
 from limpet.runtime.driving import Driver, harness_of
+from limpet.runtime.finishing import Finishing
 from limpet.runtime.log import TurnLog
 from limpet.runtime.opening import CONTROL, Opening, open_wake
 from limpet.runtime.records import identity
@@ -36,8 +39,10 @@ from limpet.session.session import Session
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
 RETRIES: Final = 5
+_ENDS: Final = ("session.terminated", "session.completed")
 BACKOFF_SECONDS: Final = 2.0
 BACKOFF_SECONDS_MAX: Final = 300.0
+UNREADABLE_SECONDS: Final = 5.0  # a session of newer code is left to others for so long
 LISTEN_AFTER_SECONDS: Final = 0.25  # a shorter run hears of interrupts when it records something
 
 
@@ -108,6 +113,8 @@ class Wake:
         """All of it. Afterwards the lease is given back, or lost."""
         try:
             opening = await open_wake(self.session, self.lease)
+            if isinstance(opening, str) and endings.is_left(self.session.head.facts):
+                return await self._finished(ran=False)
             if isinstance(opening, str):
                 await self._lp.release(self.lease)
                 return Woken(ran=False, reason=opening)
@@ -116,8 +123,10 @@ class Wake:
             return Woken(ran=True, reason="lease_lost", wake_id=self._wake_id, error=error)
         except LimpetError as error:  # it cannot be read, or not be written to: others' turn
             SESSION.warning("wake failed: session=%s code=%s", self.lease.key, error.code)
+            later = isinstance(error, MigrationError)  # newer code than this may take it
+            seconds = UNREADABLE_SECONDS if later else BACKOFF_SECONDS_MAX / 10
             with suppress(LimpetError):
-                await self._lp.release(self.lease, retry_seconds=BACKOFF_SECONDS_MAX / 10)
+                await self._lp.release(self.lease, retry_seconds=seconds)
             return Woken(ran=False, reason="failed", wake_id=self._wake_id, error=error)
         except asyncio.CancelledError:
             with suppress(LimpetError):
@@ -125,28 +134,40 @@ class Wake:
             raise
 
     async def _run(self, opening: Opening) -> Woken:
+        try:
+            return await self._turn(opening)
+        except SessionEnded as error:  # somebody has ended it meanwhile
+            if error.key != self.lease.key or self._driver.stopped == "lost":
+                raise
+        await self.session.refresh()
+        if self._driver.stopped != "stopped":
+            self._driver = Driver(self.lease.key)
+        return await self._finished(ran=True)
+
+    async def _finished(self, *, ran: bool) -> Woken:
+        """The session has ended: do what that leaves to be done."""
+        new_id, phase = self.session.writer.journal.new_id, self.session.head.phase
+        if not endings.is_left(self.session.head.facts):
+            await self._lp.release(self.lease)
+            return Woken(ran=ran, reason=phase, wake_id=self._wake_id)
+        wake_id = new_id()
+        log = self._log(wake_id, wake_id)
+        how: Any = {"retries": self._manner.retries, "backoff_us": _backoff_us}
+        await Finishing(log, self.lease, self._driver, **how).run()
+        return Woken(ran=ran, reason=phase, wake_id=self._wake_id if ran else wake_id)
+
+    def _log(self, turn_id: str, wake_id: str) -> TurnLog:
+        who = {"agent": self._agent, "worker": self._worker}
+        return TurnLog(self.session, turn_id=turn_id, wake_id=wake_id, **who)
+
+    async def _turn(self, opening: Opening) -> Woken:
         # Before anything is recorded: without its permissions it must not begin.
         permissions = await self.session.permissions_for(self._manner.permissions)
-        log = TurnLog(
-            self.session,
-            turn_id=opening.turn_id,
-            wake_id=self._wake_id,
-            agent=self._agent,
-            worker=self._worker,
-        )
+        log = self._log(opening.turn_id, self._wake_id)
         log.begin(*opening.drafts)
+        log.begin(self._started(opening))
         if not opening.has_turn:
             return await self._settled(log, opening)
-        log.begin(
-            runs.wake_started(
-                self._wake_id,
-                opening.turn_id,
-                attempt=opening.attempt,
-                inputs=[event.seq for event in opening.inputs],
-                timers=opening.timers,
-                worker=self.lease.worker,
-            )
-        )
         if (dead := self._dead(opening)) is not None:
             return await self._closed(log, opening, dead)
         if opening.is_eager:
@@ -162,19 +183,37 @@ class Wake:
 
     async def _settled(self, log: TurnLog, opening: Opening) -> Woken:
         """Nothing to run: an interrupt, or an answer that nobody waits for."""
-        done = [processed(opening.control)] if opening.control else []
+        done: list[Draft] = [processed(opening.control)] if opening.control else []
+        how: Any = {"fence": self.lease.fence, "name": "settle"}
+        done.append(runs.wake_completed(self._wake_id, opening.turn_id, "success", **how))
         ending = Ending.of(self.session, "interrupted", None)
         await commit_last(log, log.closing(*done), ending, self.lease)
         return Woken(ran=False, reason="settled", wake_id=self._wake_id)
+
+    def _started(self, opening: Opening) -> Draft:
+        """The record of the wake: what it is about, why it was woken, and by whom."""
+        lease = self.lease
+        return runs.wake_started(
+            self._wake_id,
+            opening.turn_id,
+            attempt=opening.attempt,
+            inputs=[event.seq for event in opening.inputs],
+            timers=opening.timers,
+            worker=lease.worker,
+            why=opening.why,
+            claimed_us=lease.claimed_us,
+            fence=lease.fence,
+            answers=opening.control,
+            name="wake" if opening.has_turn else "settle",
+        )
 
     async def _driven(self, turn: Turn) -> Exception | None:
         """Run the harness, and stop it if an interrupt comes."""
         loop = asyncio.get_running_loop()
         listening: list[asyncio.Task[None]] = []
-        after = self.session.version
         timer = loop.call_later(
             LISTEN_AFTER_SECONDS,
-            lambda: listening.append(asyncio.ensure_future(self._listen(after))),
+            lambda: listening.append(asyncio.ensure_future(self._listen())),
         )
         try:
             error = await self._driver.run(self._manner.harness, turn)
@@ -190,19 +229,34 @@ class Wake:
 
     def _hear(self) -> None:
         """Something was recorded, and the head that came back may know of an interrupt."""
-        if runs.is_interrupted(self.session.head.facts):
+        facts = self.session.head.facts
+        if runs.is_interrupted(facts):
             self._driver.stop("interrupted")
+        elif endings.has_ended(facts):
+            self._driver.stop("ended")
 
-    async def _listen(self, after: int) -> None:
+    async def _listen(self) -> None:
+        """Look at the head now, and when somebody else has recorded something; not too often."""
+        loop, hub = asyncio.get_running_loop(), self.session.writer.journal.hub
         with suppress(LimpetError):
-            types = [runs.INTERRUPT]
-            async with aclosing(
-                self.session.follow(after=after, types=types, partials=False)
-            ) as events:
-                async for event in events:
-                    note = None if event.data is None else event.data.get("note")
-                    self._driver.stop("interrupted", note)
-                    return
+            async with hub.listening(self.lease.key) as bell:
+                while not await self._is_stopped():
+                    looked = loop.time()
+                    await bell.beyond(lambda: self.session.version)
+                    await asyncio.sleep(max(0, looked + LISTEN_AFTER_SECONDS - loop.time()))
+
+    async def _is_stopped(self) -> bool:
+        """Whether somebody has interrupted or ended the session; the harness then stops."""
+        store = self.session.writer.journal.store
+        facts = (await store.load(self.lease.key, tail=0, scopes=False)).head.facts
+        if runs.is_interrupted(facts):
+            seq = runs.run_in(facts)["interrupt"]
+            (event,) = await self.session.read(after=seq - 1, limit=1)
+            note = None if event.data is None else event.data.get("note")
+            self._driver.stop("interrupted", note)
+        elif endings.has_ended(facts):
+            self._driver.stop("ended")
+        return self._driver.stopped is not None
 
     # --- how it ends -----------------------------------------------------------------------------
 
@@ -211,6 +265,8 @@ class Wake:
         stopped = self._driver.stopped
         if stopped == "lost" or isinstance(error, SessionFenced):
             return None
+        if stopped == "ended" or isinstance(error, SessionEnded):
+            raise SessionEnded(self.lease.key, self.session.head.phase)
         if stopped == "stopped":
             return self._given_back(opening)
         if stopped == "interrupted" or isinstance(error, Interrupted):

@@ -22,11 +22,15 @@ from limpet.session.arguments import check_lease_seconds, check_sessions
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
 
-POLL_SECONDS: Final = 1.0  # how long nothing is due before it is asked for again
+POLL_SECONDS: Final = 0.5  # how long nothing is due before it is asked for again
 GRACE_SECONDS: Final = 20.0  # for turns to end when the worker is told to
 _CONCURRENCY_MAX: Final = 1_000
 _OUTAGE_SECONDS: Final = 1.0
 _GATHER_SECONDS: Final = 0.002  # much is recorded at once: one claim for all of it
+# While more is due than it may run, a worker claims again when this part of it is free, or after
+# this time: a claim is a transaction, and one for many sessions costs hardly more than for one.
+_ROOM: Final = 0.5
+_ROOM_SECONDS: Final = 0.05
 
 
 class Rates(msgspec.Struct):
@@ -81,6 +85,7 @@ class Worker:
         self._wakes: dict[asyncio.Task[Woken], Wake] = {}
         self._bell = asyncio.Event()
         self._stopping = False
+        self._backlog = False  # the last claim got all it asked for: there may be more
 
     def stop(self) -> None:
         """Claim nothing more; `run` returns when what runs has ended or was given back."""
@@ -138,6 +143,7 @@ class Worker:
             self._wakes[task] = wake
             task.add_done_callback(self._ended)
         self.rates.claimed += len(leases)
+        self._backlog = len(leases) == free
         self._show()
         return len(leases)
 
@@ -146,6 +152,17 @@ class Worker:
             async with asyncio.timeout(self._poll):
                 await self._bell.wait()
         await asyncio.sleep(_GATHER_SECONDS)
+        if self._backlog:
+            await self._room()
+
+    async def _room(self) -> None:
+        """Wait until much of it is free, but not for long: turns may take minutes."""
+        most = self._concurrency - int(self._concurrency * _ROOM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ROOM_SECONDS):
+                while len(self._wakes) > most and not self._stopping:
+                    self._bell.clear()
+                    await self._bell.wait()
 
     def _ended(self, task: asyncio.Task[Woken]) -> None:
         self._wakes.pop(task, None)

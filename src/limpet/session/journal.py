@@ -25,8 +25,10 @@ from limpet.model import (
     SESSIONS_PER_COMMIT_MAX,
     Commit,
     Draft,
+    Fact,
     Prepared,
     prepare,
+    prepare_plain,
 )
 from limpet.model.ids import Ids
 from limpet.session.following.follow import Hub
@@ -101,6 +103,10 @@ class Journal:
                 "limpet.Draft(type=…, data=…)."
             )
         return prepare(draft, id=self.new_id(), actor=actor)
+
+    def prepare_plain(self, fact: Fact, actor: str) -> Prepared:
+        """A fact of the runtime, with nothing in it that needs to be looked at."""
+        return prepare_plain(fact, id=self.new_id(), actor=actor)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:
         """Record all of the commits or none, durably, and wake who follows these sessions.

@@ -14,12 +14,25 @@ from limpet.errors import (
     ActorMissing,
     EventTooLarge,
     InvalidEvent,
+    InvalidInput,
     InvalidOp,
     InvalidValue,
     LimpetError,
     ReservedType,
 )
-from limpet.model.events import Body, Draft, Fact, Prepared, decode_body, prepare, to_time, to_us
+from limpet.model.events import (
+    Body,
+    Draft,
+    Fact,
+    Prepared,
+    decode_body,
+    prepare,
+    prepare_plain,
+    to_time,
+    to_us,
+)
+from limpet.model.facts.inputs import processed
+from limpet.model.facts.running import runs
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
@@ -383,3 +396,31 @@ def test_a_time_without_a_zone_is_refused() -> None:
     """A naive datetime could mean any of two dozen moments."""
     with pytest.raises(InvalidEvent):
         to_us(datetime(2030, 1, 1))  # noqa: DTZ001  # wrong on purpose
+
+
+def test_a_plain_fact_is_prepared_as_any_other() -> None:
+    """The short way gives what the long way gives, frozen all through."""
+    started = runs.wake_started(
+        "w",
+        "t",
+        attempt=1,
+        inputs=[2, 3],
+        timers=["revisit:x"],
+        worker="me",
+        why="input",
+        claimed_us=5,
+        fence=1,
+        answers=[4],
+    )
+    ended = runs.wake_completed("w", "t", "error", fence=2, error="no é")
+    for fact in (started, ended, runs.status_idle("end_turn", summary="x"), processed([1])):
+        short = prepare_plain(fact, id="e", actor="worker:w")
+        assert short == prepare(fact, id="e", actor="worker:w")
+        assert {type(value) for value in short.data.values()} <= {str, int, FrozenList}
+
+
+def test_a_plain_fact_that_cannot_be_stored_is_refused_like_any_other() -> None:
+    """A lone surrogate in the name of a worker."""
+    fact = Fact(type=runs.SPAN_COMPLETED, data={"worker": "\ud800"})
+    with pytest.raises(InvalidInput):
+        prepare_plain(fact, id="e", actor="worker:w")

@@ -1,6 +1,6 @@
 """Defects that were seen in another runtime of this kind, each as the law that ours keeps.
 
-The numbers are those of the list. Those that a more general test proves name it.
+The numbers are those of the list; the table names the test of each.
 """
 
 from __future__ import annotations
@@ -16,16 +16,45 @@ import pytest
 import limpet
 from tests.support.agents import World, a_world
 
-# What other suites prove, for every store or for every way to die.
-ELSEWHERE = {
-    1: ("tests.fault.test_power_cut", ""),  # a torn tail loses nothing that was acknowledged
-    3: ("tests.fault.test_file_locks", ""),  # a lock file that was left behind blocks nobody
-    6: ("tests.fault.test_power_cut", ""),  # fsync
-    10: ("tests.unit.runtime.test_worker", "test_an_expired_holder_cannot_commit"),
-    12: ("tests.fault.test_opening", ""),  # files that were left behind kill nobody
-    20: ("tests.acceptance.test_session_api", "test_read_pages_both_ways"),
-    26: ("tests.unit.runtime.test_children", "test_a_child_has_nothing_but_what_it_was_given"),
-    31: ("tests.unit.runtime.test_worker", "test_a_worker_runs_as_many_at_once_as_it_may"),
+HERE = "tests.unit.runtime.test_defects"
+WORKERS, AGENTS = "tests.unit.runtime.test_worker", "tests.unit.runtime.test_agents"
+CUTS, LOCKS = "tests.fault.test_power_cut", "tests.fault.test_file_locks"
+# Each defect, and the test that ours passes. The list has no number 23.
+DEFECTS = {
+    1: ("a torn tail, then an append", CUTS, "test_cuts_in_series_take_nothing_acknowledged"),
+    2: ("kill -9 leaves it running", HERE, "test_2_a_kill_leaves_no_running_no_open_span"),
+    3: ("a leftover lock blocks", LOCKS, "test_a_log_left_by_a_killed_process_keeps_nobody_out"),
+    4: ("inputs processed too early", HERE, "test_4_inputs_are_processed_in_the_commit"),
+    5: ("one broken session breaks listing", HERE, "test_5_one_broken_session_breaks_no_listing"),
+    6: ("no fsync", CUTS, "test_a_store_that_does_not_sync_is_caught"),
+    7: ("no dead letter", HERE, "test_7_8_a_poison_input_backs_off_ever_longer"),
+    8: ("back-off never grows", HERE, "test_7_8_a_poison_input_backs_off_ever_longer"),
+    9: ("a failed revisit is lost", HERE, "test_9_a_revisit_whose_run_fails_comes_again"),
+    10: ("no fencing", WORKERS, "test_an_expired_holder_cannot_commit"),
+    11: ("owner names not unique", HERE, "test_11_worker_names_are_unique"),
+    12: ("leftovers kill the worker", HERE, "test_12_what_a_dead_worker_left_stops_no_other"),
+    13: ("sorted by time", HERE, "test_13_events_are_in_the_order_of_their_seq"),
+    14: ("one of several revisits", HERE, "test_14_all_due_revisits_are_delivered_at_once"),
+    15: ("cancelled revisits shown", HERE, "test_15_an_interrupt_shows_no_cancelled_revisit"),
+    16: ("idle with a pending input", HERE, "test_16_a_message_in_mid_run_does_not_end_as_idle"),
+    17: ("a re-sent id sticks", HERE, "test_17_a_processed_id_that_is_sent_again"),
+    18: ("a message drops a request", HERE, "test_18_an_unrelated_message_leaves_the_tool_request"),
+    19: ("one approval for every call", HERE, "test_19_an_approval_is_for_one_call"),
+    20: ("forward paging skips", "tests.acceptance.test_session_api", "test_read_pages_both_ways"),
+    21: ("a write is overwritten", HERE, "test_21_what_a_turn_wrote_to_state_is_there_after_it"),
+    22: (
+        "criteria match themselves",
+        "tests.unit.runtime.test_agents",
+        "test_22_criteria_are_never",
+    ),
+    24: ("no history within a small budget", HERE, "test_24_a_budget_too_small_for_any_history"),
+    25: ("a nested path skips confirmation", HERE, "test_25_no_path_to_a_tool_skips_its"),
+    26: ("mounts leak", "tests.unit.runtime.test_children", "test_a_child_has_nothing_but_what"),
+    27: ("an agent writes its checkpoint", HERE, "test_27_an_agent_cannot_write_what_the_runtime"),
+    28: ("lineage ignored", HERE, "test_28_children_are_listed_by_their_parent"),
+    29: ("appends re-read the journal", HERE, "test_29_30_a_turn_reads_what_it_needs"),
+    30: ("wakes read all sessions", HERE, "test_29_30_a_turn_reads_what_it_needs"),
+    31: ("one serial worker", WORKERS, "test_a_worker_runs_as_many_at_once_as_it_may"),
 }
 
 
@@ -40,11 +69,16 @@ async def echo(turn: limpet.Turn) -> None:
         await turn.say(message.data["text"])
 
 
-@pytest.mark.parametrize("number", ELSEWHERE)
-def test_what_other_suites_prove_is_there(number: int) -> None:
-    """The module, and the test if one is named."""
-    module, name = ELSEWHERE[number]
-    assert not name or hasattr(import_module(module), name)
+@pytest.mark.parametrize("number", DEFECTS)
+def test_every_defect_has_its_test(number: int) -> None:
+    """The table names tests that are there, by their beginning."""
+    _, module, name = DEFECTS[number]
+    assert any([each.startswith(name) for each in vars(import_module(module))])
+
+
+def test_no_defect_is_left_out() -> None:
+    """All numbers of the list."""
+    assert sorted(DEFECTS) == [n for n in range(1, 32) if n != 23]
 
 
 async def test_2_a_kill_leaves_no_running_no_open_span_and_no_lost_revisit(world: World) -> None:
@@ -140,6 +174,19 @@ def test_11_worker_names_are_unique() -> None:
     from limpet.runtime.wake import worker_name
 
     assert len({worker_name("w") for _ in range(1_000)}) == 1_000
+
+
+async def test_12_what_a_dead_worker_left_stops_no_other(world: World) -> None:
+    """Its leases are passed over until they end; nothing else is left of it to stumble over."""
+    session = await world.begin("hi")
+    (lease,) = await world.lp.claim("dead", lease_seconds=30, app="support")
+    other = await world.lp.create("support", "ada", actor="user:ada")
+    await other.append("user.message", {"text": "me too"})
+    assert [woken.reason for woken in await world.work(echo)] == ["end_turn"]
+    assert session.head.worker == "dead"
+    world.later()
+    assert [woken.reason for woken in await world.work(echo)] == ["end_turn"]
+    assert not await world.lp.release(lease)
 
 
 async def test_13_events_are_in_the_order_of_their_seq(world: World) -> None:
@@ -258,6 +305,20 @@ async def test_21_what_a_turn_wrote_to_state_is_there_after_it(world: World) -> 
     session = await world.begin("hi")
     await world.work(harness)
     assert session.state["session_state"] == "mine"
+
+
+async def test_24_a_budget_too_small_for_any_history_is_an_error(world: World) -> None:
+    """The model never gets an empty conversation in silence; what fits is the newest."""
+    kept = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        with pytest.raises(limpet.InsufficientTokenBudget):
+            await turn.context(tokens=1)
+        kept.append(len((await turn.context(tokens=40)).messages))
+
+    await world.begin("an old message of some length " * 8, "the newest message of all")
+    await world.work(harness)
+    assert kept == [1]
 
 
 async def test_25_no_path_to_a_tool_skips_its_confirmation(world: World) -> None:

@@ -409,3 +409,15 @@ async def test_a_plain_timer_wakes_a_turn_and_is_cleared(world: World) -> None:
     await world.work(harness)
     assert seen == ["remind"]
     assert not session.head.timers
+
+
+async def test_an_error_whose_text_cannot_be_stored_is_recorded_all_the_same(world: World) -> None:
+    """What is no character is replaced: the run is closed, and counts."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        raise ValueError("\ud800 no")
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness, retries=0)
+    assert woken.reason == "retries_exhausted"
+    assert session.head.facts["run"]["dead"]["message"] == "ValueError: ? no"

@@ -18,8 +18,12 @@ from limpet.model.facts.phases import (
 )
 from limpet.model.facts.priority import PRIORITIZED
 from limpet.model.facts.retention import RETENTION_SET
-from limpet.model.facts.running import CHILD_RELEASED
+from limpet.model.facts.running import CHILD_RELEASED, endings
 from limpet.model.facts.running import RETURNED as BUDGET_RETURNED
+from limpet.model.facts.running.budgets import SETTLED as BUDGET_SETTLED
+from limpet.model.facts.running.children import DELEGATION_ENDED
+from limpet.model.facts.running.runs import REQUEUED, SPAN_COMPLETED, SPAN_STARTED
+from limpet.model.facts.running.steps import OUTCOMES
 from limpet.model.facts.schema import MIGRATED
 from limpet.model.facts.timeouts import RENEWED, TIMEOUTS_SET
 from limpet.model.facts.timers import TIMER_CLEARED, TIMER_SET
@@ -49,6 +53,26 @@ _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {
     RESUMED: _ALWAYS | _WAITING | {TOOLS_BOUND, REHYDRATED, "session.rewound"},
 }
 _ENDED: Final = _ALWAYS | {TIMEOUTS_SET, RETENTION_SET}  # how it is kept may still be decided
+# Before it is archived, what was begun may be settled: outcomes and ends, never a beginning.
+# Nothing here comes from a harness; effects are only ever undone.
+_SETTLED: Final = frozenset(
+    (
+        *OUTCOMES,
+        endings.COMPENSATING,
+        endings.COMPENSATED,
+        endings.NOT_COMPENSATED,
+        endings.MAYBE_COMPENSATED,
+        endings.CASCADED,
+        endings.FINISHED,
+        SPAN_STARTED,
+        SPAN_COMPLETED,
+        BUDGET_SETTLED,
+        BUDGET_RETURNED,
+        CHILD_RELEASED,
+        DELEGATION_ENDED,
+        REQUEUED,
+    )
+)
 
 
 def check_write(key: Key, phase: Phase, type: str, *, input: bool) -> None:
@@ -59,7 +83,7 @@ def check_write(key: Key, phase: Phase, type: str, *, input: bool) -> None:
     if phase == INIT or type.startswith(_FAMILIES):
         return
     if phase in TERMINAL:
-        if type not in _ENDED:
+        if type not in _ENDED and (phase not in endings.ENDED or type not in _SETTLED):
             raise SessionEnded(key, phase)
     elif not input and type not in _ACCEPTED[phase]:
         raise SessionSuspended(key, phase)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 from limpet.errors import FollowerBehind, LimpetError, SessionDeleted, StoreClosed
@@ -30,6 +30,25 @@ _READS_PER_TURN: Final = 8
 _RINGS_PER_TURN: Final = 128
 
 
+class Bell(asyncio.Event):
+    """Rings when a session has got on; `version` is the newest that is known of, 0 if none is."""
+
+    version = 0
+
+    def ring(self, version: int) -> None:
+        """It has reached this version; 0: nobody knows which."""
+        self.version = version and max(self.version, version)
+        self.set()
+
+    async def beyond(self, version: Callable[[], int]) -> None:
+        """Wait until there is more than the caller knows of, which its own writes change."""
+        while True:
+            await self.wait()
+            self.clear()
+            if not self.version or self.version > version():
+                return
+
+
 class Hub:
     """Who follows what, in one Limpet."""
 
@@ -38,6 +57,7 @@ class Hub:
         self._topics: dict[Key, Topic] = {}
         self._warm: list[Topic] = []  # with a page that was read since the last tick
         self._watchers: dict[asyncio.Event, tuple[str | None, Key | None]] = {}
+        self._bells: dict[Key, list[Bell]] = {}  # of those who want to know how far a session is
         self._tasks: set[asyncio.Task[Any]] = set()  # that read
         self._pace = asyncio.Semaphore(_READS_PER_TURN)
         self._reader = FeedReader(store, self)
@@ -56,6 +76,8 @@ class Hub:
         """Say that the session reached this version (or, with none, ceased to be), here."""
         if self._watchers:
             self._ring_watchers((key,))
+        for bell in self._bells.get(key, ()):
+            bell.ring(version)
         topic = self._topics.get(key)
         if topic is not None:
             self._touch(topic, version)
@@ -78,6 +100,9 @@ class Hub:
         """Ring for those who follow one of these sessions and have not heard of it yet."""
         if self._watchers and sessions:
             self._ring_watchers(sessions)
+        for key in sessions.keys() & self._bells.keys():
+            for bell in self._bells[key]:
+                bell.ring(sessions[key])
         for key in sessions.keys() & self._topics.keys():
             topic = self._topics[key]
             if topic.version == UNKNOWN or sessions[key] > topic.version:
@@ -89,8 +114,11 @@ class Hub:
         for topic in topics:
             topic.changed()
         _ring(deque([each for topic in topics for each in topic.followers]))
-        for bell in self._watchers:
-            bell.set()
+        for watching in self._watchers:
+            watching.set()
+        for bells in self._bells.values():
+            for bell in bells:
+                bell.ring(0)
 
     def tick(self) -> bool:
         """Deliver partials of other processes; forget pages that everybody had time to take.
@@ -166,6 +194,21 @@ class Hub:
             yield bell
         finally:
             del self._watchers[bell]
+            self._rest()
+
+    @asynccontextmanager
+    async def listening(self, key: Key) -> AsyncGenerator[Bell, None]:
+        """A bell that rings when this session has got on, here or in another process."""
+        bell = Bell()
+        self._bells.setdefault(key, []).append(bell)
+        self._begin()
+        try:
+            await self._reader.started()
+            yield bell
+        finally:
+            self._bells[key].remove(bell)
+            if not self._bells[key]:
+                del self._bells[key]
             self._rest()
 
     def check_open(self) -> None:
@@ -299,7 +342,7 @@ class Hub:
 
     def _rest(self) -> None:
         """Nobody looks any more: no need to ask the store."""
-        if not self._topics and not self._watchers:
+        if not self._topics and not self._watchers and not self._bells:
             self._reader.stop()
 
 

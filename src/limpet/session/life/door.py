@@ -47,6 +47,7 @@ class LongLife(Door):
         after: Mapping[tuple[Phase, Phase], Function] | None = None,
         exit_criteria: Sequence[Function] = (),
         compensate: Sequence[Function] = (),
+        compensations: Mapping[str, Function] | None = None,
         cleanup: Mapping[Cleanup, Function] | None = None,
         cleanup_seconds: float = CLEANUP_SECONDS,
         resume_on_input: bool = True,
@@ -59,9 +60,10 @@ class LongLife(Door):
         and exit criteria return True or a reason; `before` and `after` hooks go by (from, to).
         `compensate` runs before a termination, then `cleanup` in the order flush, release, notify,
         analytics, promote, scrub; scrub returns names in state to delete. Each of them is bounded
-        by `cleanup_seconds`. `timeouts` are those of new sessions without their own. Input resumes
-        a session that was suspended for idleness, unless resume_on_input=False. A second call
-        replaces the first.
+        by `cleanup_seconds`. `compensations` are what effects register by name: after a termination
+        a worker calls them with (session, effect), the newest effect first, each once. `timeouts`
+        are those of new sessions without their own. Input resumes a session that was suspended for
+        idleness, unless resume_on_input=False. A second call replaces the first.
         """
         check_sessions(app)
         check_flag("resume_on_input", resume_on_input)
@@ -76,6 +78,7 @@ class LongLife(Door):
             cleanup=cleanup,
             exit_criteria=exit_criteria,
             compensate=compensate,
+            compensations=compensations,
             cleanup_seconds=cleanup_seconds,
             resume_on_input=resume_on_input,
             timeouts=timeouts,

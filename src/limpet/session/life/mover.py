@@ -25,6 +25,7 @@ from limpet.model.facts.phases import (
     rule,
     transition,
 )
+from limpet.model.facts.running import endings
 from limpet.session.documents import Put
 from limpet.session.handle import Handle
 from limpet.session.history.keeping import keeping_of
@@ -153,6 +154,7 @@ class Mover:
         session, known = self._session, self._session.writer.known
         reason = None if self._damaged else _unreadable(session, step)
         reason = reason or open_children(known.head.facts, step)
+        reason = reason or owed(known.head.facts, step)
         if reason is None and (guard := self._policy.guards.get((step.before, step.name))):
             reason = await refusal(guard, session, step)
         if step.name == "complete":
@@ -210,6 +212,14 @@ def open_children(facts: Any, step: Transition) -> str | None:
         return None
     names = ", ".join(list(children)[:5])
     return f"{len(children)} of its children have not ended: {names}"
+
+
+def owed(facts: Any, step: Transition) -> str | None:
+    """Why it cannot be archived yet: effects are to be undone, or its parent does not know."""
+    if step.name != "archive" or not endings.is_owed(facts):
+        return None
+    what = "compensate its effects" if endings.to_compensate(facts) else "tell its parent"
+    return f"a worker has yet to {what}"
 
 
 def _unreadable(session: Handle, step: Transition) -> str | None:

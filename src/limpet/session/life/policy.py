@@ -12,9 +12,10 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import InvalidInput
-from limpet.model import Event, described
+from limpet.model import Event, described, unfit
 from limpet.model.facts.phases import EVENTS, PHASES, TABLE, Phase, PhaseEvent
 from limpet.model.facts.timeouts import Timeouts
+from limpet.model.limits import NAME_CHARS_MAX
 
 Function: TypeAlias = Callable[..., Any]
 Cleanup: TypeAlias = Literal["flush", "release", "notify", "analytics", "promote", "scrub"]
@@ -52,6 +53,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     after: Mapping[tuple[Phase, Phase], Function] = {}
     exit_criteria: tuple[Function, ...] = ()
     compensate: tuple[Function, ...] = ()
+    compensations: Mapping[str, Function] = {}  # of effects, by the name they registered
     cleanup: Mapping[Cleanup, Function] = {}
     cleanup_seconds: float = CLEANUP_SECONDS
     resume_on_input: bool = True
@@ -70,6 +72,7 @@ def policy(
     cleanup: Mapping[Cleanup, Function] | None,
     exit_criteria: Sequence[Function],
     compensate: Sequence[Function],
+    compensations: Mapping[str, Function] | None,
     **more: Any,
 ) -> Lifecycle:
     """A policy whose every part was looked at. Raises InvalidInput."""
@@ -79,6 +82,7 @@ def policy(
     _check_keys("before", before or {}, steps, "two phases, as in ('active', 'suspended')")
     _check_keys("after", after or {}, steps, "two phases, as in ('active', 'suspended')")
     _check_keys("cleanup", cleanup or {}, set(CLEANUP), f"one of {', '.join(CLEANUP)}")
+    _check_names("compensations", compensations or {})
     for name, given in (("exit_criteria", exit_criteria), ("compensate", compensate)):
         if not isinstance(given, Iterable) or not all(map(callable, given)):
             raise InvalidInput(f"{name} takes a list of functions, not {described(given)}.")
@@ -89,8 +93,19 @@ def policy(
         cleanup=dict(cleanup or {}),
         exit_criteria=tuple(exit_criteria),
         compensate=tuple(compensate),
+        compensations=dict(compensations or {}),
         **more,
     )
+
+
+def _check_names(name: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise InvalidInput(f"{name} takes a dict of functions, not {described(given)}.")
+    for key, function in given.items():
+        if reason := unfit(key, NAME_CHARS_MAX):
+            raise InvalidInput(f"the name of a compensation {reason}.")
+        if not callable(function):
+            raise InvalidInput(f"{name} takes functions: {key!r} is {described(function)}.")
 
 
 async def call(function: Function, *args: Any) -> Any:

@@ -34,7 +34,7 @@ from limpet.model.facts.running import (
     run_in,
 )
 from limpet.session.arguments import check_actor, check_limit
-from limpet.session.runs.tracing import Trace, trace_of, wakes_of
+from limpet.session.runs.tracing import Activation, Trace, activations_of, trace_of, wakes_of
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer
@@ -105,6 +105,10 @@ class Running:
     async def wakes(self, *, limit: int = 20) -> tuple[Event, ...]:
         """The events that began the newest wakes, the newest first; `event.wake_id` names each."""
         return await wakes_of(self.writer, check_limit(limit))
+
+    async def activations(self, *, limit: int = 20) -> tuple[Activation, ...]:
+        """Why, when and by whom it was woken, and what came of it; the newest first."""
+        return await activations_of(self.writer, check_limit(limit))
 
     async def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event:
         """Let it use so much more. A number is a cost. The first grant sets the limit."""

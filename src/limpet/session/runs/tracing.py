@@ -39,6 +39,34 @@ class Span(msgspec.Struct, frozen=True):
         return timedelta(microseconds=self.ended_us - self.started_us)
 
 
+class Activation(msgspec.Struct, frozen=True):
+    """Why a session was woken, when and by whom, and what came of it.
+
+    `why` is input, timer, child, answer, deadline, interrupt, retry, requeue, died, ended or asked.
+    `inputs` and `answers` are seqs, `timers` names. Without an end, nobody has recorded one yet.
+    """
+
+    wake_id: str
+    turn_id: str
+    attempt: int
+    why: str
+    worker: str
+    fence: int
+    claimed_us: int
+    started_us: int
+    inputs: tuple[int, ...] = ()
+    timers: tuple[str, ...] = ()
+    answers: tuple[int, ...] = ()
+    ended_us: int | None = None
+    result: str | None = None
+    error: str | None = None
+
+    @property
+    def claimed_at(self) -> datetime:
+        """By the store's clock."""
+        return to_time(self.claimed_us)
+
+
 class Trace(msgspec.Struct, frozen=True):
     """One wake: its spans, that of the wake first, and all of its events in order."""
 
@@ -48,6 +76,7 @@ class Trace(msgspec.Struct, frozen=True):
     worker: str
     spans: tuple[Span, ...]
     events: tuple[Event, ...]
+    activation: Activation
 
     @property
     def span(self) -> Span:
@@ -68,10 +97,10 @@ async def trace_of(writer: Writer, wake_id: str) -> Trace:
             break
         events += [e for e in page if e.seq <= end and e.wake_id == wake_id]
         after = page[-1].seq
-    data = start.data
-    return Trace(
-        wake_id, data["turn"], data["attempt"], data["worker"], _spans(events), tuple(events)
-    )
+    ends = [e for e in events if e.type == SPAN_COMPLETED and e.data["span_id"] == wake_id]
+    woken = _activation(start, ends[-1] if ends else None)
+    how = (woken.turn_id, woken.attempt, woken.worker)
+    return Trace(wake_id, *how, _spans(events), tuple(events), woken)
 
 
 async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:
@@ -82,6 +111,22 @@ async def wakes_of(writer: Writer, limit: int) -> tuple[Event, ...]:
             found.append(event)
             if len(found) == limit:
                 break
+    return tuple(found)
+
+
+async def activations_of(writer: Writer, limit: int) -> tuple[Activation, ...]:
+    """The newest wakes, the newest first, each with its end if it has one."""
+    found: list[Activation] = []
+    ends: dict[str, Event] = {}
+    async for event in _backwards(writer):
+        if not _is_wake(event):
+            continue
+        if event.type == SPAN_COMPLETED:
+            ends[event.data["span_id"]] = event
+            continue
+        found.append(_activation(event, ends.pop(event.data["span_id"], None)))
+        if len(found) == limit:
+            break
     return tuple(found)
 
 
@@ -110,6 +155,27 @@ async def _backwards(writer: Writer) -> Any:
         if not page:
             return
         before = page[-1].seq
+
+
+def _activation(start: Event, end: Event | None) -> Activation:
+    data = start.data
+    made = Activation(
+        wake_id=data["span_id"],
+        turn_id=data["turn"],
+        attempt=data["attempt"],
+        why=data.get("why", "input"),  # logs from before it was recorded
+        worker=data["worker"],
+        fence=data.get("fence", 0),
+        claimed_us=data.get("claimed_us", start.at_us),
+        started_us=start.at_us,
+        inputs=tuple(data["inputs"]),
+        timers=tuple(data["timers"]),
+        answers=tuple(data.get("answers", ())),
+    )
+    if end is None:
+        return made
+    how = {"result": end.data["result"], "error": end.data.get("error")}
+    return msgspec.structs.replace(made, ended_us=end.at_us, **how)
 
 
 def _is_wake(event: Event) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, FrozenDict
+from limpet.model.facts.running.endings import is_held
 from limpet.model.facts.running.runs import DEAD, is_dead, requeued
 from limpet.session.arguments import (
     AnyKey,
@@ -47,9 +48,11 @@ class Waking(Door):
     async def dead_letters(
         self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
     ) -> Page:
-        """Sessions whose turn failed as often as it may. Each is held until `requeue`.
+        """Sessions whose turn, or whose compensations, failed as often as they may. Each is held
+        until `requeue`.
 
-        `head.facts["run"]["dead"]` says why.
+        `head.facts["run"]["dead"]` says why; of a session that was terminated,
+        `head.facts["ending"]["held"]` names the effects that are not undone.
         """
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
         return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
@@ -58,7 +61,8 @@ class Waking(Door):
         """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
         session: Session[Any] = Session(self._journal, key_of(key))
         await session.refresh(tail=0)
-        if not is_dead(session.head.facts):
+        facts = session.head.facts
+        if not is_dead(facts) and not is_held(facts):
             raise InvalidInput(f"session {session.key} is not a dead letter. Send it an input.")
         by = check_actor(actor) or "system:operator"
         prepared = self._journal.prepare(requeued(), by)

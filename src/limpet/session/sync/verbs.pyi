@@ -55,7 +55,7 @@ from limpet.session.runs.family import Kin
 from limpet.session.runs.learnings import Gates, Learning
 from limpet.session.runs.outcomes import Evaluator
 from limpet.session.runs.permissions import Permission
-from limpet.session.runs.tracing import Trace
+from limpet.session.runs.tracing import Activation, Trace
 from limpet.session.runs.vaults import VaultDocument
 from limpet.session.typing.migrate import Failure, MigrationPlan
 from limpet.store.protocol import (
@@ -295,6 +295,7 @@ class SyncSession(Generic[S_co]):
     def children(self) -> tuple[Key, ...]: ...
     def trace(self, wake_id: str) -> Trace: ...
     def wakes(self, *, limit: int = 20) -> tuple[Event, ...]: ...
+    def activations(self, *, limit: int = 20) -> tuple[Activation, ...]: ...
     def grant(self, budget: Budget | float, *, actor: str | None = None) -> Event: ...
     def confirm(
         self, request_id: str, *, allow: bool, note: str | None = None, actor: str | None = None
@@ -827,6 +828,7 @@ class SyncLimpet:
         after: Mapping[tuple[Phase, Phase], Function] | None = None,
         exit_criteria: Sequence[Function] = (),
         compensate: Sequence[Function] = (),
+        compensations: Mapping[str, Function] | None = None,
         cleanup: Mapping[Cleanup, Function] | None = None,
         cleanup_seconds: float = ...,
         resume_on_input: bool = True,

@@ -22,12 +22,16 @@ CHILD_RELEASED: Final = "session.child_released"
 DELEGATION_ENDED: Final = "session.delegation_ended"
 
 
-def child_created(child: Key, occurrence: int, args_hash: str, title: str | None) -> Fact:
+def child_created(
+    child: Key, occurrence: int, args_hash: str, title: str | None, *, cascade: bool = True
+) -> Fact:
     """A child was created, to do something for this session."""
     data: dict[str, Any] = {"child": child.id, "app": child.app, "user": child.user}
     data |= {"name": child.app, "occurrence": occurrence, "args_hash": args_hash}
     if title is not None:
         data["title"] = title
+    if not cascade:
+        data["cascade"] = False  # it goes on when this session is interrupted or ends
     return Fact(type=CHILD_CREATED, data=data, id=f"{child.id}/child")
 
 
@@ -83,7 +87,8 @@ def depth(facts: Facts) -> int:
 
 
 def fold_created(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    child = FrozenDict({name: data[name] for name in ("app", "user", "title") if name in data})
+    kept = ("app", "user", "title", "cascade")
+    child = FrozenDict({name: data[name] for name in kept if name in data})
     return {"children": FrozenDict({**children_in(facts), data["child"]: child})}
 
 

@@ -37,10 +37,32 @@ StopReason: TypeAlias = Literal[
     "terminated",
 ]
 SpanKind: TypeAlias = Literal["wake", "tool", "step", "model"]
+# What a wake is for: a turn of the harness; or only to record the end of what is over.
+WakeName: TypeAlias = Literal["wake", "settle", "finish"]
+# Why a session was woken. died: the run before ended with its worker; deadline: of a request;
+# ended: it is over, and something is left to do; asked: lp.wake, and nothing else made it due.
+Why: TypeAlias = Literal[
+    "input",
+    "timer",
+    "child",
+    "answer",
+    "deadline",
+    "interrupt",
+    "retry",
+    "requeue",
+    "died",
+    "ended",
+    "asked",
+]
 SpanResult: TypeAlias = Literal["success", "error", "blocked"]
 _MESSAGE_CHARS_MAX: Final = 1_000
 # What remains of a run when its turn is over.
 _OVER: Final[Changes] = dict.fromkeys(("turn", "paused", "deadline_us", "retry_us", "fails"))
+
+
+def readable(text: str) -> str:
+    """The text of an error as it can be stored: short, and without what is no character."""
+    return text[:_MESSAGE_CHARS_MAX].encode("utf-8", "replace").decode()
 
 
 # --- the events -----------------------------------------------------------------------------------
@@ -54,21 +76,38 @@ def wake_started(
     inputs: Iterable[int],
     timers: Iterable[str],
     worker: str,
+    why: Why,
+    claimed_us: int,
+    fence: int,
+    answers: Iterable[int] = (),
+    name: WakeName = "wake",
 ) -> Fact:
-    """A wake began: one run of a harness within a turn, whose inputs the first one fixes."""
-    data = {"span_id": wake_id, "kind": "wake", "name": "wake", "turn": turn, "attempt": attempt}
+    """A wake began: one run of a harness within a turn, whose inputs the first one fixes.
+
+    It is also the record of its activation: why it was woken, when it was claimed, and by whom.
+    """
+    data = {"span_id": wake_id, "kind": "wake", "name": name, "turn": turn, "attempt": attempt}
     data |= {"inputs": list(inputs), "timers": list(timers), "worker": worker}
+    data |= {"why": why, "claimed_us": claimed_us, "fence": fence}
+    if seqs := list(answers):
+        data["answers"] = seqs
     return Fact(type=SPAN_STARTED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
 def wake_completed(
-    wake_id: str, turn: str, result: SpanResult, *, fence: int, error: str | None = None
+    wake_id: str,
+    turn: str,
+    result: SpanResult,
+    *,
+    fence: int,
+    error: str | None = None,
+    name: WakeName = "wake",
 ) -> Fact:
     """A wake ended, under the lease with this fence; or the next one found it dead."""
-    data: dict[str, Any] = {"span_id": wake_id, "kind": "wake", "name": "wake", "result": result}
+    data: dict[str, Any] = {"span_id": wake_id, "kind": "wake", "name": name, "result": result}
     data["fence"] = fence
     if error is not None:
-        data["error"] = error[:_MESSAGE_CHARS_MAX]
+        data["error"] = readable(error)
     return Fact(type=SPAN_COMPLETED, data=data, wake_id=wake_id, invocation_id=turn)
 
 
@@ -91,7 +130,7 @@ def span_completed(
     data: dict[str, Any] = {"span_id": span_id, "parent_span_id": parent, "kind": kind}
     data |= {"name": name, "result": result}
     if error is not None:
-        data["error"] = error[:_MESSAGE_CHARS_MAX]
+        data["error"] = readable(error)
     return Fact(type=SPAN_COMPLETED, data=data)
 
 
@@ -106,7 +145,7 @@ def status_idle(
     """A wake stopped for this reason. With requires_action, it waits for these requests."""
     data: dict[str, Any] = {"stop_reason": stop_reason, "blocked_on": list(blocked_on)}
     if summary is not None:
-        data["summary"] = summary[:_MESSAGE_CHARS_MAX]
+        data["summary"] = readable(summary)
     return Fact(type=STATUS_IDLE, data=data)
 
 
@@ -123,7 +162,7 @@ def failed(
 
     `effects` are those whose recorded failure ended the run: the next attempt performs them again.
     """
-    data: dict[str, Any] = {"code": code, "message": message[:_MESSAGE_CHARS_MAX]}
+    data: dict[str, Any] = {"code": code, "message": readable(message)}
     data |= {"attempt": attempt, "counts": counts}
     if retry_us is not None:
         data |= {"retry_at": to_time(retry_us).isoformat(), "retry_us": retry_us}
@@ -196,14 +235,15 @@ def next_us(facts: Facts, due_us: int | None) -> int | None:
 
 
 def fold_started(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    if data.get("kind") != "wake":
+    if data.get("kind") != "wake" or data.get("name") != "wake":
         return {}
     before = turn_in(facts)
     goes_on = before is not None and before["id"] == data["turn"]
     turn = {"id": data["turn"], "from": before["from"] if before and goes_on else at.seq - 1}
     turn |= {name: data[name] for name in ("inputs", "timers", "attempt")}
     turn |= {"span": data["span_id"], "since_us": at.now_us}
-    return _run(facts, turn=FrozenDict(turn), paused=None, deadline_us=None, retry_us=None)
+    over: Changes = dict.fromkeys(("paused", "deadline_us", "retry_us", "requeued"))
+    return _run(facts, turn=FrozenDict(turn), **over)
 
 
 def fold_completed(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
@@ -238,7 +278,9 @@ def fold_error(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
 
 
 def fold_requeued(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
-    changes = _run(facts, dead=None, fails=None, retry_us=None, stop="rescheduling")
+    if not is_dead(facts):
+        return labels.fold(facts, {"labels": {DEAD: None}}, at)
+    changes = _run(facts, dead=None, fails=None, retry_us=None, stop="rescheduling", requeued=True)
     return changes | labels.fold(facts, {"labels": {DEAD: None}}, at)
 
 

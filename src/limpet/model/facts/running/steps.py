@@ -1,7 +1,8 @@
-"""Steps and effects: the events by which a turn remembers what it has done. They change no head."""
+"""Steps and effects: the events by which a turn remembers what it has done."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from limpet.model.events import Fact
@@ -21,10 +22,20 @@ def step_recorded(id: str, name: str, occurrence: int, args_hash: str, result: A
 
 
 def effect_intended(
-    id: str, name: str, occurrence: int, args_hash: str, key: str, tries: int, span_id: str
+    id: str,
+    name: str,
+    occurrence: int,
+    args_hash: str,
+    key: str,
+    tries: int,
+    span_id: str,
+    compensate: Mapping[str, Any] | None = None,
 ) -> Fact:
-    """An action on the world is about to be performed."""
-    return _effect(INTENDED, id, name, occurrence, args_hash, key, tries=tries, span_id=span_id)
+    """An action on the world is about to be performed; `compensate` says what would undo it."""
+    more: dict[str, Any] = {"tries": tries, "span_id": span_id}
+    if compensate is not None:
+        more["compensate"] = compensate
+    return _effect(INTENDED, id, name, occurrence, args_hash, key, **more)
 
 
 def effect_succeeded(

@@ -1,0 +1,157 @@
+"""R3 and P10: turns of three recorded steps, beside workflows of three steps of DBOS.
+
+Both record every step durably before the next begins: on SQLite with synchronous=FULL, on one
+PostgreSQL server as it comes. Ours counts from the message to the end of its turn. DBOS runs in its
+own environment and process, 64 workflows at a time, in the faster of its two ways. P11: the turns
+of two worker processes on PostgreSQL, beside those of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+
+import limpet
+from bench.peer import Peer
+from bench.place import ROOT
+from bench.rounds import Contestant, Numbers, Run
+from bench.table import Row, at_least, ratio, row
+from tests.support import venvs
+from tests.support.postgres import empty
+
+_TIMES = 3.0
+_TWO = 1.6
+_WAYS = ("async", "threads")
+
+
+def sqlite(run: Run) -> list[Row]:
+    return _rows(run, "R3", lambda path, name: f"sqlite:///{path}/{name}.db")
+
+
+def postgres(run: Run) -> list[Row]:
+    def url(path: Path, name: str) -> str:
+        asyncio.run(_emptied(run.postgres.url))
+        return run.postgres.url
+
+    return _rows(run, "P10", url)
+
+
+def _rows(run: Run, name: str, url: object) -> list[Row]:
+    turns, workflows = run.size(1_000, 200), run.size(300, 100)
+    with _dbos() as peer:
+
+        def theirs(path: Path) -> Numbers:
+            rates = []
+            for way in _WAYS:
+                where = url(path, way)  # type: ignore[operator]  # a function
+                if where.startswith("postgresql://"):
+                    where = where.replace("postgresql://", "postgresql+psycopg://", 1)
+                rates.append(peer.run("workflows", url=where, count=workflows, way=way)["rate"])
+            return {"rate": max(rates)}
+
+        contestants: dict[str, Contestant] = {
+            "ours": lambda path: asyncio.run(_turns(url(path, "ours"), turns)),  # type: ignore[operator]  # a function
+            "peer": theirs,
+        }
+        readings = run.alternate(contestants)
+    what = f"{turns:,} turns of three steps; peer: {peer.about['peer']}"
+    found = row(name, what, "per second", readings, "rate")
+    target = at_least(_TIMES, "× DBOS", found.against(found.peer))
+    return [row(name, what, "per second", readings, "rate", target)]
+
+
+async def steps(turn: limpet.Turn) -> None:
+    """What the workflow does too."""
+    for message in turn.inputs:
+        order = await turn.step("look", lambda number: {"order": number}, message.data["number"])
+        plan = await turn.step("decide", lambda found: f"refund {found['order']}", order)
+        await turn.step("answer", lambda text: {"text": text}, plan)
+
+
+async def _turns(url: str, count: int) -> Numbers:
+    async with limpet.open(url) as lp:
+        many = await asyncio.gather(*[lp.create("bench", "ada") for _ in range(count)])
+        begin = time.perf_counter()
+        asked = [s.append("user.message", {"number": n}, actor="u") for n, s in enumerate(many)]
+        await asyncio.gather(*asked)
+        rates = await limpet.Worker(lp, steps, app="bench", idle_exit=True).run()
+        seconds = time.perf_counter() - begin
+        assert rates.turns == count
+    return {"rate": count / seconds}
+
+
+def workers(run: Run) -> list[Row]:
+    turns, url = run.size(2_000, 400), run.postgres.url
+    readings = run.alternate({"ours": lambda _: _by_workers(url, turns)})
+    rates = [row("P11", f"{n} of them", "per second", readings, f"by{n}") for n in (1, 2)]
+    target = at_least(_TWO, "× one", ratio(rates[1].ours, rates[0].ours))
+    two = row("P11", rates[1].what, "per second", readings, "by2", target)
+    return [rates[0], two]
+
+
+def _by_workers(url: str, turns: int) -> Numbers:
+    numbers: Numbers = {}
+    for count in (1, 2):
+        asyncio.run(_emptied(url))
+        asyncio.run(_asked(url, turns))
+        numbers[f"by{count}"] = turns / _seconds(url, count)
+    return numbers
+
+
+async def _asked(url: str, turns: int) -> None:
+    async with limpet.open(url) as lp:
+        many = await asyncio.gather(*[lp.create("bench", "ada") for _ in range(turns)])
+        asked = [s.append("user.message", {"number": n}, actor="u") for n, s in enumerate(many)]
+        await asyncio.gather(*asked)
+
+
+def _seconds(url: str, count: int) -> float:
+    """How long so many workers take for all that is due, once they are open."""
+    command = [sys.executable, "-m", "bench.fresh.work", url]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    running = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(count)]  # type: ignore[call-overload]
+    for process in running:
+        assert process.stdout.readline() == "ready\n"
+    begin = time.perf_counter()
+    for process in running:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ends = [json.loads(process.communicate()[0])["turns"] for process in running]
+    assert sum(ends)
+    return time.perf_counter() - begin
+
+
+async def _emptied(url: str) -> None:
+    """Neither our schema nor that of DBOS is in the database."""
+    await empty(url)
+    conn = await asyncpg.connect(url)
+    try:
+        await conn.execute("DROP SCHEMA IF EXISTS dbos CASCADE")
+    finally:
+        await conn.close()
+
+
+@contextmanager
+def _dbos() -> Iterator[Peer]:
+    """A process in the environment of DBOS, which is made on first use."""
+    command = [str(venvs.python_of("bench-dbos", install=True)), "-m", "bench.peer_dbos"]
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=venvs.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        yield Peer(process)
+        assert process.stdin is not None
+        process.stdin.close()

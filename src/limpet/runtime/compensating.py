@@ -1,0 +1,185 @@
+"""Compensations: the effects of a terminated session are undone, the newest first.
+
+Each is recorded like an effect: an intent that is durable before anything is done, and an outcome.
+A run that dies in the middle is followed by one that goes on behind the last outcome. What nobody
+knows is tried again under the same idempotency key, or held for a person, as the effect has
+decided. One that fails keeps none of the others from being undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from limpet.model import PAGE_MAX, Event
+from limpet.model.facts.running import endings, runs, steps
+from limpet.runtime.effects import OnUnknown, keyed
+from limpet.runtime.log import TurnLog
+from limpet.runtime.records import identity, plain
+from limpet.session.life.policy import NOTHING, Lifecycle, call
+from limpet.session.logs import SESSION
+from limpet.session.session import Session
+
+_TYPES: Final = (
+    steps.INTENDED,
+    *steps.OUTCOMES,
+    endings.COMPENSATING,
+    endings.COMPENSATED,
+    endings.NOT_COMPENSATED,
+    endings.MAYBE_COMPENSATED,
+    runs.REQUEUED,
+)
+Undone: TypeAlias = Literal["not_yet", "begun", "done", "failed", "unknown"]
+_STATES: Final[Mapping[str, Undone]] = {
+    endings.COMPENSATING: "begun",
+    endings.COMPENSATED: "done",
+    endings.NOT_COMPENSATED: "failed",
+    endings.MAYBE_COMPENSATED: "unknown",
+}
+
+
+class PastEffect(msgspec.Struct):
+    """An effect that is to be undone, as its compensation sees it.
+
+    `outcome` is "succeeded", or "unknown": then nobody knows whether it was performed, and the
+    compensation has to find out (by `key`, under which it was performed) or be harmless.
+    """
+
+    name: str
+    args: Mapping[str, Any]
+    key: str
+    outcome: Literal["succeeded", "unknown", "failed"] = "unknown"
+    result: Any = None
+    idempotency_key: str = ""  # of the compensation, the same however often it is tried
+
+
+class _Undo(msgspec.Struct):
+    """One compensation, and how far it has come."""
+
+    effect: PastEffect
+    name: str
+    on_unknown: OnUnknown
+    seq: int
+    state: Undone = "not_yet"
+    tries: int = 0
+
+
+class Compensations:
+    """All compensations of one session, under the lease of one wake."""
+
+    def __init__(self, log: TurnLog) -> None:
+        self._log = log
+        self._session: Session[Any] = log.session
+        found: Lifecycle = log.session.writer.journal.lifecycles.get(log.session.app, NOTHING)
+        self._policy = found
+        self.done = 0
+        self.left: list[str] = []  # names of effects
+        self.retryable = False  # of those left, some failed, and may work later
+
+    async def run(self) -> None:
+        """Undo what is not undone, one after the other, each in its own time."""
+        for undo in await self._undos():
+            if undo.state == "begun" and undo.on_unknown == "ask":
+                why = "the worker stopped before the end of the compensation"
+                await self._record(undo, endings.maybe_compensated, "unknown", why)
+            elif undo.state in ("not_yet", "begun", "failed"):
+                await self._perform(undo)
+            self._count(undo)
+
+    def _count(self, undo: _Undo) -> None:
+        if undo.state == "done":
+            self.done += 1
+            return
+        self.left.append(undo.effect.name)
+        self.retryable = self.retryable or undo.state == "failed"
+
+    async def _undos(self) -> list[_Undo]:
+        """What is to be undone, the newest first."""
+        found = undos_of(await _read(self._session))
+        return sorted(found, key=lambda undo: undo.seq, reverse=True)
+
+    async def _perform(self, undo: _Undo) -> None:
+        effect = undo.effect
+        undo.tries += 1
+        of = (effect.key, undo.name, effect.idempotency_key)
+        await self._log.write(
+            endings.compensating(self._id("begun", undo), *of, undo.tries),
+        )
+        undo.state = "begun"
+        try:
+            result = await self._call(undo)
+        except TimeoutError:
+            why = f"it took longer than {self._policy.cleanup_seconds:g} seconds"
+            if undo.on_unknown == "ask":
+                await self._record(undo, endings.maybe_compensated, "unknown", why)
+            else:
+                await self._record(undo, endings.not_compensated, "failed", why)
+        except Exception as error:
+            why = runs.readable(f"{type(error).__name__}: {error}")
+            SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
+            await self._record(undo, endings.not_compensated, "failed", why)
+        else:
+            await self._record(undo, endings.compensated, "done", plain(result))
+
+    async def _call(self, undo: _Undo) -> Any:
+        function = self._policy.compensations.get(undo.name)
+        if function is None:
+            raise LookupError(
+                f"this process has no compensation named {undo.name!r}. Declare it with "
+                "lp.lifecycle(app, compensations={name: function}) and requeue the session"
+            )
+        with keyed(undo.effect.idempotency_key):
+            async with asyncio.timeout(self._policy.cleanup_seconds):
+                return await call(function, self._session, undo.effect)
+
+    async def _record(self, undo: _Undo, fact: Any, state: Undone, value: Any) -> None:
+        effect = undo.effect
+        of = (effect.key, undo.name, effect.idempotency_key)
+        await self._log.write(fact(self._id(state, undo), *of, value))
+        undo.state = state
+
+    def _id(self, what: str, undo: _Undo) -> str:
+        """Of the record of one try: a lost answer is asked for again, not recorded twice."""
+        return identity(self._session.head.uid, "undo", what, undo.effect.key, undo.tries)
+
+
+def undos_of(events: Iterable[Event]) -> list[_Undo]:
+    """The effects that can be undone and may have been performed."""
+    found: dict[str, _Undo] = {}
+    for event in events:
+        data, type = event.data, event.type
+        if data is None:
+            continue
+        if type == runs.REQUEUED:  # a person has looked: what was unknown may be tried again
+            for undo in found.values():
+                undo.state = "failed" if undo.state == "unknown" else undo.state
+        elif type == steps.INTENDED:
+            if "compensate" in data:
+                found[data["key"]] = _undo(event)
+        elif type in steps.OUTCOMES:
+            if (of := found.get(data["key"])) is not None:
+                of.effect.outcome = steps.OUTCOMES[type]  # type: ignore[assignment]  # one of them
+                of.effect.result = data.get("result")
+        elif (of := found.get(data["of"])) is not None:
+            of.state, of.tries = _STATES[type], data.get("tries", of.tries)
+    return [undo for undo in found.values() if undo.effect.outcome != "failed"]
+
+
+def _undo(event: Event) -> _Undo:
+    data, how = event.data, event.data["compensate"]
+    key = identity(data["key"], "compensation")
+    effect = PastEffect(data["name"], how["args"], data["key"], idempotency_key=key)
+    return _Undo(effect, how["name"], how["on_unknown"], event.seq)
+
+
+async def _read(session: Session[Any]) -> list[Event]:
+    """The events of effects, from the first own event of the session on."""
+    found: list[Event] = []
+    after = session.head.floor
+    while page := await session.read(after=after, limit=PAGE_MAX, types=list(_TYPES)):
+        found += page
+        after = page[-1].seq
+    return found

@@ -1,0 +1,453 @@
+"""What the end of a session leaves to be done: compensations, children, the parent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.runtime.wake import Wake, manner_of
+from tests.support.agents import APP, World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+class Shop:
+    """What was done, and what was undone, in order."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.undone: list[str] = []
+        self.keys: list[str] = []
+        self.seen: list[Any] = []
+        self.breaks: set[str] = set()
+
+    async def buy(self, what: str) -> str:
+        self.done.append(what)
+        return f"receipt of {what}"
+
+    async def give_back(self, session: limpet.Session[Any], effect: limpet.PastEffect) -> str:
+        what = effect.args["what"]
+        if what in self.breaks:
+            raise ConnectionError(f"no {what} today")
+        self.undone.append(what)
+        self.keys.append(limpet.idempotency_key())
+        self.seen.append((effect.name, effect.outcome, effect.result))
+        return "given back"
+
+
+def a_shop(world: World, **how: Any) -> Shop:
+    shop = Shop()
+    world.lp.lifecycle(APP, compensations={"give_back": shop.give_back}, **how)
+    return shop
+
+
+def buys(shop: Shop, *things: str, on_unknown: Any = "ask", ends: bool = False) -> Any:
+    async def harness(turn: limpet.Turn) -> None:
+        for what in things:
+            how: Any = {"on_unknown": on_unknown, "compensate": "give_back"}
+            await turn.effect("buy", shop.buy, what=what, **how)
+        if not ends:
+            await turn.approve("enough", {})
+
+    return harness
+
+
+async def events(world: World, *types: str) -> list[limpet.Event]:
+    return [event for event in await world.log() if event.type in types]
+
+
+# --- compensations -------------------------------------------------------------------------------
+
+
+async def test_a_termination_undoes_effects_the_newest_first(world: World) -> None:
+    """Each once, with what it did, under a key of its own; then nothing is due."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", "milk", "eggs"))
+    await session.terminate("no")
+    (woken,) = await world.work(buys(shop))
+    assert (woken.ran, woken.reason) == (False, "terminated")
+    assert shop.undone == ["eggs", "milk", "bread"]
+    assert len(set(shop.keys)) == 3
+    assert shop.seen[0] == ("buy", "succeeded", "receipt of eggs")
+    assert len(await events(world, "effect.compensated")) == 3
+    assert not await world.lp.claim("w")
+    assert session.status == "terminated"
+    assert (await world.lp.verify()).ok
+
+
+async def test_a_completed_session_undoes_nothing(world: World) -> None:
+    """Only a termination is a failure."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", ends=True))
+    await session.complete()
+    assert not await world.work(buys(shop))
+    assert not shop.undone
+
+
+@pytest.mark.parametrize("on_unknown", ["retry", "ask"])
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_a_worker_that_dies_while_undoing_is_followed_by_one_that_goes_on(
+    world: World, on_unknown: Any, recorded: bool
+) -> None:
+    """Wherever it dies, each is undone once; or once more under its key; or held for a person."""
+    for at in range(1, 12):
+        shop = a_shop(world)
+        session = await world.begin("hi")
+        await world.work(buys(shop, "a", "b", "c", on_unknown=on_unknown))
+        await session.terminate()
+        died = await world.die(buys(shop), at, recorded=recorded)
+        world.later()
+        await world.work(buys(shop))
+        unknown = await events(world, "effect.compensation_unknown")
+        assert on_unknown == "ask" or not unknown
+        if not unknown:
+            assert list(dict.fromkeys(shop.undone)) == ["c", "b", "a"]
+            by_thing = dict(zip(shop.undone, shop.keys, strict=True))
+            assert len({(w, k) for w, k in zip(shop.undone, shop.keys, strict=True)}) == 3, by_thing
+            assert len(shop.undone) <= 3 + (on_unknown == "retry" and died)
+        else:
+            assert len(shop.undone) == len(set(shop.undone))
+            heads = (await world.lp.dead_letters(app=APP)).items
+            assert session.key in [head.key for head in heads]
+        assert not await world.lp.claim("w")
+        if not died:
+            return
+    raise AssertionError("it dies at every commit")
+
+
+async def test_a_failing_compensation_keeps_none_of_the_others(world: World) -> None:
+    """It is recorded, tried again later, then held as a dead letter until somebody requeues it."""
+    shop = a_shop(world)
+    shop.breaks.add("milk")
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", "milk", "eggs"))
+    await session.terminate()
+    await world.work(buys(shop), retries=1)
+    assert shop.undone == ["eggs", "bread"]
+    (failed,) = await events(world, "effect.compensation_failed")
+    assert "no milk today" in failed.data["error"]
+    assert not await world.lp.claim("w"), "it is tried again later"
+    world.later(60)
+    await world.work(buys(shop), retries=1)
+    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+    world.later(3_600)
+    assert not await world.lp.claim("w"), "it is held"
+    shop.breaks.clear()
+    await world.lp.requeue(session.key)
+    await world.work(buys(shop))
+    assert shop.undone == ["eggs", "bread", "milk"]
+    assert not (await world.lp.dead_letters(app=APP)).items
+
+
+async def test_an_effect_of_which_nobody_knows_is_undone_as_such(world: World) -> None:
+    """Its compensation is given the outcome and the key under which it was performed."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    assert await world.die(buys(shop, "bread"), 2, recorded=False)
+    world.later()
+    await session.terminate()
+    await world.work(buys(shop))
+    assert shop.seen == [("buy", "unknown", None)]
+
+
+async def test_an_effect_that_failed_is_not_undone(world: World) -> None:
+    """It was not performed."""
+    shop = a_shop(world)
+
+    async def refuse(what: str) -> None:
+        raise ValueError("no")
+
+    async def harness(turn: limpet.Turn) -> None:
+        with pytest.raises(limpet.EffectFailed):
+            await turn.effect("buy", refuse, what="x", compensate="give_back")
+        await turn.approve("enough", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    await session.terminate()
+    await world.work(harness)
+    assert not shop.undone
+    assert not await world.lp.claim("w")
+
+
+async def test_a_compensation_is_declared_before_it_is_registered(world: World) -> None:
+    """A name that no function has is refused before the effect, not found out after it."""
+    shop = Shop()
+    await world.begin("hi")
+    (woken,) = await world.work(buys(shop, "bread"))
+    assert isinstance(woken.error, limpet.TurnMisused)
+    assert not shop.done
+
+
+async def test_a_compensation_that_no_process_declares_is_held(world: World) -> None:
+    """It fails like any other, and the error says what to declare."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread"))
+    world.lp.lifecycle(APP)
+    await session.terminate()
+    await world.work(buys(shop), retries=0)
+    (failed,) = await events(world, "effect.compensation_failed")
+    assert "lp.lifecycle(app, compensations=" in failed.data["error"]
+    assert len((await world.lp.dead_letters(app=APP)).items) == 1
+
+
+async def test_a_session_is_archived_and_expires_only_after_it_was_undone(world: World) -> None:
+    """What is to be undone is in its log."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    await session.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
+    await world.work(buys(shop, "bread"))
+    await session.terminate()
+    with pytest.raises(limpet.GuardFailed):
+        await session.archive()
+    world.later(600)
+    assert (await world.lp.sweep()).deleted == 0
+    await world.work(buys(shop))
+    await session.archive()
+    assert (await world.lp.sweep()).deleted == 1
+
+
+async def test_nothing_but_its_settlement_is_written_to_a_session_that_ended(world: World) -> None:
+    """No input, no message, no step and no new effect."""
+    session = await world.begin("hi")
+    await session.terminate()
+    for type in ("user.message", "agent.message", "note.taken"):
+        with pytest.raises(limpet.SessionEnded):
+            await session.append(type, {"text": "x"}, actor="user:ada")
+    with pytest.raises(limpet.SessionEnded):
+        await session.interrupt()
+
+
+# --- a run that is under way ---------------------------------------------------------------------
+
+
+async def test_a_termination_stops_a_running_harness_and_closes_its_span(world: World) -> None:
+    """No span stays open, no reservation, no effect without an outcome; and then it is undone."""
+    shop, began = a_shop(world), asyncio.Event()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("buy", shop.buy, what="bread", compensate="give_back")
+        began.set()
+        await asyncio.get_running_loop().create_future()
+
+    session = await world.begin("hi")
+    (lease,) = await world.lp.claim("w", app=APP)
+    waking = asyncio.ensure_future(Wake(world.lp, lease, manner_of(harness)).run())
+    await began.wait()
+    await session.terminate()
+    async with asyncio.timeout(30):
+        woken = await waking
+    assert (woken.ran, woken.reason) == (True, "terminated")
+    log = await world.log()
+    spans = [e.type for e in log if e.type.startswith("span.")]
+    assert spans.count("span.started") == spans.count("span.completed")
+    assert shop.undone == ["bread"]
+    assert not await world.lp.claim("w")
+    assert (await session.trace(str(woken.wake_id))).span.result == "blocked"
+
+
+async def test_a_harness_may_complete_its_own_session(world: World) -> None:
+    """Its run is closed all the same."""
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say("done")
+        await turn.session.complete({"grade": "A"})
+
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.ran, woken.reason, woken.error) == (True, "completed", None)
+    assert session.phase == "completed"
+    spans = [e.type for e in await world.log() if e.type.startswith("span.")]
+    assert spans.count("span.started") == spans.count("span.completed")
+    assert not await world.lp.claim("w")
+
+
+# --- children ------------------------------------------------------------------------------------
+
+
+def delegates(**how: Any) -> Any:
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "session.child_ended":
+            await turn.say(f"late: {turn.inputs[0].data['stop_reason']}")
+            return
+        child = await turn.delegate("research", "find it", **how)
+        result = await child.result()
+        await turn.say(f"{result['stop_reason']}: {result.get('output')}")
+
+    return harness
+
+
+async def waits(turn: limpet.Turn) -> None:
+    await turn.say("so far", cost=0.05)
+    await turn.approve("go on", {})
+
+
+async def work(world: World, app: str, harness: Any) -> list[limpet.Woken]:
+    done = []
+    while leases := await world.lp.claim("x", app=app, lease_seconds=30):
+        done += [await Wake(world.lp, lease, manner_of(harness)).run() for lease in leases]
+    await world.session.refresh()
+    return done
+
+
+async def begun_with_child(world: World, **how: Any) -> limpet.Session[Any]:
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+    await world.work(delegates(**how))
+    (key,) = await session.children()
+    await work(world, "research", waits)
+    return await world.lp.get(key)
+
+
+async def test_a_child_that_is_terminated_wakes_its_parent(world: World) -> None:
+    """Whoever ended it; what is left of its budget comes back with the news."""
+    child = await begun_with_child(world, budget=0.2)
+    await child.terminate("enough")
+    await work(world, "research", waits)
+    await world.work(delegates(budget=0.2))
+    assert await world.said() == ["terminated: so far"]
+    assert world.session.budget.remaining.cost == 0.95
+    assert not await world.session.children()
+
+
+async def test_a_child_that_is_completed_wakes_its_parent_with_its_output(world: World) -> None:
+    """The output of the completion, not the last message."""
+    child = await begun_with_child(world)
+    await child.complete("invoice 4711")
+    await work(world, "research", waits)
+    await world.work(delegates())
+    assert await world.said() == ["end_turn: invoice 4711"]
+
+
+async def test_a_child_is_archived_and_expires_only_after_its_parent_knows(world: World) -> None:
+    """Otherwise the parent would wait for a log that is gone."""
+    child = await begun_with_child(world)
+    await child.set_timeouts(limpet.Timeouts(expiry=timedelta(minutes=1)))
+    await child.complete("found")
+    with pytest.raises(limpet.GuardFailed, match="tell its parent"):
+        await child.archive()
+    world.later(600)
+    assert (await world.lp.sweep()).deleted == 0
+    await work(world, "research", waits)
+    assert (await world.lp.sweep()).deleted == 1
+    await world.work(delegates())
+    assert await world.said() == ["end_turn: found"]
+
+
+async def test_a_termination_reaches_children_and_their_children(world: World) -> None:
+    """Level by level; every budget comes back, and nothing is left due."""
+    session = await world.begin("hi")
+    await session.grant(1.0, actor="user:ada")
+
+    async def middle(turn: limpet.Turn) -> None:
+        await (await turn.delegate("leaf", "deeper", budget=0.1)).result()
+
+    await world.work(delegates(budget=0.2))
+    await work(world, "research", middle)
+    await work(world, "leaf", waits)
+    await session.terminate()
+    await world.work(delegates())
+    for _ in range(2):
+        await work(world, "research", middle)
+        await work(world, "leaf", waits)
+    for app in ("research", "leaf"):
+        (head,) = (await world.lp.list(app=app)).items
+        assert head.phase == "terminated"
+    assert not await world.session.children()
+    assert world.session.budget.remaining.cost == 0.95
+    assert not await world.lp.claim("w")
+    assert (await world.lp.verify()).ok
+
+
+@pytest.mark.parametrize("at", range(1, 5))
+@pytest.mark.parametrize("recorded", [True, False])
+async def test_a_cascade_that_dies_is_finished_by_the_next_worker(
+    world: World, at: int, recorded: bool
+) -> None:
+    """At whichever commit: the child is terminated, and its parent knows."""
+    child = await begun_with_child(world, budget=0.2)
+    await world.session.terminate()
+    await world.die(delegates(), at, recorded=recorded)
+    world.later()
+    await world.work(delegates())
+    await work(world, "research", waits)
+    await child.refresh()
+    assert child.phase == "terminated"
+    assert not await world.session.children()
+    assert world.session.budget.remaining.cost == 0.95
+    assert not await world.lp.claim("w")
+
+
+async def test_a_child_without_cascade_outlives_its_parent(world: World) -> None:
+    """A termination lets go of it, and its end then wakes nobody; its budget comes back."""
+    child = await begun_with_child(world, cascade=False, budget=0.2)
+    await world.session.terminate()
+    await world.work(delegates())
+    await child.refresh()
+    assert (child.phase, len(child.blocked_on)) == ("active", 1)
+    await child.confirm(child.blocked_on[0].id, allow=True, actor="user:ada")
+    await work(world, "research", waits)
+    assert world.session.budget.remaining.cost == 0.95
+    assert not await world.lp.claim("w")
+
+
+async def test_an_interrupt_leaves_a_child_without_cascade_alone(world: World) -> None:
+    """Its end is an input of the parent's next turn."""
+    child = await begun_with_child(world, cascade=False)
+    await world.session.interrupt("never mind")
+    await world.work(delegates())
+    await child.refresh()
+    await child.confirm(child.blocked_on[0].id, allow=True, actor="user:ada")
+    await work(world, "research", waits)
+    await world.work(delegates())
+    assert await world.said() == ["late: end_turn"]
+
+
+async def test_agents_that_delegate_to_each_other_come_to_an_end(world: World) -> None:
+    """A cycle of apps is bounded by its depth, and the error goes all the way up."""
+
+    def to(app: str) -> Any:
+        async def harness(turn: limpet.Turn) -> None:
+            if turn.inputs[0].type != "user.message":
+                return
+            try:
+                result = await (await turn.delegate(app, "you do it")).result()
+            except limpet.InvalidEvent:
+                await turn.say("too deep")
+            else:
+                await turn.say(result["output"])
+
+        return harness
+
+    await world.begin("hi")
+    for _ in range(2 * DELEGATION_DEPTH_MAX):
+        await world.work(to("other"))
+        await work(world, "other", to(APP))
+    assert await world.said() == ["too deep"]
+    made = [*(await world.lp.list(app=APP)).items, *(await world.lp.list(app="other")).items]
+    assert len(made) == DELEGATION_DEPTH_MAX + 1
+
+
+async def test_a_guard_that_keeps_a_child_alive_does_not_keep_its_parent(world: World) -> None:
+    """The parent lets go of it."""
+    child = await begun_with_child(world)
+    world.lp.lifecycle("research", guards={("active", "terminate"): lambda session: "not yet"})
+    await world.session.terminate()
+    await world.work(delegates())
+    await child.refresh()
+    assert child.phase == "active"
+    assert not await world.session.children()
+    assert not await world.lp.claim("w", app=APP)

@@ -1,0 +1,167 @@
+"""Traces and activations: every wake can be read again, and says why it was."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+import limpet
+from tests.support.agents import Bank, World, a_world
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with a_world() as made:
+        yield made
+
+
+async def echo(turn: limpet.Turn) -> None:
+    for message in turn.inputs:
+        await turn.say(str(message.data.get("text")))
+
+
+async def whys(world: World) -> list[str]:
+    return [woken.why for woken in reversed(await world.session.activations())]
+
+
+async def test_an_activation_names_input_worker_fence_and_time(world: World) -> None:
+    """The seqs that woke it, and when it was claimed, by the store's clock."""
+    session = await world.begin("one", "two")
+    claimed_us = world.clock.now_us
+    (done,) = await world.work(echo)
+    (woken,) = await session.activations()
+    assert (woken.wake_id, woken.why, woken.inputs) == (done.wake_id, "input", (2, 3))
+    assert (woken.worker, woken.fence, woken.attempt) == ("w", 1, 1)
+    assert (woken.claimed_us, woken.result) == (claimed_us, "success")
+    assert (await session.trace(woken.wake_id)).activation == woken
+
+
+async def test_a_timer_wakes_by_its_name(world: World) -> None:
+    """A revisit is one."""
+
+    async def later(turn: limpet.Turn) -> None:
+        if turn.inputs:
+            turn.revisit(timedelta(minutes=1), "look", "delivery")
+
+    session = await world.begin("hi")
+    await world.work(later)
+    world.later(61)
+    await world.work(later)
+    newest, _ = await session.activations()
+    assert (newest.why, newest.timers) == ("timer", ("revisit:delivery",))
+
+
+async def test_answers_and_deadlines_are_told_apart(world: World) -> None:
+    """Somebody answered, or the time did."""
+
+    async def twice(turn: limpet.Turn) -> None:
+        await turn.approve("one", {})
+        await turn.approve("two", {}, timedelta(minutes=1))
+
+    session = await world.begin("hi")
+    await world.work(twice)
+    event = await session.confirm(session.blocked_on[0].id, allow=True)
+    await world.work(twice)
+    assert (await session.activations())[0].answers == (event.seq,)
+    world.later(61)
+    await world.work(twice)
+    assert await whys(world) == ["input", "answer", "deadline"]
+
+
+async def test_failures_requeues_and_deaths_are_told_apart(world: World) -> None:
+    """Tried again by itself, by a person, or because its worker died."""
+
+    async def broken(turn: limpet.Turn) -> None:
+        raise ValueError("no")
+
+    async def steps(turn: limpet.Turn) -> None:
+        await turn.step("one", lambda: 1)
+        await turn.step("two", lambda: 2)
+
+    session = await world.begin("hi")
+    await world.work(broken, retries=1)
+    world.later(10)
+    await world.work(broken, retries=1)
+    await world.lp.requeue(session.key)
+    assert await world.die(steps, 2, recorded=False)
+    world.later()
+    await world.work(steps)
+    assert await whys(world) == ["input", "retry", "requeue", "died"]
+    results = [woken.result for woken in await session.activations()]
+    assert results == ["success", "error", "error", "error"]
+
+
+async def test_a_child_wakes_its_parent_as_a_child(world: World) -> None:
+    """Its end in a paused turn, or as the only input of a new one."""
+
+    async def parent(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message":
+            await (await turn.delegate("research", "x")).result()
+
+    session = await world.begin("hi")
+    await world.work(parent)
+    (key,) = await session.children()
+    await world.lp.wake(key, echo)
+    await world.work(parent)
+    assert await whys(world) == ["input", "child"]
+
+
+async def test_interrupts_and_ends_leave_a_trace(world: World) -> None:
+    """A wake that runs no harness can be read again too."""
+
+    async def asks(turn: limpet.Turn) -> None:
+        await turn.approve("x", {})
+
+    session = await world.begin("hi")
+    await world.work(asks)
+    await session.interrupt()
+    (settled,) = await world.work(asks)
+    assert not settled.ran
+    trace = await session.trace(str(settled.wake_id))
+    assert (trace.span.name, trace.activation.why) == ("settle", "interrupt")
+    await world.send("again")
+    assert await world.die(asks, 2, recorded=False)
+    await session.terminate()
+    world.later()
+    (finished,) = await world.work(asks)
+    trace = await session.trace(str(finished.wake_id))
+    assert (trace.span.name, trace.activation.why, trace.span.result) == (
+        "finish",
+        "ended",
+        "success",
+    )
+
+
+async def test_the_trace_of_a_wake_that_died_is_whole(world: World) -> None:
+    """The next one closes its spans under its id."""
+    bank = Bank()
+
+    async def refunds(turn: limpet.Turn) -> None:
+        await turn.effect("refund", bank.refund, order=7)
+
+    session = await world.begin("hi")
+    assert await world.die(refunds, 2, recorded=False)
+    world.later()
+    await world.work(refunds)
+    _, dead = await session.activations()
+    trace = await session.trace(dead.wake_id)
+    assert [(span.kind, span.result) for span in trace.spans] == [
+        ("wake", "error"),
+        ("tool", "error"),
+    ]
+    assert "effect.unknown" in [event.type for event in trace.events]
+
+
+async def test_activations_are_listed_newest_first_and_bounded(world: World) -> None:
+    """As many as are asked for, also of a long log."""
+    session = await world.begin()
+    for number in range(5):
+        await world.send(str(number))
+        await world.work(echo)
+    found = await session.activations(limit=3)
+    assert len(found) == 3
+    assert [woken.started_us for woken in found] == sorted(
+        [woken.started_us for woken in found], reverse=True
+    )
