@@ -23,20 +23,23 @@ from limpet.errors import (
     ReservedType,
 )
 from limpet.model import ops as op
-from limpet.model.chain import header_digest
+from limpet.model.chain import header_digest, header_of, header_tail
 from limpet.model.keys import unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
     ID_CHARS_MAX,
+    NAME_CHARS_MAX,
     OPS_PER_EVENT_MAX,
     TYPE_CHARS_MAX,
 )
 from limpet.model.values import (
+    EMPTY,
     OPEN,
     FrozenDict,
     encode,
     freeze,
+    frozen_copy,
     is_exact,
     round_trip,
     settle,
@@ -198,6 +201,8 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     header: bytes  # the digest of everything but the body
     input: bool = False  # by its type, or because the caller said so
     origin: Origin | None = None
+    # What plain_ops do, if all of them set names of the session: folded by one union of dicts.
+    sets: dict[str, Any] | None = None
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode
@@ -222,6 +227,9 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     Raises InvalidInput. The result can be recorded without further checks of its form.
     """
     actor = actor if draft.actor is None else draft.actor
+    flat = _prepare_flat(draft, id, actor)
+    if flat is not None:
+        return flat
     _check_names(draft, actor)
     assert actor is not None  # _check_names saw to it
     given = draft.id is not None
@@ -255,6 +263,80 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     digest = header_digest(names, marked=draft.input and not by_type)
     body_of = (body.data, body.ops, plain, scoped, temp, raw, digest)
     return Prepared(id, given, *names[1:], *body_of, by_type or draft.input)  # type: ignore[arg-type]  # frozen
+
+
+def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
+    """The common case on the hot path: small plain data, an id of ours, names of the session that
+    are set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
+    type_, data = draft.type, draft.data
+    if (
+        type(data) is not dict
+        or type(type_) is not str
+        or type(actor) is not str
+        or draft.id is not None
+        or draft.input is not False
+        or not _only_sets(draft)
+        or (names := _names(type_, actor)) is None
+        or draft.cause is not None
+        or draft.invocation_id is not None
+        or draft.correlation_id is not None
+        or draft.wake_id is not None
+        or (copy := frozen_copy(data) if data else EMPTY) is None
+    ):
+        return None
+    sets: dict[str, Any] = {}
+    ops = _set_all(draft.set, data, sets) if draft.set else ()
+    raw = None if ops is None else try_encode(Body(copy, ops))
+    if ops is None or raw is None or len(raw) > EVENT_BYTES_MAX:
+        return None
+    tail, input = names
+    ids = (None, None, None, None)
+    body = (copy, ops, ops, False, (), raw, header_of(id, tail))
+    return Prepared(id, False, type_, actor, *ids, *body, input, None, sets or None)
+
+
+def _only_sets(draft: Draft) -> bool:
+    """Whether the draft changes state by nothing but `set`."""
+    for given in (draft.set, draft.merge, draft.add, draft.inc):
+        if type(given) is not dict:
+            return False
+    more = draft.merge or draft.add or draft.inc
+    return not more and draft.delete == () and draft.ops == ()
+
+
+def _set_all(
+    given: Mapping[str, Any], data: Mapping[str, Any], sets: dict[str, Any]
+) -> tuple[op.Set, ...] | None:
+    """The operations of a `set` of plain values, which go to `sets`; None if one of them needs a
+    closer look."""
+    ops = []
+    for name, value in given.items():
+        path = _own_path(name)
+        if path is None or not is_exact(value):
+            return None
+        if type(value) is str and len(value) >= _REFER_CHARS_MIN:
+            if _reference(value, data) is not None:
+                return None
+        ops.append(op.Set(path, value))
+        sets[name] = value
+    return tuple(ops) if len(ops) <= OPS_PER_EVENT_MAX else None
+
+
+@lru_cache(maxsize=4_096)
+def _own_path(name: object) -> op.Path | None:
+    """The path of a name of the session's own; None if it is another's, or is no such name."""
+    if type(name) is not str or ":" in name or unfit(name, NAME_CHARS_MAX):
+        return None
+    return (name,)
+
+
+@lru_cache(maxsize=4_096)  # the same few types and actors come again and again
+def _names(type: str, actor: str) -> tuple[bytes, bool] | None:
+    """What a header goes on with after the id, and whether the type is that of an input. None if a
+    name is wrong or reserved."""
+    if _type_problem(type) or type.startswith(RESERVED) or unfit(actor, ACTOR_CHARS_MAX):
+        return None
+    return header_tail(type, actor), is_input(type)
 
 
 def collect_ops(draft: Draft) -> list[op.Op]:

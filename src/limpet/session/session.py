@@ -152,7 +152,7 @@ class Session(Achieving, Conversation, Life, Running, HoldsBlobs, History[S], Ge
     @property
     def events(self) -> tuple[Event, ...]:
         """The loaded tail: the newest events this object knows of, without a gap."""
-        return tuple(self.writer.known.events)
+        return self.writer.known.tail
 
     # --- reading -------------------------------------------------------------------------------
 

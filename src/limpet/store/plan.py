@@ -167,12 +167,13 @@ class Plan:
     def _add_plain(self, commit: Commit) -> Committed | None:
         """The common case on the hot path: one new event, no conditions, no scopes. Else None."""
         draft = commit.drafts[0]
-        conditions = commit.expect is not None or commit.fence is not None or commit.guards
         if (
-            conditions
-            or commit.schema is not msgspec.UNSET
-            or draft.given
+            draft.given  # what is adopted is, too
             or draft.scoped
+            or commit.expect is not None
+            or commit.fence is not None
+            or commit.guards
+            or commit.schema is not msgspec.UNSET
             or draft.type == PROCESSED
             or draft.origin is not None
             or commit.pin is not None
@@ -181,9 +182,12 @@ class Plan:
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
-        if fold is None or fold.damaged or (commit.uid or fold.head.uid) != fold.head.uid:
+        if fold is None or fold.damaged:
             return None
-        if commit.classless and fold.head.schema_version is not None:
+        head = fold.head
+        if commit.uid is not None and commit.uid != head.uid:
+            return None
+        if commit.classless and head.facts and head.schema_version is not None:
             return None
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))

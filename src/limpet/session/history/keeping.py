@@ -31,6 +31,7 @@ FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
 SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
 PERIODIC: Final = "periodic"
 _PLAIN: Final = CheckpointPolicy()
+_UNREAD: Final = (None, 0)
 
 
 class _Pace:
@@ -54,9 +55,10 @@ class Keeping:
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
         """Whether an app has a policy, or may have one by now. Quick: every commit asks."""
+        now_us, policies = self._journal.now_us(), self._policies
         for commit in commits:
-            policy, until_us = self._policies.get(commit.key.app, (None, 0))
-            if policy is not None or until_us < self._journal.now_us():
+            policy, until_us = policies.get(commit.key.app, _UNREAD)
+            if policy is not None or until_us < now_us:
                 return True
         return False
 

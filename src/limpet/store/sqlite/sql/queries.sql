@@ -234,8 +234,8 @@ UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ? WHERE s
 -- name: set_facts
 UPDATE sessions SET facts = ? WHERE sid = ?
 
--- name: set_slot
-UPDATE sessions SET slot = ? WHERE sid = ?
+-- name: set_moved
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
 
 -- name: set_due
 UPDATE sessions SET due_us = ?, deadline_us = ?, priority = ? WHERE sid = ?
