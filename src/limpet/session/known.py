@@ -188,11 +188,11 @@ class Known:
                     self._unread = True
                 self.events.append(event)
                 known = event.seq
+                # Some are cut off at a time: one by one would move all of them with every event.
+                if len(self.events) > self._kept_max + self._kept_max // 4:
+                    del self.events[: -self._kept_max]
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self.events.clear()
-        # Some are cut off at a time: one by one would move all of them with every event.
-        if len(self.events) > self._kept_max + self._kept_max // 4:
-            del self.events[: -self._kept_max]
 
     def _mark_processed(self, seqs: Iterable[int], by: Event) -> None:
         """Show in the tail what an event says about earlier ones."""

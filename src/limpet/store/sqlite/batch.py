@@ -41,6 +41,7 @@ class Batch:
         self._conn, self._codec, self._cache = reader.conn, reader.codec, cache
         self._lives = self._view.lives
         self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._last: tuple[int, str] | None = None  # the position and the id of its last event
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -61,6 +62,13 @@ class Batch:
         for key, number, fold in self.plan.pins:
             seq, packed, _ = bodies.packed_snapshot(fold, self._codec)
             self._conn.execute(SQL["put_snapshot"], (self._lives[key].sid, seq, *packed, number))
+
+    def is_recorded(self) -> bool:
+        """Whether the database has it: for an interrupt that came out of COMMIT."""
+        if self._last is None or self._conn.in_transaction:
+            return False
+        pos, id = self._last
+        return self._conn.execute(SQL["event_at"], (pos, rows.pack_id(id))).fetchone() is not None
 
     def settle(self) -> list[tuple[Key, Live]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
@@ -121,6 +129,7 @@ class Batch:
                 for pos, (key, rec) in enumerate(self.plan.records, first)
             ],
         )
+        self._last = (first + len(self.plan.records) - 1, self.plan.records[-1][1].event.id)
         for key, rec in self.plan.records:
             if rec.event.type == PROCESSED:
                 done = rows.processed_rows(lives[key].sid, rec)
