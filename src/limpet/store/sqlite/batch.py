@@ -68,7 +68,8 @@ class Batch:
         if self._last is None or self._conn.in_transaction:
             return False
         pos, id = self._last
-        return self._conn.execute(SQL["event_at"], (pos, rows.pack_id(id))).fetchone() is not None
+        found = self._conn.execute(SQL["is_recorded"], (pos, rows.pack_id(id)))
+        return found.fetchone() is not None
 
     def settle(self) -> list[tuple[Key, Live]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""

@@ -92,7 +92,7 @@ SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 -- The highest position that was ever handed out, also to events that are gone.
 SELECT max(coalesce((SELECT max(pos) FROM events), 0), coalesce((SELECT value FROM meta WHERE name = 'feed'), 0))
 
--- name: event_at
+-- name: is_recorded
 SELECT 1 FROM events WHERE pos = ? AND id = ?
 
 -- name: is_pending
