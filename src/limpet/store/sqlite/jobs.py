@@ -157,11 +157,16 @@ class JobQueue:
     def _put(self, jobs: list[Job]) -> None:
         """Hand over what was not answered. Once more does no harm: a job is claimed once."""
         left = [job for job in reversed(jobs) if job.wanted and not job.answered]
-        while left:
-            with self._gate:
-                self._handed += 1
-            self._jobs.put(left[-1])
-            left.pop()
+        with self._gate:
+            self._handed += len(left)
+        try:
+            while left:
+                self._jobs.put(left[-1])
+                left.pop()
+        finally:
+            if left:  # an interrupt came: the rest is handed over later
+                with self._gate:
+                    self._handed -= len(left)
         if self.failure is not None:  # put after the last look at the queue
             answer([(job, None, self.failure) for job in jobs if job.claim()])
 
