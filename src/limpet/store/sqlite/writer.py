@@ -51,6 +51,8 @@ class Writer(threading.Thread):
         self._hold = threading.RLock()
         self._ready = False  # the connection is open
         self._under_way: tuple[Batch, list[Answer]] | None = None  # planned, on a loop
+        # What is remembered may be older than what is stored: two interrupts in a row on a loop.
+        self._unsettled = False
         self._taken: list[Job] = []  # out of the queue, and perhaps not answered yet
 
     # --- for callers, on their event loop ------------------------------------------------------
@@ -109,6 +111,7 @@ class Writer(threading.Thread):
         or later, is answered."""
         under_way = self._under_way
         if under_way is None and isinstance(error, (apsw.BusyError, apsw.LockedError)):
+            self._unsettled = False
             return  # another process writes, and nothing was begun: the thread waits for it
         self._forget()
         try:
@@ -192,6 +195,7 @@ class Writer(threading.Thread):
             self._refuse(jobs, error)
         except Unready as error:  # and nothing is wrong with what is remembered
             if len(jobs) == 1:
+                self._unsettled = False
                 answer([(jobs[0], None, error)])
             else:
                 self._split(jobs, error)
@@ -226,6 +230,9 @@ class Writer(threading.Thread):
     def _commit(self, jobs: list[Job], *, here: bool = False) -> tuple[Batch, list[Answer]]:
         """One transaction for all of them. If it raises an Exception, nothing was written."""
         answers: list[Answer] = []
+        if self._unsettled:
+            self._forget()
+        self._unsettled = True
         with self._writes.transaction():
             batch = Batch(self._writes.reader, self.cache, self._clock(), self._writes.salt)
             for job in jobs:
@@ -244,6 +251,7 @@ class Writer(threading.Thread):
         """What was committed stays committed: if remembering it fails, it is read again."""
         try:
             self._snapshots.note(batch.settle())
+            self._unsettled = False
         except BaseException as error:
             self._forget()
             if not isinstance(error, Exception):
@@ -257,6 +265,8 @@ class Writer(threading.Thread):
         if not job.claim():
             return
         assert job.run is not None
+        if self._unsettled:
+            self._forget()
         failure: BaseException | None
         try:
             result, failure = job.run(self._writes), None
@@ -329,6 +339,7 @@ class Writer(threading.Thread):
         """What is remembered may not be what is stored: everything is read again."""
         self.cache.clear()
         self._snapshots.forget()
+        self._unsettled = False
 
     def _failure(self, error: BaseException, asked: Asked = "write") -> LimpetError:
         return write_failure(error, self._writes.where, asked)

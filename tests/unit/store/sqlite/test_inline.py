@@ -465,6 +465,27 @@ def test_an_interrupt_between_begin_and_the_plan_leaves_no_transaction_open(
     interrupted.check(2)
 
 
+def test_two_interrupts_in_a_row_leave_nothing_old_in_memory(
+    interrupted: Interrupted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second comes before anything could be forgotten: the next commit reads again."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    writer: Any = interrupted.store._writer
+    interrupted.run(add(interrupted.store, A))
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "_settle", interrupt)
+        patched.setattr(writer, "_fail_here", interrupt)
+        task = interrupted.loop.create_task(add(interrupted.store, A))
+        with pytest.raises(KeyboardInterrupt):
+            interrupted.run(task)
+    with pytest.raises(limpet.StoreError):  # recorded, and its id is not recorded again
+        interrupted.run(task)
+    interrupted.check(3)
+
+
 async def test_two_loops_may_share_a_store(tmp_path: Path) -> None:
     """Each commits on its own thread or leaves it to the writer's; nothing is lost or doubled."""
     store = await SQLiteStore.open(tmp_path / "a.db", pace=Pace(timer=lambda: 0.0))
