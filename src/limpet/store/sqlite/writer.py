@@ -113,8 +113,7 @@ class Writer(threading.Thread):
         if under_way is None and isinstance(error, (apsw.BusyError, apsw.LockedError)):
             self._unsettled = False
             return  # another process writes, and nothing was begun: the thread waits for it
-        self._forget()
-        try:
+        try:  # whatever is next reads again: it is unsettled
             if under_way is not None and under_way[0].is_recorded():
                 _answer_here(under_way[1])
         except apsw.Error as unknown:  # cannot be found out: callers may send it again

@@ -16,14 +16,16 @@ import pytest
 
 import limpet
 from limpet.errors import StoreForked
+from limpet.store.cache import Cache
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.file import connect, wal
 from limpet.store.sqlite.file import pace as paces
 from limpet.store.sqlite.file.pace import HERE_BYTES_MAX, HERE_JOBS_MAX, Pace
 from limpet.store.sqlite.file.wal import Wal
-from limpet.store.sqlite.jobs import Job
+from limpet.store.sqlite.jobs import Job, JobQueue
 from limpet.store.sqlite.snapshots import Snapshots
 from limpet.store.sqlite.store import SQLiteStore
+from limpet.store.sqlite.transactions import Transaction
 from limpet.testing.commits import add, addition, create, draft, key, load, log
 from tests.support.forked import in_child
 from tests.support.vfs import Faults, faulty
@@ -153,6 +155,45 @@ async def test_a_commit_waits_for_what_the_thread_was_handed_before(
     second = asyncio.create_task(add(store, A))
     assert [(await first).head.version, (await second).head.version] == [2, 3]
     assert disk.on_loop()[0] is False
+
+
+async def test_a_turn_is_the_threads_while_it_has_something_left() -> None:
+    """What it was handed in an earlier turn comes first."""
+    asked: list[int] = []
+    queue = JobQueue(lambda jobs: asked.append(len(jobs)))  # and answers none of them
+    waiting = [asyncio.create_task(queue.submit(Job([addition(A)]))) for _ in range(2)]
+    await turns(3)
+    waiting += [asyncio.create_task(queue.submit(Job([addition(A)])))]
+    await turns(3)
+    assert asked == [2]
+    assert queue.count() == 3
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_the_loop_does_not_wait_for_whoever_uses_the_connection(
+    store: SQLiteStore, disk: Disk
+) -> None:
+    """The thread gets the commit, and the lock when it is free."""
+    writer: Any = store._writer
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with writer._hold:
+            held.set()
+            done.wait(SOON)
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait(SOON)
+    task = asyncio.create_task(add(store, A))
+    await turns(5)
+    assert not task.done()
+    done.set()
+    other.join()
+    assert (await task).head.version == 2
+    assert disk.on_loop() == [False]
 
 
 async def test_the_thread_makes_all_commits_if_the_url_says_so(tmp_path: Path) -> None:
@@ -481,9 +522,28 @@ def test_two_interrupts_in_a_row_leave_nothing_old_in_memory(
         task = interrupted.loop.create_task(add(interrupted.store, A))
         with pytest.raises(KeyboardInterrupt):
             interrupted.run(task)
-    with pytest.raises(limpet.StoreError):  # recorded, and its id is not recorded again
+    task.cancel()  # so that the thread is not handed it either
+    with pytest.raises(asyncio.CancelledError):
         interrupted.run(task)
     interrupted.check(3)
+
+
+def test_an_interrupt_right_after_begin_leaves_no_transaction_open() -> None:
+    """It comes out of the call that took the lock."""
+    conn = apsw.Connection(":memory:")
+
+    def execute(statement: str) -> Any:
+        conn.execute(statement)
+        if statement.startswith("BEGIN"):
+            raise KeyboardInterrupt
+
+    class Interrupting:
+        def __getattr__(self, name: str) -> Any:
+            return execute if name == "execute" else getattr(conn, name)
+
+    with pytest.raises(KeyboardInterrupt), Transaction(Interrupting(), Cache()):  # type: ignore[arg-type]
+        pass
+    assert not conn.in_transaction
 
 
 async def test_two_loops_may_share_a_store(tmp_path: Path) -> None:
