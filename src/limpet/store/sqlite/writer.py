@@ -5,9 +5,8 @@ caller is answered. Snapshots, purges and checkpoints are done when nobody waits
 they must.
 
 A few small commits are made on the event loop that asked for them, while the disk is quick (see
-`pace`) and nothing is in the way. There only two things happen: they are durable and answered, or
-the thread gets them. Whoever uses the connection, thread or loop, holds `_hold`; a loop never waits
-for it.
+`pace`) and nothing is in the way. Whoever uses the connection, thread or loop, holds `_hold`; a
+loop never waits for it.
 """
 
 from __future__ import annotations
@@ -101,25 +100,32 @@ class Writer(threading.Thread):
             if self._writes.wal.neglected or self._snapshots.due:
                 self._jobs.wake(Job((), _nothing))  # the thread sees to it, before the next commit
         except BaseException as error:
-            self._fail_here(error)
+            self._fail_here(jobs, error)
             if not isinstance(error, Exception):
                 raise
 
-    def _fail_here(self, error: BaseException) -> None:
-        """Leave no transaction open, and no doubt. What was not recorded is left to the thread,
-        which tries again and reports what it meets; what was, though the error came out of COMMIT
-        or later, is answered."""
+    def _fail_here(self, jobs: list[Job], error: BaseException) -> None:
+        """Leave no transaction open, and no doubt. What was recorded, though the error came out of
+        COMMIT or later, is answered; what the thread would refuse is refused; the thread gets the
+        rest. Whatever is next reads again: what is remembered is unsettled."""
         under_way = self._under_way
         if under_way is None and isinstance(error, (apsw.BusyError, apsw.LockedError)):
             self._unsettled = False
             return  # another process writes, and nothing was begun: the thread waits for it
-        try:  # whatever is next reads again: it is unsettled
-            if under_way is not None and under_way[0].is_recorded():
-                _answer_here(under_way[1])
-        except apsw.Error as unknown:  # cannot be found out: callers may send it again
-            assert under_way is not None
-            failure = self._failure(unknown)
-            _answer_here([(job, None, failure) for job, _, _ in under_way[1]])
+        try:
+            recorded = under_way is not None and under_way[0].is_recorded()
+        except apsw.Error as unknown:  # callers may send it again
+            recorded, error = False, unknown
+        if recorded and under_way is not None:
+            _answer_here(under_way[1])
+        elif isinstance(error, Unready) and len(jobs) == 1:
+            self._unsettled = False
+            _answer_here([(jobs[0], None, error)])
+        elif isinstance(error, apsw.Error) or (isinstance(error, Exception) and len(jobs) == 1):
+            self._log_failed(error, len(jobs))
+            _answer_here([(job, None, self._failure(error)) for job in jobs])
+        if self._writes.conn.in_transaction:
+            self._jobs.wake(Job((), _nothing))  # the thread connects again
 
     # --- the thread ----------------------------------------------------------------------------
 

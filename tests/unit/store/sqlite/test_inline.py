@@ -391,22 +391,58 @@ async def test_a_refused_commit_fails_nobody_else_on_the_loop(
     assert disk.on_loop() == [True]
 
 
-async def test_a_commit_that_fails_on_the_loop_is_tried_by_the_thread(
-    store: SQLiteStore, disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Once, from the beginning: nothing of the first attempt is left, in the file or in memory."""
-    settle = Batch.write
+@pytest.fixture
+def strained(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> SQLiteStore:
+    """On the loop, memory ends when everything is written and nothing committed."""
+    write = Batch.write
 
-    def write(self: Batch) -> None:
-        settle(self)
+    def strain(self: Batch) -> None:
+        write(self)
         if threading.current_thread() is threading.main_thread():
             raise MemoryError
 
-    monkeypatch.setattr(Batch, "write", write)
-    assert (await add(store, A, draft(inc={"n": 1}))).fields == {"n": 1}
-    await at_rest(store)
-    assert (await add(store, A, draft(inc={"n": 1}))).fields == {"n": 2}
+    monkeypatch.setattr(Batch, "write", strain)
+    return store
+
+
+async def test_a_lone_commit_that_fails_on_the_loop_is_refused(
+    strained: SQLiteStore, disk: Disk
+) -> None:
+    """As the thread refuses it: it can be sent again, and nothing of it is left."""
+    for _ in range(2):
+        with pytest.raises(limpet.StoreFailed) as caught:
+            await add(strained, A, draft(inc={"n": 1}))
+        assert caught.value.retryable
+    assert not strained._writer._writes.conn.in_transaction  # type: ignore[union-attr]
+    assert (await load(strained, A)).head.version == 1
     assert True not in disk.on_loop()
+
+
+async def test_commits_that_fail_together_on_the_loop_are_tried_by_the_thread(
+    strained: SQLiteStore, disk: Disk
+) -> None:
+    """So that one of them fails nobody else; nothing of the first attempt is left in memory."""
+    for total in (2, 4):
+        both = (add(strained, A, draft(inc={"n": 1})) for _ in range(2))
+        answers = await asyncio.gather(*both)
+        assert max(answer.fields["n"] for answer in answers) == total
+        await at_rest(strained)
+    assert True not in disk.on_loop()
+    assert (await strained.verify(None)).findings == ()
+
+
+async def test_a_full_disk_is_told_on_the_loop(store: SQLiteStore, disk: Disk) -> None:
+    """As the thread tells it, and the next commit goes through."""
+
+    def full() -> None:
+        disk.at_sync = lambda: None
+        raise apsw.FullError("injected")
+
+    disk.at_sync = full
+    with pytest.raises(limpet.StoreFull):
+        await add(store, A)
+    assert disk.on_loop() == [True]
+    assert (await add(store, A)).head.version == 2
     assert (await store.verify(None)).findings == ()
 
 
