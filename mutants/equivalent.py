@@ -26,32 +26,32 @@ EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
         "array_like=True -> array_like=False",
     ): "No operation is of this class itself, and each says the same again.",
     (
-        "limpet.store.plan",
+        "limpet.store.planning.plan",
         "Plan.add",
         "self._scanned > records -> self._scanned >= records",
     ): "Records are looked through again, and the same is found in them.",
     (
-        "limpet.store.plan",
+        "limpet.store.planning.plan",
         "Plan._add_plain",
         "fold = self.folds.get(key) or self._view.fold(key) -> fold = self.folds.get(key)",
     ): "The long way is taken, which ends the same.",
     (
-        "limpet.store.plan",
+        "limpet.store.planning.plan",
         "Plan._add_plain",
         "commit.classless and fold.head.schema_version is not None -> fold.head.schema_version is not None",
     ): "The long way is taken, which ends the same.",
     (
-        "limpet.store.plan",
+        "limpet.store.planning.plan",
         "Plan._add_plain",
         "commit.classless and fold.head.schema_version is not None -> commit.classless",
     ): "The long way is taken, which ends the same.",
     (
-        "limpet.store.plan",
+        "limpet.store.planning.plan",
         "Plan._add",
         "events[place] is None and draft.caller_chose_id -> events[place] is None",
     ): "An id that was made just now is not among those that callers chose.",
     (
-        "limpet.store.plan",
+        "limpet.store.planning.plan",
         "Plan._repeat",
         "event is None or not is_input(event.type) -> event is None",
     ): "What is no input is looked for among the processed, and not found.",

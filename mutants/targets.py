@@ -28,7 +28,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
         "tests/contract/test_stores.py",
         "tests/acceptance/test_unreadable.py",
     ),
-    "limpet.store.plan": (
+    "limpet.store.planning.plan": (
         f"{_STORE}/test_plan_shared.py",
         "tests/contract/test_stores.py",
         f"{_STORE}/test_plan.py",
@@ -69,7 +69,7 @@ TARGETS: Final[dict[str, tuple[str, ...]]] = {
     ),
 }
 # Every store calls these as the memory store does: files would only tell the same again.
-_ON_MEMORY: Final = frozenset(("limpet.model.fold", "limpet.store.plan"))
+_ON_MEMORY: Final = frozenset(("limpet.model.fold", "limpet.store.planning.plan"))
 
 
 def tests(module: str) -> list[list[str]]:

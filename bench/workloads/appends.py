@@ -25,8 +25,8 @@ def rows(run: Run) -> list[Row]:
     readings = run.alternate(contestants)
     found = row("W1", f"{count:,} appends", "per second", readings, "rate")
     targets = (
-        at_least(0.5, "× raw", found.against(found.raw)),
-        at_least(1.0, "× peer", found.against(found.peer)),
+        at_least(0.75, "× raw", found.against(found.raw)),
+        at_least(1.4, "× peer", found.against(found.peer)),
     )
     return [row("W1", found.what, found.unit, readings, "rate", *targets)]
 

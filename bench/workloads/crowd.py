@@ -16,7 +16,7 @@ from bench import raw, texts
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_least, row
 
-_TIMES_PEER = 15.0
+_TIMES_PEER = 12.0
 
 
 def rows(run: Run) -> list[Row]:

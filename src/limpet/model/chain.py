@@ -33,6 +33,16 @@ def header_digest(names: tuple[str | None, ...], *, marked: bool = False) -> byt
     return sha256(canonical((*names, "input") if marked else names)).digest()
 
 
+def header_tail(type: str, actor: str) -> bytes:
+    """What the canonical names of an event go on with after its id, if it has no other ids."""
+    return canonical(("", type, actor, None, None, None, None))[2:]
+
+
+def header_of(id: str, tail: bytes) -> bytes:
+    """The header digest of an event by its `header_tail`. The id needs no escape in JSON: ours."""
+    return sha256(b'["' + id.encode() + tail).digest()
+
+
 def body_digest(salt: bytes, raw: bytes) -> bytes:
     return sha256(salt + raw).digest()
 

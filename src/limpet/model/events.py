@@ -7,7 +7,7 @@ once the store has assigned its seq, time and link.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
@@ -18,25 +18,28 @@ from limpet.errors import (
     ActorMissing,
     EventTooLarge,
     InvalidEvent,
-    InvalidOp,
     InvalidValue,
     ReservedType,
 )
 from limpet.model import ops as op
-from limpet.model.chain import header_digest
+from limpet.model.chain import header_digest, header_of, header_tail
+from limpet.model.drafts import Draft as Draft
+from limpet.model.drafts import Fact as Fact
+from limpet.model.drafts import collect_ops, set_all, sets_only
 from limpet.model.keys import unfit
 from limpet.model.limits import (
     ACTOR_CHARS_MAX,
     EVENT_BYTES_MAX,
     ID_CHARS_MAX,
-    OPS_PER_EVENT_MAX,
     TYPE_CHARS_MAX,
 )
 from limpet.model.values import (
+    EMPTY,
     OPEN,
     FrozenDict,
     encode,
     freeze,
+    frozen_copy,
     is_exact,
     round_trip,
     settle,
@@ -59,14 +62,10 @@ RESERVED: Final = (
 CHILD_ENDED: Final = "session.child_ended"
 _INPUTS: Final = ("user.", "system.")
 _IDS: Final = ("id", "cause", "invocation_id", "correlation_id", "wake_id")
-_SUGAR: Final = ("set", "merge", "add", "inc")
 _NO_IDS: Final = (None,) * len(_IDS)
 _DOTTED: Final = re.compile(r"[^.*\s]+(\.[^.*\s]+)+").fullmatch
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-# A reference is worth its bytes only for text longer than this; containers always are.
-_REFER_CHARS_MIN: Final = 48
-_REFERABLE: Final = frozenset((str, dict, list))
 
 
 def to_time(at_us: int) -> datetime:
@@ -137,31 +136,6 @@ def removed_event(seq: int) -> Event:
     return Event(seq=seq, id="", type="", actor="", at_us=0, data=None, removed=True)
 
 
-class Draft(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """A proposed event. set, merge, add, inc and delete are short forms of ops on top-level
-    names, applied in that order, followed by `ops`."""
-
-    type: str
-    data: Mapping[str, Any] = {}
-    actor: str | None = None
-    set: Mapping[str, Any] = {}
-    merge: Mapping[str, Mapping[str, Any]] = {}
-    add: Mapping[str, Sequence[Any]] = {}
-    inc: Mapping[str, int | float] = {}
-    delete: Iterable[str] = ()
-    ops: Iterable[op.Op] = ()
-    id: str | None = None
-    cause: str | None = None
-    invocation_id: str | None = None
-    correlation_id: str | None = None
-    wake_id: str | None = None
-    input: bool = False  # pending until processed, whatever its type
-
-
-class Fact(Draft, frozen=True, gc=False, kw_only=True):
-    """A checked draft of a reserved event, made by a constructor in `facts`."""
-
-
 class Body(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The part of an event that is compressed and sealed: its data and its ops."""
 
@@ -198,6 +172,8 @@ class Prepared(msgspec.Struct, frozen=True, gc=False):
     header: bytes  # the digest of everything but the body
     input: bool = False  # by its type, or because the caller said so
     origin: Origin | None = None
+    # What plain_ops do, if all of them set names of the session: folded by one union of dicts.
+    sets: dict[str, Any] | None = None
 
 
 _decode_body: Final = msgspec.json.Decoder(Body).decode
@@ -222,6 +198,9 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
     Raises InvalidInput. The result can be recorded without further checks of its form.
     """
     actor = actor if draft.actor is None else draft.actor
+    flat = _prepare_flat(draft, id, actor)
+    if flat is not None:
+        return flat
     _check_names(draft, actor)
     assert actor is not None  # _check_names saw to it
     given = draft.id is not None
@@ -272,32 +251,61 @@ def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
     return Prepared(id, given, fact.type, actor, *ids, *body)
 
 
-def collect_ops(draft: Draft) -> list[op.Op]:
-    """All operations of a draft in the order they apply, each checked for its form."""
-    data = draft.data
-    for name, given in zip(_SUGAR, (draft.set, draft.merge, draft.add, draft.inc), strict=True):
-        if type(given) is not dict and not isinstance(given, Mapping):
-            raise InvalidOp(f"{name} takes a dict of names in state, not {type(given).__name__}")
-    ops: list[op.Op] = []
-    if draft.set:
-        ops += [_set(name, value, data) for name, value in draft.set.items()]
-    if draft.merge:
-        ops += [op.check(op.Merge(_named(n), value)) for n, value in draft.merge.items()]  # type: ignore[arg-type]
-    for name, items in draft.add.items():
-        ops += _add(name, items, data)
-    if draft.inc:
-        ops += [op.check(op.Inc(_named(name), by)) for name, by in draft.inc.items()]
-    if draft.delete:
-        if isinstance(draft.delete, str) or not isinstance(draft.delete, Iterable):
-            raise InvalidOp(f"delete takes names, as in delete=[{str(draft.delete)!r}]")
-        ops += [op.Delete((op.check_name(name, deleted=True),)) for name in draft.delete]
-    if draft.ops != ():
-        if not isinstance(draft.ops, Iterable):
-            raise InvalidOp("ops takes a list of operations")
-        ops += [op.check(o) for o in draft.ops]
-    if len(ops) > OPS_PER_EVENT_MAX:
-        raise InvalidOp(f"{len(ops):,} operations in one event, more than {OPS_PER_EVENT_MAX:,}")
-    return ops
+def _prepare_flat(draft: Draft, id: str, actor: str | None) -> Prepared | None:
+    """The common case on the hot path: small plain data, an id of ours, names of the session that
+    are set to plain values, nothing else. None: the usual way decides, and finds what is wrong."""
+    type_, data = draft.type, draft.data
+    if (
+        type(data) is not dict
+        or type(type_) is not str
+        or type(actor) is not str
+        or draft.id is not None
+        or draft.input is not False
+        or not sets_only(draft)
+        or (names := _names(type_, actor)) is None
+        or draft.cause is not None
+        or draft.invocation_id is not None
+        or draft.correlation_id is not None
+        or draft.wake_id is not None
+        or (copy := frozen_copy(data) if data else EMPTY) is None
+    ):
+        return None
+    sets: dict[str, Any] = {}
+    ops = set_all(draft.set, data, sets) if draft.set else ()
+    raw = None if ops is None else try_encode(Body(copy, ops))
+    if ops is None or raw is None or len(raw) > EVENT_BYTES_MAX:
+        return None
+    tail, input = names
+    header = header_of(id, tail)
+    return Prepared(
+        id,
+        False,
+        type_,
+        actor,
+        None,
+        None,
+        None,
+        None,
+        copy,
+        ops,
+        ops,
+        False,
+        (),
+        raw,
+        header,
+        input,
+        None,
+        sets or None,
+    )
+
+
+@lru_cache(maxsize=4_096)  # the same few types and actors come again and again
+def _names(type: str, actor: str) -> tuple[bytes, bool] | None:
+    """What a header goes on with after the id, and whether the type is that of an input. None if a
+    name is wrong or reserved."""
+    if _type_problem(type) or type.startswith(RESERVED) or unfit(actor, ACTOR_CHARS_MAX):
+        return None
+    return header_tail(type, actor), is_input(type)
 
 
 def _without_temporary(
@@ -384,43 +392,4 @@ def _type_problem(type: str) -> str | None:
         return f"its type {reason}"
     if not _DOTTED(type):
         return f"its type {type!r} is not dotted, as in 'user.message'"
-    return None
-
-
-def _named(name: str) -> op.Path:
-    return (op.check_name(name),)
-
-
-def _set(name: str, value: Any, data: Any) -> op.Op:
-    if type(value) in _REFERABLE and (ref := _reference(value, data)) is not None:
-        return op.SetRef(_named(name), ref)
-    return op.Set(_named(name), value)
-
-
-def _add(name: str, items: Sequence[Any], data: Any) -> list[op.Op]:
-    path = _named(name)
-    if not isinstance(items, (list, tuple)):
-        raise InvalidOp(f"add={{{name!r}: …}} takes a list of items")
-    refs = [_reference(item, data) for item in items]
-    if not any(ref is not None for ref in refs):
-        return [op.Add(path, items)]  # a tuple is settled to a list
-    return [
-        op.Add(path, [item]) if ref is None else op.AddRef(path, ref)
-        for item, ref in zip(items, refs, strict=True)
-    ]
-
-
-def _reference(value: Any, data: Any) -> op.Path | None:
-    """The path of the object `value` itself in `data`, if a reference saves space."""
-    if isinstance(value, str):
-        if len(value) < _REFER_CHARS_MIN:
-            return None
-    elif not isinstance(value, (dict, list)) or not value:
-        return None
-    if value is data:
-        return ()
-    if isinstance(data, dict):
-        for name, part in data.items():
-            if part is value:
-                return (name,)
     return None

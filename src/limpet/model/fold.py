@@ -20,6 +20,7 @@ from limpet.model.values import EMPTY, FrozenDict
 ScopeKey: TypeAlias = tuple[str, str, str]  # app, user ("" for the app's own), name with its prefix
 _ABSENT: Final = object()
 _put: Final[Any] = dict.__setitem__  # into a FrozenDict that nobody else has seen yet
+_join: Final[Any] = dict.update
 _drop: Final[Any] = dict.pop
 
 
@@ -96,11 +97,16 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
     )
     after = head.advance(before, draft.type, draft.data, at_us, link, now_us, input=draft.input)
     if origin is None:
-        head.check_phase(before, draft.type, input=draft.input)
+        if before.facts:
+            head.check_phase(before, draft.type, input=draft.input)
         head.check_facts(before.facts, after.facts, draft.type, draft.data)
-    return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), Recorded(
-        event, draft, salt, digest
-    )
+    recorded = Recorded(event, draft, salt, digest)
+    if draft.sets is None:
+        return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded
+    fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
+    _join(fields, draft.sets)
+    _join(versions, dict.fromkeys(draft.sets, seq))
+    return Fold(after, fields, versions, fold.damaged), recorded
 
 
 def replay(fold: Fold, event: Event) -> Fold:

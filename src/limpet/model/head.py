@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -230,21 +231,14 @@ def advance(
     the event's; otherwise it would become due only when the clock has caught up.
     """
     facts, seq = head.facts, head.version + 1
-    at = Moment(seq, at_us if now_us is None else now_us, at_us, head.created_us)
-    if input:
-        facts = with_changes(facts, inputs.fold_input(facts, data, at))
-        if "resumes" in facts:
-            facts = with_changes(facts, phases.fold_input(facts, at))
-        if data and (fold := _INPUT_FOLDS.get(type)) is not None:
-            facts = with_changes(facts, fold(facts, data, at))
-    elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
-        facts = with_changes(facts, fold(facts, data, at))
-    if facts is not EMPTY and (late := inputs.hasten(facts, at.now_us)):
-        facts = with_changes(facts, late)
-    starts, created_us = type in _STARTS, head.created_us
+    traits = _traits(type)
+    if input or facts or (data and traits.fold is not None):
+        at = Moment(seq, at_us if now_us is None else now_us, at_us, head.created_us)
+        facts = _advanced(facts, type, data, at, input=input)
+    starts, created_us = traits.starts, head.created_us
     if seq == head.floor + 1:
         starts, created_us = True, archive.created_us(data, created_us)
-    if type.startswith(timeouts.BACKGROUND) and timeouts.counts_background(facts):
+    if traits.background and timeouts.counts_background(facts):
         starts = True
     return Head(
         head.key,
@@ -253,7 +247,7 @@ def advance(
         link,
         created_us,
         at_us,
-        at_us if starts or type.startswith(_ACTIVE) else head.active_us,
+        at_us if starts or traits.active else head.active_us,
         facts,
         head.floor,
         head.fence,
@@ -261,6 +255,38 @@ def advance(
         head.worker,
         head.leased_us,
     )
+
+
+def _advanced(
+    facts: Facts, type: str, data: Mapping[str, Any], at: Moment, *, input: bool
+) -> Facts:
+    """The document of facts after one more event; the same object if nothing in it changes."""
+    if input:
+        facts = with_changes(facts, inputs.fold_input(facts, data, at))
+        if "resumes" in facts:
+            facts = with_changes(facts, phases.fold_input(facts, at))
+        if data and (fold := _INPUT_FOLDS.get(type)) is not None:
+            facts = with_changes(facts, fold(facts, data, at))
+    elif data and (fold := _FOLDS.get(type)) is not None:  # no data: the fact's body is damaged
+        facts = with_changes(facts, fold(facts, data, at))
+    if "inputs" in facts and (late := inputs.hasten(facts, at.now_us)):
+        facts = with_changes(facts, late)
+    return facts
+
+
+class _Traits(NamedTuple):
+    """What the type alone says of an event."""
+
+    fold: Fold | None
+    starts: bool
+    background: bool
+    active: bool
+
+
+@lru_cache(maxsize=1_024)
+def _traits(type: str) -> _Traits:
+    background = type.startswith(timeouts.BACKGROUND)
+    return _Traits(_FOLDS.get(type), type in _STARTS, background, type.startswith(_ACTIVE))
 
 
 def check_phase(head: Head, type: str, *, input: bool) -> None:

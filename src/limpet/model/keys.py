@@ -21,7 +21,7 @@ CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this
 _OWNER_BYTES_MAX: Final = KEY_BYTES_MAX // 2
 
 
-class Key(msgspec.Struct, frozen=True, gc=False, order=True):
+class Key(msgspec.Struct, frozen=True, gc=False, order=True, cache_hash=True):
     """app, user and id together name one session. A key is not reused, unless its session was
     deleted and the caller asks for it."""
 

@@ -26,6 +26,7 @@ encode: Final = msgspec.json.Encoder().encode
 # expression over the same bytes takes eight times as long.
 _DIGITS_TO_ZERO: Final = bytes.maketrans(b"0123456789", b"0" * 10)
 _LONG_NUMBER: Final = b"0" * 19
+_COPIED_MAX: Final = 32  # values of a container up to which a walk is faster than a round trip
 _decode_any: Final[Callable[[bytes], Any]] = msgspec.json.Decoder().decode
 
 
@@ -141,6 +142,36 @@ def is_exact(value: Any) -> bool:
     if kind is int:
         return INT_MIN <= value <= INT_MAX  # type: ignore[no-any-return]  # an int, as just seen
     return kind is float and value - value == 0.0  # finite
+
+
+def frozen_copy(value: dict[str, Any], depth_left: int = 2) -> FrozenDict | None:
+    """The read-only form of a small dict of plain values, which reads back as the same; None if it
+    is large or deep, or if a value or a name in it needs a closer look.
+
+    The copy is what is looked at: a caller that changes its dict meanwhile changes nothing.
+    """
+    copy = FrozenDict(value)
+    if len(copy) > _COPIED_MAX:
+        return None
+    for name, inner in copy.items():
+        if type(name) is not str:
+            return None
+        kind = type(inner)
+        if kind is str or inner is None or kind is bool:
+            continue
+        if kind is dict and depth_left:
+            inside: Any = frozen_copy(inner, depth_left - 1)
+        elif kind is list and len(inner) <= _COPIED_MAX:
+            inside = FrozenList(inner)
+            inside = inside if all(map(is_exact, inside)) else None
+        elif is_exact(inner):
+            continue
+        else:
+            return None
+        if inside is None:
+            return None
+        dict.__setitem__(copy, name, inside)  # ours until it is returned; its names stay
+    return copy
 
 
 def try_encode(value: Any) -> bytes | None:

@@ -96,7 +96,8 @@ class Journal:
 
     def prepare(self, draft: Draft, actor: str | None) -> Prepared:
         """A draft checked and encoded, by `actor` if it names nobody. Raises InvalidInput."""
-        self.check_open()
+        if self._store is None:  # whether this process may ask it, `commit` looks
+            raise StoreClosed
         if not isinstance(draft, Draft):
             raise InvalidInput(
                 f"{type(draft).__name__} is not a draft. Make one with "

@@ -6,7 +6,6 @@ decides on it asks for the versions of the names that were looked at (`guards`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,6 +23,8 @@ class Known:
     """One session as far as one object has read or written it."""
 
     __slots__ = (
+        "_kept_max",
+        "_unread",
         "_values",
         "damaged",
         "events",
@@ -42,8 +43,10 @@ class Known:
         self.versions: FrozenDict = EMPTY
         self.scopes: Scopes | None = None  # None: never loaded
         self.temp: FrozenDict = EMPTY
-        self.events: deque[Event] = deque(maxlen=TAIL_KEPT)
+        self.events: list[Event] = []  # the tail, and at most a quarter more: see `_extend`
+        self._kept_max = TAIL_KEPT
         self.damaged: tuple[int, ...] = ()
+        self._unread = False  # an event of the tail could not be read
         self._values: FrozenDict | None = None
 
     # --- reading -------------------------------------------------------------------------------
@@ -54,6 +57,11 @@ class Known:
         if self.maybe_head is None:
             raise SessionNotLoaded("the head")
         return self.maybe_head
+
+    @property
+    def tail(self) -> tuple[Event, ...]:
+        """The newest events that are known of, without a gap."""
+        return tuple(self.events[-self._kept_max :])
 
     @property
     def version(self) -> int:
@@ -126,25 +134,31 @@ class Known:
             return
         self.maybe_head, self.fields, self.versions = loaded.head, loaded.fields, loaded.versions
         self._values = None
-        self.events = deque(loaded.events, max(TAIL_KEPT, len(loaded.events)))
+        self.events, self._kept_max = list(loaded.events), max(TAIL_KEPT, len(loaded.events))
         self.damaged = loaded.damaged
+        self._unread = any([event.damage for event in loaded.events])
 
     def absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """What a commit left. An answer older than what is known adds only what is new.
 
         `drafts` go with the commit's events; None stands for one that another object proposed.
         """
-        known = self.version
-        if self.maybe_head is None or committed.head.version > known:
-            self.maybe_head, self._values = committed.head, None
+        before, head = self.maybe_head, committed.head
+        if before is None or head.version > before.version:
+            self.maybe_head, self._values = head, None
             self.fields, self.versions = committed.fields, committed.versions
-            self._extend(committed.events, known)
-            unread = [event.seq for event in self.events if event.damage]
-            self.damaged = tuple(sorted({*committed.damaged, *unread}))
+            self._extend(committed.events, 0 if before is None else before.version)
+            self.damaged = committed.damaged
+            if self._unread:
+                unread = [event.seq for event in self.tail if event.damage]
+                self._unread = bool(unread)
+                self.damaged = tuple(sorted({*committed.damaged, *unread}))
         if self.scopes is not None and committed.scopes:
             self._learn(committed.scopes)
-        if any([draft is not None and draft.temp_ops for draft in drafts]):
-            self._absorb_temp(committed, drafts)
+        for draft in drafts:
+            if draft is not None and draft.temp_ops:
+                self._absorb_temp(committed, drafts)
+                break
 
     def _absorb_temp(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """temp: operations of the drafts that were recorded now, not of repeats."""
@@ -170,8 +184,13 @@ class Known:
                     self.events.clear()
                 if event.repeated:  # of that write's answer only: the tail shows what is recorded
                     event = structs.replace(event, repeated=False)
+                if event.damage:
+                    self._unread = True
                 self.events.append(event)
                 known = event.seq
+                # Some are cut off at a time: one by one would move all of them with every event.
+                if len(self.events) > self._kept_max + self._kept_max // 4:
+                    del self.events[: -self._kept_max]
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self.events.clear()
 

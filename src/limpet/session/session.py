@@ -162,7 +162,7 @@ class Session(
     @property
     def events(self) -> tuple[Event, ...]:
         """The loaded tail: the newest events this object knows of, without a gap."""
-        return tuple(self.writer.known.events)
+        return self.writer.known.tail
 
     # --- reading -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ from limpet.session.typing.loading import Loading
 
 if TYPE_CHECKING:
     from limpet.session.typing.typed import Typed
+    from limpet.store.protocol import Committed
 
 Change = Callable[[Any], Mapping[str, Any] | None]
 _NONE: Final[Mapping[str, Any]] = {}
@@ -89,11 +90,14 @@ class Writer:
         to release ends with the commit; documents are put by it."""
         known, lease = self.known, self.lease
         known.check_temp(drafts)
-        fence = None if lease is None else lease.fence
-        uid = known.uid if lease is None or known.uid is not None else lease.uid or None
+        uid, fence = known.uid, None
+        if lease is not None:
+            fence, uid = lease.fence, uid or lease.uid or None
         plain = self.classless if classless is None else classless
-        how = (expect, fence, guards, schema, plain, uid)
-        commit = Commit(known.key, drafts, *how, release=release)
+        commit = Commit(known.key, drafts, expect, fence, guards, schema, plain, uid)
+        if release is not None:
+            commit = structs.replace(commit, release=release)
+        answers: Sequence[Committed]
         try:
             if puts:
                 answers, _ = await commit_puts(self.journal, (commit,), puts)
@@ -104,23 +108,29 @@ class Writer:
             lease_lost(error, lease, "commit")
             raise
         known.absorb(committed, drafts)
-        if is_roused(committed.head):
+        if committed.head.facts and is_roused(committed.head):
             await self._rouse()
             await self.load(tail=_TAIL)
         return committed.events
 
-    async def append(
+    def append(
         self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False
-    ) -> tuple[Event, ...]:
+    ) -> Coroutine[Any, Any, tuple[Event, ...]]:
         """Record events of the caller's. Those that change typed state are checked on the newest
         that is known, and are recorded under its version and on the fields that were looked at.
 
         If those have moved on, it is done again; a load says whether this code may: not over a
         MAJOR. `named` drafts may have been recorded before, when they did fit.
         """
-        typed, known = self.typed, self.known
+        typed = self.typed
         if typed is None or not any(map(changes_fields, drafts)):
-            return await self.commit(drafts, expect)
+            return self.commit(drafts, expect)
+        return self._append_typed(typed, drafts, expect, named=named)
+
+    async def _append_typed(
+        self, typed: Typed[Any], drafts: tuple[Prepared, ...], expect: int | None, *, named: bool
+    ) -> tuple[Event, ...]:
+        known = self.known
         if not known.is_loaded or known.damaged:
             await self.load(tail=_TAIL)
         for left in reversed(range(UPDATE_TRIES_MAX)):
@@ -174,6 +184,7 @@ class Writer:
         if draft.ops or draft.temp_ops:
             raise InvalidEvent("a partial event is not recorded, so it cannot change state")
         journal, known = self.journal, self.known
+        journal.check_open()
         event = Event(
             seq=0,
             id=draft.id,

@@ -19,6 +19,7 @@ from limpet.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
 from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Progress, Report, Restored, Seal, Store
 from limpet.store.sqlite.file.backup import back_up_file, restore
+from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.threads import in_thread
 
@@ -127,8 +128,12 @@ def _restore_memory(backup: Path, url: str, **_: object) -> Restored:
 # --- SQLite --------------------------------------------------------------------------------------
 
 
+_OPTIONS: Final = {"sync": ("full", "normal"), "inline": ("on", "off")}  # the usual one first
+
+
 async def _open_sqlite(url: str, seal: Seal | None, _: int | None) -> Store:
-    return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal)
+    pace = Pace(enabled=_inline(url))
+    return await SQLiteStore.open(sqlite_path(url), sync=_sync(url), seal=seal, pace=pace)
 
 
 async def _look_sqlite(url: str) -> Store:
@@ -198,16 +203,27 @@ def sqlite_path(url: str) -> Path:
 
 
 def _sync(url: str) -> str:
+    return _options(url)["sync"]
+
+
+def _inline(url: str) -> bool:
+    """Whether small commits may run on the event loop that asks for them."""
+    return _options(url)["inline"] == "on"
+
+
+def _options(url: str) -> dict[str, str]:
+    """The options of a sqlite: URL, those that it leaves out too. Raises InvalidURL."""
+    query = urlsplit(url).query
     try:
-        options = dict(parse_qsl(urlsplit(url).query, strict_parsing=True, keep_blank_values=True))
+        given = dict(parse_qsl(query, strict_parsing=True, keep_blank_values=True))
     except ValueError:
-        options = {} if not urlsplit(url).query else {"?": ""}
-    sync = options.pop("sync", "full")
-    if options:
-        raise InvalidURL(url, f"it has the unknown option {next(iter(options))!r}")
-    if sync not in ("full", "normal"):
-        raise InvalidURL(url, f"sync is full or normal, not {sync!r}")
-    return sync
+        given = {} if not query else {"?": ""}
+    for name, value in given.items():
+        if name not in _OPTIONS:
+            raise InvalidURL(url, f"it has the unknown option {name!r}")
+        if value not in _OPTIONS[name]:
+            raise InvalidURL(url, f"{name} is {' or '.join(_OPTIONS[name])}, not {value!r}")
+    return {name: given.get(name, values[0]) for name, values in _OPTIONS.items()}
 
 
 # --- PostgreSQL, whose driver is an extra --------------------------------------------------------

@@ -23,14 +23,15 @@ from limpet.model import (
     ScopeValue,
 )
 from limpet.model.lease import with_lease
+from limpet.store.planning.room import Sizes
 from limpet.store.protocol import Owner
-from limpet.store.room import Sizes
 
 SESSIONS_MAX: Final = 4_096
 SCOPES_MAX: Final = 4_096
 OWNERS_MAX: Final = 64  # of whom all names are known
 BYTES_MAX: Final = 64 * 2**20
 TAIL_MAX: Final = 32
+_TAIL_MOST: Final = TAIL_MAX + TAIL_MAX // 2  # cut off some at a time
 TAIL_BYTES_MAX: Final = 4_096  # of one event in the tail
 _ENTRY_BYTES: Final = 1_024
 
@@ -43,7 +44,9 @@ class Live(msgspec.Struct):
     snapshot_bytes: int
     delta_bytes: int
     era: int
-    tail: tuple[Event, ...] = ()  # the newest events, without a gap, up to the fold's version
+    # The newest events, without a gap, up to the fold's version. It grows while others read: they
+    # take a copy first.
+    tail: list[Event] = msgspec.field(default_factory=list)
 
     @property
     def damaged(self) -> bool:
@@ -52,13 +55,17 @@ class Live(msgspec.Struct):
 
     def add(self, rec: Recorded) -> None:
         """Note an event that was committed. The fold is replaced by the caller."""
-        self.delta_bytes += len(rec.raw) + EVENT_OVERHEAD_BYTES
-        if len(rec.raw) > TAIL_BYTES_MAX:
-            self.tail = ()  # too large to keep: it is read when asked for
-        elif rec.event.type == PROCESSED:  # events in the tail have changed
-            self.tail = (rec.event,)
+        event, size = rec.event, len(rec.draft.raw)
+        self.delta_bytes += size + EVENT_OVERHEAD_BYTES
+        if size > TAIL_BYTES_MAX:
+            self.tail = []  # too large to keep: it is read when asked for
+        elif event.type == PROCESSED:  # events in the tail have changed
+            self.tail = [event]
         else:
-            self.tail = (*self.tail[1 - TAIL_MAX :], rec.event)
+            tail = self.tail
+            tail.append(event)
+            if len(tail) > _TAIL_MOST:
+                del tail[:-TAIL_MAX]
 
     def lease(
         self, fence: int, lease_us: int | None, worker: str | None, leased_us: int | None
@@ -115,7 +122,7 @@ class Cache:
 
         What could not be read may be readable in a moment, so a fold without it is not kept.
         """
-        if live.damaged:
+        if live.fold.damaged:
             self.forget(key)
             return
         size = live.snapshot_bytes + live.delta_bytes + _ENTRY_BYTES + 1_024 * len(live.tail)

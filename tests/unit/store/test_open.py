@@ -47,6 +47,7 @@ BAD_URLS = [
     "sqlite:///a.db?sync=",
     "sqlite:///a.db?mode=ro",
     "sqlite:///a.db?sync=full&mode=ro",
+    "sqlite:///a.db?inline=never",
     "sqlite:///a.db?nonsense",
     "memory://name",
     "memory://?sync=full",

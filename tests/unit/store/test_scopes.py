@@ -13,9 +13,9 @@ import pytest
 from limpet import Key, Limpet, ScopeFull, State
 from limpet.model.fold import ScopeValue
 from limpet.model.limits import SCOPE_NAMES_EVER_MAX, SCOPE_NAMES_MAX
+from limpet.store.planning.room import DELETED, Room
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.protocol import Place, Store, scope_fields
-from limpet.store.room import DELETED, Room
 from limpet.store.scopes import Scopes, Unread
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.testing.commits import add, create, draft, key, load

@@ -70,7 +70,8 @@ class Hub:
         """A commit of this Limpet was recorded."""
         if self._live.waiting:
             self._live.drop(answer.events)
-        self.touch(answer.head.key, answer.head.version)
+        if self._watchers or self._topics:
+            self.touch(answer.head.key, answer.head.version)
 
     def touch(self, key: Key, version: int = 0) -> None:
         """Say that the session reached this version (or, with none, ceased to be), here."""

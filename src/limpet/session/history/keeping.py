@@ -33,6 +33,7 @@ FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
 SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
 PERIODIC: Final = "periodic"
 _PLAIN: Final = CheckpointPolicy()
+_UNREAD: Final = (None, 0)
 
 
 class _Pace:
@@ -69,9 +70,10 @@ class Keeping:
 
     def concerns(self, commits: Sequence[Commit]) -> bool:
         """Whether an app has a policy, or may have one by now. Quick: every commit asks."""
+        now_us, rules = self._journal.now_us(), self._rules
         for commit in commits:
-            rules = self._rules.get(commit.key.app)
-            if rules is None or rules.any or rules.until_us < self._journal.now_us():
+            of = rules.get(commit.key.app)
+            if of is None or of.any or of.until_us < now_us:
                 adopts = bool(commit.drafts) and commit.drafts[0].origin is not None
                 if not adopts:  # what is adopted brings its own checkpoints
                     return True

@@ -45,7 +45,7 @@ from limpet.store.memory.naming import Naming
 from limpet.store.memory.tables import key_hash
 from limpet.store.paging import Room, bare, newest, newest_since, page, wanted
 from limpet.store.paging import cursor as cursors
-from limpet.store.plan import Plan
+from limpet.store.planning.plan import Plan
 from limpet.store.protocol import (
     Check,
     Committed,

@@ -13,13 +13,13 @@ from limpet.model import Base, Event, Fold, Head, Key, ScopeKey, ScopeValue, can
 from limpet.store.clock import Clock
 from limpet.store.live import MemoryChannel
 from limpet.store.memory.log import Log
+from limpet.store.planning.room import DELETED, Sizes
 from limpet.store.protocol import Erasure
-from limpet.store.room import DELETED, Sizes
 from limpet.store.scopes import Scopes
 
 
 class Tables:
-    """Dicts. Implements what `limpet.store.plan.View` asks for."""
+    """Dicts. Implements what `limpet.store.planning.plan.View` asks for."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or Clock()

@@ -11,10 +11,19 @@ from typing import Any
 
 import apsw
 
-from limpet.model import Base, Fold, Head, Key, ScopeKey, ScopeWrite, moves_with_activity
+from limpet.model import (
+    PROCESSED,
+    Base,
+    Fold,
+    Head,
+    Key,
+    ScopeKey,
+    ScopeWrite,
+    moves_with_activity,
+)
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.coding import bodies
-from limpet.store.plan import Plan
+from limpet.store.planning.plan import Plan
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.sql import SQL
@@ -32,6 +41,7 @@ class Batch:
         self._conn, self._codec, self._cache = reader.conn, reader.codec, cache
         self._lives = self._view.lives
         self._scopes: dict[ScopeKey, LiveScope] = {}
+        self._last: tuple[int, str] | None = None  # the position and the id of its last event
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -53,16 +63,24 @@ class Batch:
             seq, packed, _ = bodies.packed_snapshot(fold, self._codec)
             self._conn.execute(SQL["put_snapshot"], (self._lives[key].sid, seq, *packed, number))
 
+    def is_recorded(self) -> bool:
+        """Whether the database has it: for an interrupt that came out of COMMIT."""
+        if self._last is None or self._conn.in_transaction:
+            return False
+        pos, id = self._last
+        found = self._conn.execute(SQL["is_recorded"], (pos, rows.pack_id(id)))
+        return found.fetchone() is not None
+
     def settle(self) -> list[tuple[Key, Live]]:
         """After the database has committed: bring the cache up to date; the sessions touched."""
-        lives, era = self._lives, self._cache.era
+        lives, era, keep = self._lives, self._cache.era, self._cache.keep
         for key, rec in self.plan.records:
             lives[key].add(rec)
         touched = []
         for key, fold in self.plan.folds.items():
             live = lives[key]
             live.fold, live.era = fold, era
-            self._cache.keep(key, live)
+            keep(key, live)
             touched.append((key, live))
         for scope_key, scope in self._scopes.items():
             self._cache.keep_scope(scope_key, scope)
@@ -112,9 +130,10 @@ class Batch:
                 for pos, (key, rec) in enumerate(self.plan.records, first)
             ],
         )
+        self._last = (first + len(self.plan.records) - 1, self.plan.records[-1][1].event.id)
         for key, rec in self.plan.records:
-            done = rows.processed_rows(lives[key].sid, rec)
-            if done:
+            if rec.event.type == PROCESSED:
+                done = rows.processed_rows(lives[key].sid, rec)
                 self._conn.executemany(SQL["set_processed"], done)
 
 
@@ -124,12 +143,16 @@ class _Heads:
 
     def __init__(self) -> None:
         self._hot: list[tuple[Any, ...]] = []
+        self._moved: list[tuple[Any, ...]] = []  # to another place in the order of updates, too
         self._rare: list[tuple[str, tuple[Any, ...]]] = []
 
     def add(self, sid: int, before: Head, after: Head) -> None:
-        self._hot.append(rows.head_hot(after, sid))
-        if rows.slot(before) != rows.slot(after):
-            self._rare.append(("set_slot", (rows.slot(after), sid)))
+        times = (after.version, after.link, after.updated_us, after.active_us)
+        slot = rows.slot(after)
+        if rows.slot(before) == slot:
+            self._hot.append((*times, sid))
+        else:
+            self._moved.append((*times, slot, sid))
         if before.facts is not after.facts:
             self._facts(sid, before, after)
         elif moves_with_activity(after.facts):
@@ -149,6 +172,9 @@ class _Heads:
             self._rare.append(("set_due", (*due, sid)))
 
     def write(self, conn: apsw.Connection) -> None:
-        conn.executemany(SQL["set_hot"], self._hot)
+        if self._hot:
+            conn.executemany(SQL["set_hot"], self._hot)
+        if self._moved:
+            conn.executemany(SQL["set_moved"], self._moved)
         for name, values in self._rare:
             conn.execute(SQL[name], values)

@@ -18,6 +18,7 @@ from limpet.store.sqlite import live
 from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
 from limpet.store.sqlite.file.header import APPLICATION_ID
 from limpet.store.sqlite.file.locks import first_bytes
+from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.file.schema import SCHEMA
 from limpet.store.sqlite.file.wal import CHECKPOINT_PAGES
 from limpet.store.sqlite.sql import SQL
@@ -27,6 +28,7 @@ SPACE_BYTES_MIN: Final = 64 * 2**20  # less, and less than 5 % of the disk: a pr
 SPACE_BYTES_WARN: Final = 2**30  # less, and less than 10 % of the disk: a warning
 WAL_PAGES_MAX: Final = 4 * CHECKPOINT_PAGES
 FREE_PAGES_MIN: Final = 1_000
+HELD_SECONDS_WARN: Final = 0.25  # for one commit, on the event loop
 CLOCK_US_MAX: Final = 60 * 1_000_000
 # A log that restarts during a checkpoint may be lost before these two releases, each of which fixes
 # it in its line (sqlite.org/wal.html#walresetbug).
@@ -67,6 +69,25 @@ def _asked(conn: apsw.Connection, path: Path, now_us: int) -> Iterator[Check]:
         except (apsw.Error, OSError) as error:
             advice = "Keep a copy of the file and restore it from a backup."
             yield Check(name, f"cannot be read: {error}", "problem", advice)
+
+
+# --- commits on the event loop -------------------------------------------------------------------
+
+
+def event_loop(pace: Pace) -> Check:
+    """How long commits of this process held the event loop that asked for them."""
+    if not pace.enabled:
+        return Check("event loop", "no commit runs on it: the URL says inline=off")
+    if not pace.commits:
+        return Check("event loop", "no commit ran on it since the store was opened")
+    found = f"held for {pace.longest * 1e3:.1f} ms at most by {plural(pace.commits, 'commit')}"
+    if pace.longest <= HELD_SECONDS_WARN:
+        return Check("event loop", found)
+    advice = (
+        "The disk stalls. Open the store with ?inline=off if other work on the loop must not wait "
+        "for it."
+    )
+    return Check("event loop", found, "warning", advice)
 
 
 # --- settings: one value in, one check out -------------------------------------------------------

@@ -47,6 +47,7 @@ TOMBSTONE_COLUMNS: Final = (
 _LOW: Final = 0xFFFF_FFFF
 _PLAIN: Final = (0, ADOPTED)  # flags of a body that is neither compressed nor sealed nor removed
 _NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
+_NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * 4
 
 _is_uuid: Final = re.compile(
     "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -59,7 +60,7 @@ _facts: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 def pack_id(id: str | None) -> bytes | str | None:
     """A UUID in its usual form as 16 bytes, anything else as it is."""
-    if id is None or not _is_uuid(id):
+    if id is None or len(id) != 36 or not _is_uuid(id):
         return id
     return bytes.fromhex(id.replace("-", ""))
 
@@ -83,6 +84,12 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
     flags, body, crc = codec.pack(raw, place)
     if rec.draft.origin is not None:
         flags |= ADOPTED
+    crc ^= _mixed(pos, flags)
+    if e.cause is e.invocation_id is e.correlation_id is e.wake_id is None:
+        names = _NONE_GIVEN
+    else:
+        names = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
+        names = tuple([id and pack_id(id) for id in names])
     return (
         pos,
         sid,
@@ -91,13 +98,10 @@ def event_row(pos: int, sid: int, uid: str, rec: Recorded, codec: Codec) -> tupl
         e.type,
         e.actor,
         e.at_us,
-        e.cause and pack_id(e.cause),
-        e.invocation_id and pack_id(e.invocation_id),
-        e.correlation_id and pack_id(e.correlation_id),
-        e.wake_id and pack_id(e.wake_id),
+        *names,
         flags,
         body,
-        crc ^ _mixed(pos, flags),
+        crc,
         salt,
         rec.digest,
         e.link,
@@ -295,11 +299,6 @@ def session_row(head: Head, parent: int | None) -> tuple[Any, ...]:
 def erased_row(erasure: Erasure) -> tuple[Any, ...]:
     """The values of an INSERT into erased."""
     return (*msgspec.structs.astuple(erasure), bodies.erasure_crc(erasure))
-
-
-def head_hot(head: Head, sid: int) -> tuple[Any, ...]:
-    """What every event changes."""
-    return (head.version, head.link, head.updated_us, head.active_us, sid)
 
 
 def slot(head: Head) -> int:

@@ -62,6 +62,7 @@ from limpet.store.sqlite.failures import translate
 from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
+from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.jobs import Job
 from limpet.store.sqlite.leases import Leases, expired
 from limpet.store.sqlite.marks import SQLiteMarks
@@ -81,9 +82,15 @@ class SQLiteStore:
     """A database file. Open with `await SQLiteStore.open(path)`."""
 
     def __init__(
-        self, database: Database, conn: apsw.Connection, codec: Codec, clock: Clock
+        self,
+        database: Database,
+        conn: apsw.Connection,
+        codec: Codec,
+        clock: Clock,
+        pace: Pace | None = None,
     ) -> None:
         self._database, self._codec, self._clock = database, codec, clock
+        self._pace = pace or Pace()
         self._reader = Reader(conn, codec)
         self._sessions = Sessions(self._reader, self._peek)
         ways = (self._reader, clock, self._read, self._run)
@@ -104,6 +111,7 @@ class SQLiteStore:
         vfs: str | None = None,
         busy_seconds: float = BUSY_SECONDS_MAX,
         clock: Clock | None = None,
+        pace: Pace | None = None,
     ) -> SQLiteStore:
         """Open the file, creating it if it is not there. Raises StoreError."""
         refuse_network(path)
@@ -113,7 +121,7 @@ class SQLiteStore:
         except StoreBusy:  # another process has it locked: wait in a thread
             SQLITE.info("open waits: store=%s", database.path)
             conn = await in_thread(database.prepare)
-        return cls(database, conn, Codec(seal), clock or Clock())
+        return cls(database, conn, Codec(seal), clock or Clock(), pace)
 
     @classmethod
     async def look(cls, path: Path, *, sync: str = "full") -> SQLiteStore:
@@ -338,7 +346,9 @@ class SQLiteStore:
     async def examine(self) -> tuple[Check, ...]:
         self._check()
         now_us = self._clock()
-        return await self._apart(lambda conn: doctor.examine(conn, self._database.path, now_us))
+        path = self._database.path
+        checks = await self._apart(lambda conn: doctor.examine(conn, path, now_us))
+        return (*checks, doctor.event_loop(self._pace))
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
         self._check()
@@ -396,7 +406,8 @@ class SQLiteStore:
         if self._writer is None or self._writer.failed:
             if self._writer is not None:
                 SQLITE.info("writer restarted: store=%s", self._database.path)
-            self._writer = Writer(WriteConnection(self._database, self._codec), self._clock)
+            writes = WriteConnection(self._database, self._codec)
+            self._writer = Writer(writes, self._clock, self._pace)
             self._writer.start()
         return self._writer
 

@@ -1,11 +1,14 @@
 """The connection that writes: its transactions, and what is remembered between them.
 
-There is one in a store, and only the writer's thread uses it.
+There is one in a store. The writer's thread uses it, and an event loop that commits by itself: one
+at a time, whoever holds the writer's lock. Only the thread ever waits for another process.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections.abc import Callable
 
 import apsw
 
@@ -32,17 +35,24 @@ class WriteConnection:
         self.path, self.where = database.path, database.where
         self._database = database
         self._connected = False
+        self._home = 0  # the thread that opened it
         self._entropy = Entropy(os.urandom)
 
     def open(self) -> None:
         """Connect, or connect again."""
+        self._home = threading.get_ident()
         self.conn, self._connected = self._database.connect(), True
         # What is deleted is overwritten: an erased session must not linger in free pages.
         self.conn.pragma("secure_delete", True)
         self.reader = Reader(self.conn, self.codec)
-        usual = self._database.busy_handler()
-        brief = self._database.busy_handler(RESTART_SECONDS_MAX)
+        usual = self._waiting(self._database.busy_handler())
+        brief = self._waiting(self._database.busy_handler(RESTART_SECONDS_MAX))
+        self.conn.set_busy_handler(usual)
         self.wal = Wal(self.conn, usual, brief, grow=self._database.plain)
+
+    def _waiting(self, pause: Callable[[int], bool]) -> Callable[[int], bool]:
+        """A busy handler that waits on the thread only. On a loop it gives up at once."""
+        return lambda tries: threading.get_ident() == self._home and pause(tries)
 
     def close(self) -> None:
         """Let go of the file and its locks, if it was ever opened."""
@@ -76,9 +86,9 @@ class Transaction:
         self._conn, self._cache = conn, cache
 
     def __enter__(self) -> None:
-        # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
-        self._conn.execute("BEGIN IMMEDIATE")
         try:
+            # IMMEDIATE: the write lock comes first, so nothing read inside can be overtaken.
+            self._conn.execute("BEGIN IMMEDIATE")
             self._cache.note_version(self._conn.execute("PRAGMA data_version").get)
         except BaseException:
             self._roll_back()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from limpet.model import Event, Fold, Key, ScopeKey, ScopeValue
 from limpet.store.cache import Cache, Live, LiveScope
-from limpet.store.room import Sizes
+from limpet.store.planning.room import Sizes
 from limpet.store.scopes import Scopes
 from limpet.store.sqlite.reading import lineage
 from limpet.store.sqlite.reading.reader import Reader
@@ -16,7 +16,7 @@ from limpet.store.sqlite.sql import SQL
 
 
 class View:
-    """What `limpet.store.plan.View` asks for, inside one write transaction."""
+    """What `limpet.store.planning.plan.View` asks for, inside one write transaction."""
 
     def __init__(self, reader: Reader, cache: Cache) -> None:
         self._reader, self._cache = reader, cache

@@ -3,25 +3,30 @@
 All commits that wait are planned and written together and made durable by one fsync; then each
 caller is answered. Snapshots, purges and checkpoints are done when nobody waits, or ride along when
 they must.
+
+A few small commits are made on the event loop that asked for them, while the disk is quick (see
+`pace`) and nothing is in the way. Whoever uses the connection, thread or loop, holds `_hold`; a
+loop never waits for it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import apsw
 
-from limpet.errors import Asked, LimpetError, SessionError
+from limpet.errors import Asked, LimpetError, SessionError, StoreClosed
 from limpet.store import logs
 from limpet.store.coding import Awaited, Unready
 from limpet.store.logs import SQLITE
 from limpet.store.sqlite import blobs, erasure
 from limpet.store.sqlite.batch import Batch
 from limpet.store.sqlite.failures import write_failure
-from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer
+from limpet.store.sqlite.file.pace import Pace
+from limpet.store.sqlite.jobs import Answer, Job, JobQueue, answer, deliver
 from limpet.store.sqlite.snapshots import Snapshots
 from limpet.store.sqlite.transactions import WriteConnection
 from limpet.store.threads import in_thread
@@ -35,20 +40,25 @@ GATHER_SECONDS: Final = 0.0001
 class Writer(threading.Thread):
     """The only one who writes through this store."""
 
-    def __init__(self, writes: WriteConnection, clock: Callable[[], int]) -> None:
+    def __init__(self, writes: WriteConnection, clock: Callable[[], int], pace: Pace) -> None:
         super().__init__(name="limpet-writer", daemon=True)
-        self._writes, self._clock = writes, clock
+        self._writes, self._clock, self._pace = writes, clock, pace
         self.cache = writes.cache  # readers borrow folds from it
         self._snapshots = Snapshots(self._writes)
-        self._jobs = JobQueue()
+        self._jobs = JobQueue(self._do_here)
+        # Reentrant only so that who does not hold it can find out by letting go: see `_do_here`.
+        self._hold = threading.RLock()
+        self._ready = False  # the connection is open
+        self._under_way: tuple[Batch, list[Answer]] | None = None  # planned, on a loop
+        # What is remembered may be older than what is stored: two interrupts in a row on a loop.
+        self._unsettled = False
         self._taken: list[Job] = []  # out of the queue, and perhaps not answered yet
-        self._crowd = 1  # how many the last batch served
 
     # --- for callers, on their event loop ------------------------------------------------------
 
-    async def submit(self, job: Job) -> Any:
+    def submit(self, job: Job) -> Coroutine[Any, Any, Any]:
         """The answer to a job. Cancelled, it is taken back or waited for, never left in doubt."""
-        return await self._jobs.submit(job)
+        return self._jobs.submit(job)
 
     @property
     def failed(self) -> bool:
@@ -60,34 +70,101 @@ class Writer(threading.Thread):
         self._jobs.end()
         await in_thread(self.join)
 
+    def _do_here(self, jobs: list[Job]) -> None:
+        """Commit on this loop, if that is quick. What has no answer then is for the thread.
+
+        An interrupt may come out of any call. So what was acquired is let go by a call that is
+        refused if it was not, and nothing is remembered in between.
+        """
+        if not jobs or any([job.run for job in jobs]) or not self._pace.admits(jobs):
+            return
+        try:
+            if self._hold.acquire(blocking=False) and self._ready:
+                self._commit_here(jobs)
+        finally:
+            try:  # noqa: SIM105  # no call before it, from which an interrupt could come
+                self._hold.release()
+            except RuntimeError:  # the thread, or another loop, has it
+                pass
+
+    def _commit_here(self, jobs: list[Job]) -> None:
+        self._under_way = None
+        try:
+            began = self._pace.timer()
+            batch, answers = self._commit(jobs, here=True)
+            seconds = self._pace.timer() - began
+            self._settle(batch)
+            _answer_here(answers)
+            self._pace.note(jobs, seconds)
+            self._pace.held(seconds)
+            if self._writes.wal.neglected or self._snapshots.due:
+                self._jobs.wake(Job((), _nothing))  # the thread sees to it, before the next commit
+        except BaseException as error:
+            self._fail_here(jobs, error)
+            if not isinstance(error, Exception):
+                raise
+
+    def _fail_here(self, jobs: list[Job], error: BaseException) -> None:
+        """Leave no transaction open, and no doubt. What was recorded, though the error came out of
+        COMMIT or later, is answered; what the thread would refuse is refused; the thread gets the
+        rest. Whatever is next reads again: what is remembered is unsettled."""
+        under_way = self._under_way
+        if under_way is None and isinstance(error, (apsw.BusyError, apsw.LockedError)):
+            self._unsettled = False
+            return  # another process writes, and nothing was begun: the thread waits for it
+        try:
+            recorded = under_way is not None and under_way[0].is_recorded()
+        except apsw.Error as unknown:  # callers may send it again
+            recorded, error = False, unknown
+        if recorded and under_way is not None:
+            _answer_here(under_way[1])
+        elif isinstance(error, Unready) and len(jobs) == 1:
+            self._unsettled = False
+            _answer_here([(jobs[0], None, error)])
+        elif isinstance(error, apsw.Error) or (isinstance(error, Exception) and len(jobs) == 1):
+            self._log_failed(error, len(jobs))
+            _answer_here([(job, None, self._failure(error)) for job in jobs])
+        if self._writes.conn.in_transaction:
+            self._jobs.wake(Job((), _nothing))  # the thread connects again
+
     # --- the thread ----------------------------------------------------------------------------
 
     def run(self) -> None:
         try:
-            self._writes.open()
+            with self._hold:
+                self._writes.open()
+                self._ready = True
             self._loop()
+            self._jobs.refuse(StoreClosed(), ())  # who came too late, from another loop
         except BaseException as error:
             # Those who wait were not begun, so nothing was written for them.
             self._jobs.refuse(self._failure(error, "read"), self._taken)
-            self._writes.close()
+            with self._hold:
+                self._ready = False
+                self._writes.close()
             self._log(SQLITE.error, "writer stopped: store=%s error=%s", error)
 
     def _loop(self) -> None:
-        while True:
+        with self._hold:
             self._rest()
-            job = self._jobs.get()
-            if job is None:
-                break
-            while job is not None:
-                job = self._work(job)
-        self._finish()
+        while (job := self._jobs.get()) is not None:
+            with self._hold:
+                count, alone = self._work(job)
+                if alone is not None:
+                    count += self._work(alone)[0]
+                self._rest()
+                self._jobs.finished(count)
+        with self._hold:
+            self._ready = False
+            self._finish()
 
-    def _work(self, first: Job) -> Job | None:
-        """Do `first` and what waits behind it; a job that must run alone is handed back."""
+    def _work(self, first: Job) -> tuple[int, Job | None]:
+        """Do `first` and what waits behind it: how many; a job that must run alone is handed
+        back."""
         self._taken = [first]
         if first.run is not None:
             self._run_alone(first)
-            return None
+            return 1, None
         self._gather()
         batch, size, alone = [first], first.size(), None
         waiting = self._jobs.waiting()
@@ -101,27 +178,29 @@ class Writer(threading.Thread):
                 break
             batch.append(job)
             size += job.size()
-        self._crowd = len(batch)
+        self._pace.crowd = len(batch)
+        self._check_connection()  # an interrupt on a loop may have left a transaction open
         self._run_batch([job for job in batch if job.claim()])
-        return alone
+        return len(batch), alone
 
     def _gather(self) -> None:
         """Let a crowd come together: where many wrote a moment ago many will again, and one fsync
         serves them all. Ends when as many wait as last time, or when no one joined for a moment;
         a lone writer is never made to wait."""
         waiting = -1
-        while waiting < self._jobs.count() < self._crowd - 1:
+        while waiting < self._jobs.count() < self._pace.crowd - 1:
             waiting = self._jobs.count()
             time.sleep(GATHER_SECONDS)
 
     def _run_batch(self, jobs: list[Job]) -> None:
-        began = time.monotonic()
+        began = self._pace.timer()
         try:
             batch, answers = self._commit(jobs)
         except apsw.Error as error:  # the database refused: nobody's commit in particular
             self._refuse(jobs, error)
         except Unready as error:  # and nothing is wrong with what is remembered
             if len(jobs) == 1:
+                self._unsettled = False
                 answer([(jobs[0], None, error)])
             else:
                 self._split(jobs, error)
@@ -135,7 +214,9 @@ class Writer(threading.Thread):
         else:
             self._settle(batch)  # first: who is answered reads next, and finds it remembered
             answer(answers)
-            logs.slow_commit(SQLITE, self._writes.path, time.monotonic() - began, jobs)
+            seconds = self._pace.timer() - began
+            self._pace.note(jobs, seconds)
+            logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
         self._check_connection()
 
     def _refuse(self, jobs: list[Job], error: BaseException) -> None:
@@ -151,9 +232,12 @@ class Writer(threading.Thread):
         for job in jobs:
             self._run_batch([job])
 
-    def _commit(self, jobs: list[Job]) -> tuple[Batch, list[Answer]]:
-        """One transaction for all of them. If it raises, nothing was written."""
+    def _commit(self, jobs: list[Job], *, here: bool = False) -> tuple[Batch, list[Answer]]:
+        """One transaction for all of them. If it raises an Exception, nothing was written."""
         answers: list[Answer] = []
+        if self._unsettled:
+            self._forget()
+        self._unsettled = True
         with self._writes.transaction():
             batch = Batch(self._writes.reader, self.cache, self._clock(), self._writes.salt)
             for job in jobs:
@@ -162,15 +246,21 @@ class Writer(threading.Thread):
                 except (LimpetError, Unready) as error:
                     answers.append((job, None, error))
             batch.write()
-            self._snapshots.write()
+            if here:
+                self._under_way = (batch, answers)
+            else:
+                self._snapshots.write()
         return batch, answers
 
     def _settle(self, batch: Batch) -> None:
         """What was committed stays committed: if remembering it fails, it is read again."""
         try:
             self._snapshots.note(batch.settle())
-        except Exception:
+            self._unsettled = False
+        except BaseException as error:
             self._forget()
+            if not isinstance(error, Exception):
+                raise
 
     def _check_connection(self) -> None:
         if self._writes.replace_stuck():
@@ -180,6 +270,8 @@ class Writer(threading.Thread):
         if not job.claim():
             return
         assert job.run is not None
+        if self._unsettled:
+            self._forget()
         failure: BaseException | None
         try:
             result, failure = job.run(self._writes), None
@@ -252,6 +344,24 @@ class Writer(threading.Thread):
         """What is remembered may not be what is stored: everything is read again."""
         self.cache.clear()
         self._snapshots.forget()
+        self._unsettled = False
 
     def _failure(self, error: BaseException, asked: Asked = "write") -> LimpetError:
         return write_failure(error, self._writes.where, asked)
+
+
+def _answer_here(answers: Sequence[Answer]) -> None:
+    """Tell callers of this very loop. If an interrupt comes, those who are left are told next."""
+    try:
+        deliver(answers)
+    except BaseException:
+        answers[0][0].loop.call_soon(deliver, answers)
+        raise
+    finally:
+        for job, _, _ in answers:
+            job.answered = True
+            job.claim()  # nobody else could meanwhile: its caller is on this loop
+
+
+def _nothing(_: WriteConnection) -> None:
+    """A job that only wakes the thread."""

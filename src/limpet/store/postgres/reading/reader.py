@@ -27,11 +27,11 @@ from limpet.model import (
 from limpet.store.cache import Live
 from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, key_hash, scope_owner
 from limpet.store.paging import bare
+from limpet.store.planning.room import DELETED
 from limpet.store.postgres import cold, rows
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.protocol import Erasure
-from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
 
 LAST: Final = 2**62  # beyond every seq

@@ -41,7 +41,7 @@ from limpet.store.coding import (
     scope_body,
     scope_place,
 )
-from limpet.store.plan import Plan
+from limpet.store.planning.plan import Plan
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.writing.columns import statement, tables

@@ -24,7 +24,7 @@ from limpet.store import logs
 from limpet.store.cache import Cache, Live
 from limpet.store.coding import Unready
 from limpet.store.logs import POSTGRES
-from limpet.store.plan import Plan
+from limpet.store.planning.plan import Plan
 from limpet.store.postgres.failures import BROKEN, translate
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection, WriteConnection, settings

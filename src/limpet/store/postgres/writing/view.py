@@ -21,11 +21,11 @@ from limpet.model import (
     ScopeValue,
 )
 from limpet.store.cache import Cache, Live, LiveScope
+from limpet.store.planning.room import Sizes
 from limpet.store.postgres.reading import Reader, link_at
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.jobs import Job
-from limpet.store.room import Sizes
 from limpet.store.scopes import Scopes
 
 

@@ -29,7 +29,8 @@ _STEP_BYTES: Final = 2 * 2**20
 
 
 class Wal:
-    """Belongs to the writer's connection and thread. `usual` and `brief` are busy handlers."""
+    """Belongs to the writer's connection; only the writer's thread tends it. `usual` and `brief`
+    are busy handlers."""
 
     def __init__(
         self,
@@ -53,8 +54,23 @@ class Wal:
             self.truncate()
         if self._pages >= max(CHECKPOINT_PAGES, self._idle):
             self._checkpoint()
-        if self._grow and self._pages:
+        if self._is_short:
             self._lengthen()
+
+    @property
+    def neglected(self) -> bool:
+        """Whether `tend` has something to do."""
+        is_long = self._pages >= max(CHECKPOINT_PAGES, self._idle)
+        return is_long or self._truncate or self._is_short
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the end of the file is near."""
+        return self._grow and self._pages > 0 and self._length <= self._used + _STEP_BYTES // 4
+
+    @property
+    def _used(self) -> int:
+        return min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES
 
     def truncate(self) -> bool:
         """Empty the file, so that nothing erased is left in it. False if a reader is in the way.
@@ -110,14 +126,11 @@ class Wal:
             self._conn.set_busy_handler(self._usual)
 
     def _lengthen(self) -> None:
-        used = min(self._pages, CHECKPOINT_PAGES) * _FRAME_BYTES
-        if self._length > used + _STEP_BYTES // 4:
-            return
         path = self._conn.filename_wal
         # Only with the write lock nobody else adds frames, so what lies past the end is nobody's.
         self._conn.execute("BEGIN IMMEDIATE")
         try:
-            self._length = _add_zeros(path, used + _STEP_BYTES)
+            self._length = _add_zeros(path, self._used + _STEP_BYTES)
         except OSError:  # no room to be generous: commits still work, a little slower
             self._grow = False
         finally:

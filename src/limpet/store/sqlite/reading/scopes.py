@@ -14,8 +14,8 @@ import msgspec
 from limpet.errors import LimpetError
 from limpet.model import ScopeKey, ScopeValue, freeze, scope_next
 from limpet.store.coding import SEALED, Codec, Damaged, Unready, bodies, scope_owner
+from limpet.store.planning.room import DELETED
 from limpet.store.protocol import Owner
-from limpet.store.room import DELETED
 from limpet.store.scopes import Scopes, Unread
 from limpet.store.sqlite import rows
 from limpet.store.sqlite.sql import SQL

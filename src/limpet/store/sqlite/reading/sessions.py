@@ -160,7 +160,7 @@ class Sessions:
         An event only changes by another event (when it is processed), so equal versions are equal.
         """
         live = self._peek(key)
-        for last in (() if live is None else live.tail, self._tails.get(key, ())):
+        for last in (() if live is None else tuple(live.tail), self._tails.get(key, ())):
             current = last and last[-1].seq == head.version and last[-1].link == head.link
             if current and len(last) >= min(limit, head.version - head.floor):
                 return last[len(last) - min(limit, len(last)) :]

@@ -49,7 +49,9 @@ def _load() -> dict[str, str]:
     found: dict[str, str] = {}
     for name in _FILES:
         blocks = re.split(r"^-- name: (\w+)\n", script(name), flags=re.MULTILINE)[1:]
-        found |= dict(zip(blocks[::2], map(str.strip, blocks[1::2]), strict=True))
+        for block, text in zip(blocks[::2], blocks[1::2], strict=True):
+            assert block not in found, f"two statements are called {block}"
+            found[block] = text.strip()
     return found
 
 

@@ -95,6 +95,9 @@ SELECT min(pos), (SELECT max(pos) FROM events) FROM events WHERE pos > ?
 -- The highest position that was ever handed out, also to events that are gone.
 SELECT max(coalesce((SELECT max(pos) FROM events), 0), coalesce((SELECT value FROM meta WHERE name = 'feed'), 0))
 
+-- name: is_recorded
+SELECT 1 FROM events WHERE pos = ? AND id = ?
+
 -- name: is_pending
 SELECT 1 FROM events WHERE sid = ? AND seq = ? AND processed = 0
 
@@ -237,8 +240,8 @@ UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ? WHERE s
 -- name: set_facts
 UPDATE sessions SET facts = ? WHERE sid = ?
 
--- name: set_slot
-UPDATE sessions SET slot = ? WHERE sid = ?
+-- name: set_moved
+UPDATE sessions SET version = ?, link = ?, updated_us = ?, active_us = ?, slot = ? WHERE sid = ?
 
 -- name: set_due
 UPDATE sessions SET due_us = ?, deadline_us = ?, priority = ? WHERE sid = ?

@@ -9,7 +9,7 @@ was, so it cannot harm its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -49,52 +49,10 @@ from limpet.model import (
 )
 from limpet.model.adopt import folded, linked, runs
 from limpet.model.lease import admits, is_of, left_until, released
+from limpet.store.planning.room import Room
+from limpet.store.planning.view import View
 from limpet.store.protocol import Committed
-from limpet.store.room import Room, Sizes
 from limpet.store.scopes import Scopes
-
-
-class View(Protocol):
-    """A store's present state, as the planner asks for it. Must not change while planning."""
-
-    def fold(self, key: Key, *, reuse: bool = False) -> Fold | None:
-        """The session now, None if it never was; raises SessionDeleted or SessionErased.
-
-        `reuse`: None also if it was deleted, because the key may belong to a new session.
-        """
-        ...
-
-    def ended(self, key: Key, uid: str) -> bool:
-        """Whether a session with this uid was deleted under the key."""
-        ...
-
-    def link_at(self, key: Key, seq: int) -> bytes | None:
-        """The link of an event of a living session, if it has one with this seq."""
-        ...
-
-    def recorded(self, key: Key, id: str) -> Event | None:
-        """The event that the session recorded under this id, if there is such a session."""
-        ...
-
-    def pending(self, key: Key, seq: int) -> bool:
-        """Whether this event is an input that no later event has processed."""
-        ...
-
-    def scope(self, key: ScopeKey) -> ScopeValue | None:
-        """The newest version of a scope name."""
-        ...
-
-    def scope_version(self, key: ScopeKey) -> int:
-        """The number of its newest version, which needs no value; 0 if it never was."""
-        ...
-
-    def scopes(self, app: str, user: str) -> Scopes:
-        """The newest version of every name that this user's sessions see."""
-        ...
-
-    def names(self, app: str, user: str) -> Sizes | None:
-        """Every name of one owner with its size, for `Room`. None: it was not looked up."""
-        ...
 
 
 class Plan:
@@ -172,12 +130,13 @@ class Plan:
     def _add_plain(self, commit: Commit) -> Committed | None:
         """The common case on the hot path: one new event, no conditions, no scopes. Else None."""
         draft = commit.drafts[0]
-        conditions = commit.expect is not None or commit.fence is not None or commit.guards
         if (
-            conditions
-            or commit.schema is not msgspec.UNSET
-            or draft.caller_chose_id
+            draft.caller_chose_id  # what is adopted is, too
             or draft.scoped
+            or commit.expect is not None
+            or commit.fence is not None
+            or commit.guards
+            or commit.schema is not msgspec.UNSET
             or draft.type == PROCESSED
             or draft.origin is not None
             or commit.pin is not None
@@ -186,9 +145,12 @@ class Plan:
             return None
         key = commit.key
         fold = self.folds.get(key) or self._view.fold(key)
-        if fold is None or fold.damaged or (commit.uid or fold.head.uid) != fold.head.uid:
+        if fold is None or fold.damaged:
             return None
-        if commit.classless and fold.head.schema_version is not None:
+        head = fold.head
+        if commit.uid is not None and commit.uid != head.uid:
+            return None
+        if commit.classless and head.facts and head.schema_version is not None:
             return None
         after, rec = record(fold, draft, self._now_us, self._salt())
         self.records.append((key, rec))

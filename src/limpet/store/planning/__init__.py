@@ -1,0 +1,1 @@
+"""Planning: what commits will write, decided alike for every store."""

@@ -1,0 +1,60 @@
+"""Pace: whether the next commits are few and quick enough to be made on the event loop itself.
+
+Handing a commit to the writer's thread wakes a sleeping core twice, which takes a good part of the
+time that a quick disk needs. On the loop, a commit keeps everybody else waiting. So only small ones
+are made there, and only while small ones are quick. Every small commit counts, wherever it was
+made: a disk that has become slow moves them to the thread within two commits; quick again, back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from typing import Final, Protocol
+
+HERE_JOBS_MAX: Final = 16
+HERE_BYTES_MAX: Final = 64 * 2**10
+HERE_SECONDS_MAX: Final = 0.001  # on average
+_WEIGHT: Final = 0.25  # of the newest commit in the average
+# One commit counts for no more: after a single stall a few quick ones are enough to come back.
+_SECONDS_COUNTED_MAX: Final = 0.005
+
+
+class Sized(Protocol):
+    """One caller's commits."""
+
+    def size(self) -> int: ...
+
+
+class Pace:
+    """What was measured of one store's commits. `enabled` False: the thread makes all of them."""
+
+    __slots__ = ("average", "commits", "crowd", "enabled", "longest", "timer")
+
+    def __init__(self, *, enabled: bool = True, timer: Callable[[], float] = perf_counter) -> None:
+        self.enabled, self.timer = enabled, timer
+        self.crowd = 1  # how many callers the last commit served
+        self.average = 0.0  # seconds of small commits
+        self.longest = 0.0  # seconds for which a loop was held
+        self.commits = 0  # made on a loop
+
+    def admits(self, jobs: Sequence[Sized]) -> bool:
+        """Whether these may be committed on the loop."""
+        return (
+            self.enabled
+            and len(jobs) <= HERE_JOBS_MAX >= self.crowd
+            and self.average <= HERE_SECONDS_MAX
+            and sum([job.size() for job in jobs]) <= HERE_BYTES_MAX
+        )
+
+    def note(self, jobs: Sequence[Sized], seconds: float) -> None:
+        """A commit for these callers took so long."""
+        self.crowd = len(jobs)
+        if len(jobs) <= HERE_JOBS_MAX and sum([job.size() for job in jobs]) <= HERE_BYTES_MAX:
+            counted = min(seconds, _SECONDS_COUNTED_MAX)
+            self.average += (counted - self.average) * _WEIGHT
+
+    def held(self, seconds: float) -> None:
+        """A loop was held for so long."""
+        self.commits += 1
+        self.longest = max(self.longest, seconds)
