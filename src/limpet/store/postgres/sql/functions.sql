@@ -236,7 +236,7 @@ BEGIN
     INSERT INTO limpet.events (xid, pos, sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id,
                                wake_id, flags, body, crc, salt, digest, link, processed)
     SELECT mine, i, sids[e_head[i]], e_seq[i], e_id[i], e_type[i], e_actor[i], e_at[i], e_cause[i], e_invocation[i],
-           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i] # ((place + i) & 4294967295), e_salt[i],
+           e_correlation[i], e_wake[i], coalesce(e_flags[i], 0), e_body[i], e_crc[i] # ((place + i) & 4294967295), e_salt[i],
            e_digest[i], e_link[i], e_processed[i]
     FROM generate_subscripts(e_job, 1) i WHERE refused[e_job[i]] IS NULL;
 
@@ -273,7 +273,8 @@ BEGIN
         END IF;
     END LOOP;
     UPDATE limpet.sessions s SET
-        version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j], active_us = v_active[v.j],
+        version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j],
+        active_us = coalesce(v_active[v.j], v_updated[v.j]),
         facts = CASE WHEN v.changed THEN nullif(v_facts[v.j], '{}')::jsonb ELSE s.facts END,
         due_us = CASE WHEN v.changed THEN v_due[v.j] ELSE s.due_us END,
         priority = CASE WHEN v.changed THEN v_priority[v.j] ELSE s.priority END,
@@ -318,6 +319,9 @@ BEGIN
 
     IF NOT doubt THEN
         refused := NULL;
+    END IF;
+    IF made IS NULL THEN
+        sids := NULL; -- the caller knows them
     END IF;
     -- Every listener shares this lock for as long as it listens: taken alone, nobody does.
     listeners := NOT pg_try_advisory_xact_lock(limpet.listening());

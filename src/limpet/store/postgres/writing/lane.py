@@ -101,6 +101,11 @@ class Lane:
             raise
         logs.slow_commit(POSTGRES, self._writer.place, time.monotonic() - began, jobs)
 
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether any is due."""
+        return self._snapshots.due
+
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""
         await self._snapshots.write(self._writer.get)

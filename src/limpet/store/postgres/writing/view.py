@@ -68,7 +68,8 @@ class View:
         """Read what is not known yet; nothing, for sessions that are."""
         for job in jobs:
             for commit in job.commits:
-                await self._fetch_session(conn, commit)
+                if not self._has(commit):
+                    await self._fetch_session(conn, commit)
             if job.search_ids:
                 await self._fetch_recorded(conn, job)
         written = {name for job in jobs for name in job.written}
@@ -78,6 +79,18 @@ class View:
         guarded = {n for job in jobs for n in job.names - job.written} - self.known.keys()
         if guarded:
             self._versions = await self._reader.versions(conn, list(guarded))
+
+    def _has(self, commit: Commit) -> bool:
+        """Whether nothing has to be read for a commit: the common case, without a coroutine."""
+        if commit.base is not None or any([draft.type == PROCESSED for draft in commit.drafts]):
+            return False
+        key = commit.key
+        if key not in self.lives:
+            live = self._cache.session(key)
+            if live is None:
+                return False
+            self.lives[key] = live
+        return True
 
     async def _fetch_session(self, conn: Connection, commit: Commit) -> None:
         key = commit.key
