@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.postgres import claims, follows, reads, writes
+from bench.postgres import claims, follows, reads, turns, writes
 from bench.workloads import Workload
 
 WORKLOADS: Final = {
@@ -17,4 +17,5 @@ WORKLOADS: Final = {
     "P7": Workload("P7 · from a commit to a follower elsewhere", follows.latency, peer=False),
     "P8": Workload("P8 · workers that claim sessions", claims.claims, peer=False),
     "P9": Workload("P9 · partial events of another process", follows.partials, peer=False),
+    "P10": Workload("P10 · turns by two worker processes", turns.turns, peer=False),
 }

@@ -30,13 +30,14 @@ from limpet.model import (
     moves_with_activity,
     scope_of,
 )
-from limpet.model.lease import LEFT_US, with_lease
+from limpet.model.lease import LEFT_US
 from limpet.store.cache import Live, LiveScope
 from limpet.store.coding import bodies
 from limpet.store.plan import Plan
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.writing.columns import statement, tables
+from limpet.store.postgres.writing.reply import Reply
 from limpet.store.postgres.writing.view import View
 from limpet.store.protocol import Committed, Place
 from limpet.store.room import Owner
@@ -44,36 +45,6 @@ from limpet.store.room import Owner
 _AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
 _UNNAMED: Final = (None,) * 8  # of a session that is there
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
-
-
-class Reply:
-    """What the server said: refusals by job, leases by session, and its time."""
-
-    __slots__ = ("_fences", "_row", "has_listeners", "now_us", "refused", "token")
-
-    def __init__(self, row: Any) -> None:
-        self._row = row
-        self.now_us: int = 0 if row is None else row["now_us"]  # by which jobs were judged
-        self.token: str = "" if row is None else row["token"]  # names the transaction
-        self.has_listeners: bool = row is not None and row["listeners"]  # to notify
-        self._fences: list[int] | None = None if row is None else row["fences"]
-        reasons = None if row is None else row["refused"]
-        self.refused: dict[int, str] = {}
-        if reasons is not None:
-            self.refused = {job: why for job, why in enumerate(reasons, 1) if why is not None}
-
-    def sid(self, place: int) -> int:
-        """The number of the session at this place, counted from one, if the batch created any."""
-        found: int = self._row["sids"][place - 1]
-        return found
-
-    def leased(self, head: Head, place: int) -> Head:
-        """The head under the lease that the server has: ours may be older."""
-        fences, at = self._fences, place - 1
-        if fences is None or not fences[at]:
-            return with_lease(head, 0, None, None, None) if head.fence else head
-        lease = [self._row[name][at] for name in ("leases", "workers", "leaseds")]
-        return with_lease(head, fences[at], *lease)
 
 
 class Batch:
@@ -153,7 +124,7 @@ class Batch:
         self._make_room()
         values: list[Any] = [planned_us, None if late else LATE_US, self._jobs]
         forms = tuple([table.send(values) for table in self._tables.values()])
-        reply = Reply(await conn.fetchrow(statement(forms), *values))
+        reply = Reply(await conn.fetchval(statement(forms), *values))
         self._held = set(range(1, self._jobs + 1)).difference(reply.refused)
         return reply
 

@@ -80,4 +80,4 @@ def statement(forms: tuple[int, ...]) -> str:
             if not form >> bit & 1:
                 here[start:stop] = [False] * (stop - start)
         values += [f"${next(numbers)}" if sent else "'{}'" for sent in here]
-    return f"SELECT * FROM limpet.commit({', '.join(values)})"
+    return f"SELECT limpet.commit({', '.join(values)})"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from limpet.model import Commit, Key
-from limpet.store.cache import Cache
+from limpet.store.cache import Cache, Live
 from limpet.store.coding import Unready, owners_of
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import WriteConnection
@@ -80,6 +80,14 @@ class Committer:
             if not job.taken:
                 self._waiting.remove(job)  # it never happened
             raise
+
+    def remember(self, key: Key, live: Live) -> None:
+        """Take over a session that a reader loaded and that is leased: its holder writes next.
+
+        It may be out of date by now. Then the server refuses what is planned on it.
+        """
+        if self.cache.peek(key) is None:
+            self.cache.keep(key, live)
 
     async def close(self) -> None:
         """Wait until everything that was asked for has its answer."""
