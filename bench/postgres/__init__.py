@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.postgres import claims, follows, reads, writes
+from bench.postgres import claims, follows, reads, turns, writes
 from bench.workloads import Workload, durable
 
 WORKLOADS: Final = {
@@ -18,5 +18,5 @@ WORKLOADS: Final = {
     "P8": Workload("P8 · workers that claim sessions", claims.claims, peer=False),
     "P9": Workload("P9 · partial events of another process", follows.partials, peer=False),
     "P10": Workload("P10 · a turn of three steps, beside DBOS", durable.postgres, peer=False),
-    "P11": Workload("P11 · two workers, beside one", durable.workers, peer=False),
+    "P11": Workload("P11 · turns by two worker processes", turns.turns, peer=False),
 }

@@ -31,7 +31,7 @@ def appends(run: Run) -> list[Row]:
     readings = run.alternate(contestants)
     what = f"{count:,} appends"
     found = row("P1", what, "per second", readings, "rate")
-    target = at_least(0.7, "× pgbench", found.against(found.raw))
+    target = at_least(1.4, "× pgbench", found.against(found.raw))
     return [
         row("P1", what, "per second", readings, "rate", target),
         replace(
@@ -78,7 +78,7 @@ def crowd(run: Run) -> list[Row]:
         ("burst", "a session each, all appends at once"),
     ):
         plain = row("P2", what, "per second", readings, name)
-        target = at_least(1.5, "× pgbench, 64 clients", plain.against(plain.raw))
+        target = at_least(3.0, "× pgbench, 64 clients", plain.against(plain.raw))
         found.append(row("P2", what, "per second", readings, name, target))
     bare = row(
         "P2", "a session each, beside an insert and a counter", "per second", readings, "own"

@@ -2,16 +2,13 @@
 
 Both record every step durably before the next begins: on SQLite with synchronous=FULL, on one
 PostgreSQL server as it comes. Ours counts from the message to the end of its turn. DBOS runs in its
-own environment and process, 64 workflows at a time, in the faster of its two ways. P11: the turns
-of two worker processes on PostgreSQL, beside those of one.
+own environment and process, 64 workflows at a time, in the faster of its two ways.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +20,11 @@ import limpet
 from bench.peer import Peer
 from bench.place import ROOT
 from bench.rounds import Contestant, Numbers, Run
-from bench.table import Row, at_least, ratio, row
+from bench.table import Row, at_least, row
 from tests.support import venvs
 from tests.support.postgres import empty
 
 _TIMES = 3.0
-_TWO = 1.6
 _WAYS = ("async", "threads")
 
 
@@ -86,47 +82,6 @@ async def _turns(url: str, count: int) -> Numbers:
         seconds = time.perf_counter() - begin
         assert rates.turns == count
     return {"rate": count / seconds}
-
-
-def workers(run: Run) -> list[Row]:
-    turns, url = run.size(2_000, 400), run.postgres.url
-    readings = run.alternate({"ours": lambda _: _by_workers(url, turns)})
-    rates = [row("P11", f"{n} of them", "per second", readings, f"by{n}") for n in (1, 2)]
-    target = at_least(_TWO, "× one", ratio(rates[1].ours, rates[0].ours))
-    two = row("P11", rates[1].what, "per second", readings, "by2", target)
-    return [rates[0], two]
-
-
-def _by_workers(url: str, turns: int) -> Numbers:
-    numbers: Numbers = {}
-    for count in (1, 2):
-        asyncio.run(_emptied(url))
-        asyncio.run(_asked(url, turns))
-        numbers[f"by{count}"] = turns / _seconds(url, count)
-    return numbers
-
-
-async def _asked(url: str, turns: int) -> None:
-    async with limpet.open(url) as lp:
-        many = await asyncio.gather(*[lp.create("bench", "ada") for _ in range(turns)])
-        asked = [s.append("user.message", {"number": n}, actor="u") for n, s in enumerate(many)]
-        await asyncio.gather(*asked)
-
-
-def _seconds(url: str, count: int) -> float:
-    """How long so many workers take for all that is due, once they are open."""
-    command = [sys.executable, "-m", "bench.fresh.work", url]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    running = [subprocess.Popen(command, cwd=ROOT, **pipes) for _ in range(count)]  # type: ignore[call-overload]
-    for process in running:
-        assert process.stdout.readline() == "ready\n"
-    begin = time.perf_counter()
-    for process in running:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    ends = [json.loads(process.communicate()[0])["turns"] for process in running]
-    assert sum(ends)
-    return time.perf_counter() - begin
 
 
 async def _emptied(url: str) -> None:

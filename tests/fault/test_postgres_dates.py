@@ -13,8 +13,8 @@ import pytest
 from limpet.errors import InvalidInput, StoreBusy
 from limpet.model.commit import Commit
 from limpet.model.events import Origin
-from limpet.model.limits import UPDATE_SLOT_BITS
 from limpet.store.memory import MemoryStore
+from limpet.store.postgres.rows import SLOT_BITS
 from limpet.store.postgres.store import PostgresStore
 from limpet.store.postgres.writing.lane import TRIES_MAX
 from limpet.testing.clock import FakeClock
@@ -141,7 +141,7 @@ async def test_lone_appends_within_a_slot_touch_no_index(
     store: PostgresStore, admin: asyncpg.Connection
 ) -> None:
     """Every one of them is a heap-only update of its head."""
-    began = await server_us(admin) >> UPDATE_SLOT_BITS << UPDATE_SLOT_BITS
+    began = await server_us(admin) >> SLOT_BITS << SLOT_BITS
     await admin.execute(_NOW.format(began))  # time stands still, there and here
     store._committer.clock._steady = lambda: 0
     await create(store, A)

@@ -13,9 +13,10 @@ import limpet
 from limpet.errors import SessionConflict, SessionErased, SessionExists, StoreFailed
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.store import PostgresStore
-from limpet.store.postgres.writing.batch import Batch, Reply
+from limpet.store.postgres.writing.batch import Batch
 from limpet.store.postgres.writing.jobs import Job
 from limpet.store.postgres.writing.lane import LOCK_AFTER_TRIES
+from limpet.store.postgres.writing.reply import Reply
 from limpet.store.protocol import Committed, Place
 from limpet.testing.commits import add, addition, create, creation, draft, key, load, log
 from tests.support.postgres import waiting_backend

@@ -29,6 +29,10 @@ from limpet.model import (
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
 from limpet.store.protocol import Ending, Place, Record
 
+# The order of updates is indexed in steps of 2**18 microseconds, a quarter of a second, and sorted
+# within a step. Coarser than elsewhere: an update that moves one index entry costs an entry in each
+# index of the table here.
+SLOT_BITS: Final = 18
 _LOW: Final = 0xFFFF_FFFF
 _STRIDE: Final = 1_000_003  # more than the events of any transaction
 

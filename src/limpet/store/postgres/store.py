@@ -216,6 +216,8 @@ class PostgresStore:
             if token is not None and not await conn.fetchval(SQL["seen"], token):
                 raise StoreBusy(where(self._url), _BEHIND, _CATCH_UP)
             found = await self._reader.load(conn, key, asked)
+            if found.live.fold.head.worker is not None:
+                self._committer.remember(key, found.live)
             return await self._loaded(conn, found, asked)
 
         loaded: Loaded = await self._pools.run(run)

@@ -14,7 +14,6 @@ from limpet.errors import SealUnavailable
 from limpet.model import (
     INT_MAX,
     READ_PAGE_BYTES_MAX,
-    UPDATE_SLOT_BITS,
     Base,
     Event,
     Fold,
@@ -199,7 +198,7 @@ class Verification:
             due_us(facts),
             deadline_us(head),
             head.priority,
-            head.updated_us >> UPDATE_SLOT_BITS,
+            head.updated_us >> rows.SLOT_BITS,
         )
         found = (row["due_us"], row["deadline_us"], row["priority"], row["slot"])
         if found != derived or row["standing"] != facts.get("standing"):

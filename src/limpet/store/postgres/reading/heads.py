@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from limpet.model import UPDATE_SLOT_BITS, limits
+from limpet.model import limits
 from limpet.store.paging import cursor as cursors
 from limpet.store.postgres import rows
 from limpet.store.postgres.server import Connection
@@ -108,10 +108,10 @@ def _range(query: Query, cursor: str | None, args: list[Any]) -> tuple[str, list
         columns.insert(0, "s.slot")
         after_us = query.updated_after_us
         if after_us is not None:
-            where.append(f"s.slot >= {_bind(args, after_us >> UPDATE_SLOT_BITS)}")
+            where.append(f"s.slot >= {_bind(args, after_us >> rows.SLOT_BITS)}")
             where.append(f"{mark} > {_bind(args, after_us)}")
         if at is not None:
-            at.insert(0, at[0] >> UPDATE_SLOT_BITS)
+            at.insert(0, at[0] >> rows.SLOT_BITS)
     else:
         for sign, at_us in ((">", query.created_after_us), ("<", query.created_before_us)):
             if at_us is not None:

@@ -19,7 +19,7 @@ LANGUAGE sql STABLE AS $$ SELECT (limpet.epoch() + of::text::bigint)::text::xid8
 -- from it. `owner` is the key's user.
 --
 -- An update that changes no indexed column touches no index, if its page has room. So the order of
--- updates is indexed by a coarse slot, a fifteenth of a second, within which rows are sorted as they are read.
+-- updates is indexed by a coarse slot, a quarter of a second, within which rows are sorted as they are read.
 CREATE TABLE limpet.sessions (
     sid         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     app         text COLLATE "C" NOT NULL,
@@ -30,7 +30,7 @@ CREATE TABLE limpet.sessions (
     link        bytea NOT NULL,
     created_us  bigint NOT NULL,
     updated_us  bigint NOT NULL,
-    slot        bigint GENERATED ALWAYS AS (updated_us >> 16) STORED,
+    slot        bigint GENERATED ALWAYS AS (updated_us >> 18) STORED,
     active_us   bigint NOT NULL,
     facts       jsonb,
     due_us      bigint,

@@ -65,6 +65,11 @@ $$;
 -- The feed orders events by transaction, so a session's events must not be written by an older
 -- transaction than those before them: a head that a younger one has moved is stale to this one,
 -- even at the version that was planned on. The next attempt is younger.
+--
+-- The answer is a JSON object: now_us, the clock by which jobs were judged; token, which names the
+-- transaction; listened, whether anybody waits for hints; refused, a reason or null for each job, if any was;
+-- sids, if sessions were made; fences, leases, workers and leaseds of the heads, if any was ever leased. One
+-- value: for a row of columns the server would look up their types at every call.
 CREATE OR REPLACE FUNCTION limpet.commit(
     planned_us bigint, late_us bigint, jobs integer,
     h_sid bigint[], h_uid text[], h_base bigint[], h_link bytea[], h_app text[], h_owner text[], h_id text[],
@@ -81,12 +86,18 @@ CREATE OR REPLACE FUNCTION limpet.commit(
     p_job integer[], p_head integer[], p_seq bigint[], p_by bigint[],
     s_job integer[], s_name integer[], s_version bigint[], s_base bigint[], s_form integer[], s_flags integer[],
     s_body bytea[], s_crc bigint[], s_head integer[], s_seq bigint[], s_more integer[], s_first integer[],
-    k_job integer[], k_head integer[], k_seq bigint[], k_flags integer[], k_body bytea[], k_crc bigint[], k_pin bigint[],
-    OUT now_us bigint, OUT token text, OUT listeners boolean, OUT refused text[], OUT sids bigint[],
-    OUT fences bigint[], OUT leases bigint[], OUT workers text[], OUT leaseds bigint[]
-) LANGUAGE plpgsql AS $$
+    k_job integer[], k_head integer[], k_seq bigint[], k_flags integer[], k_body bytea[], k_crc bigint[], k_pin bigint[]
+) RETURNS text LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    now_us   bigint;
+    refused  text[] := array_fill(NULL::text, ARRAY[jobs]);
+    sids     bigint[] := h_sid;
+    fences   bigint[];
+    leases   bigint[];
+    workers  text[];
+    leaseds  bigint[];
+    listened boolean;
     heads    integer := cardinality(h_sid);
     stale    boolean[] := array_fill(true, ARRAY[heads]);
     at_time  bigint[] := array_fill(0::bigint, ARRAY[heads]);
@@ -101,10 +112,6 @@ DECLARE
     h        integer;
     new_sid  bigint;
 BEGIN
-    sids := h_sid;
-    token := mine::text;
-    refused := array_fill(NULL::text, ARRAY[jobs]);
-
     -- New sessions first: an insert waits for a rival's insert of the same key, and then sees it.
     IF array_position(h_sid, NULL) IS NOT NULL THEN
         made := array_fill(false, ARRAY[heads]);
@@ -236,7 +243,7 @@ BEGIN
     INSERT INTO limpet.events (xid, pos, sid, seq, id, type, actor, at_us, cause, invocation_id, correlation_id,
                                wake_id, flags, body, crc, salt, digest, link, processed)
     SELECT mine, i, sids[e_head[i]], e_seq[i], e_id[i], e_type[i], e_actor[i], e_at[i], e_cause[i], e_invocation[i],
-           e_correlation[i], e_wake[i], e_flags[i], e_body[i], e_crc[i] # ((place + i) & 4294967295), e_salt[i],
+           e_correlation[i], e_wake[i], coalesce(e_flags[i], 0), e_body[i], e_crc[i] # ((place + i) & 4294967295), e_salt[i],
            e_digest[i], e_link[i], e_processed[i]
     FROM generate_subscripts(e_job, 1) i WHERE refused[e_job[i]] IS NULL;
 
@@ -272,21 +279,32 @@ BEGIN
             leaseds[h] := CASE WHEN v_release[j] > 0 THEN now_us END;
         END IF;
     END LOOP;
-    UPDATE limpet.sessions s SET
-        version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j], active_us = v_active[v.j],
-        facts = CASE WHEN v.changed THEN nullif(v_facts[v.j], '{}')::jsonb ELSE s.facts END,
-        due_us = CASE WHEN v.changed THEN v_due[v.j] ELSE s.due_us END,
-        priority = CASE WHEN v.changed THEN v_priority[v.j] ELSE s.priority END,
-        deadline_us = CASE WHEN v.changed THEN v_deadline[v.j] ELSE coalesce(v_deadline[v.j], s.deadline_us) END,
-        adopted = coalesce(v_adopted[v.j], s.adopted),
-        parent = CASE WHEN made[v.h] THEN sids[h_parent[v.h]] ELSE s.parent END,
-        lease_us = CASE WHEN spans[v.h] IS NULL THEN s.lease_us ELSE leases[v.h] END,
-        leased_us = CASE WHEN spans[v.h] IS NULL THEN s.leased_us ELSE leaseds[v.h] END,
-        worker = CASE WHEN spans[v.h] IS NULL THEN s.worker END,
-        xid = mine
-    FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, v_facts[last[l.h]] IS NOT NULL AS changed
-          FROM generate_subscripts(last, 1) AS l (h) WHERE last[l.h] > 0) v
-    WHERE s.sid = v.sid;
+    -- Most batches change nothing of a head that is set out in indexes or in facts.
+    IF made IS NULL AND spans IS NULL
+        AND cardinality(v_facts) + cardinality(v_deadline) + cardinality(v_adopted) = 0
+    THEN
+        UPDATE limpet.sessions s SET version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j],
+            active_us = coalesce(v_active[v.j], v_updated[v.j]), xid = mine
+        FROM (SELECT last[h] AS j, h_sid[h] AS sid FROM generate_subscripts(last, 1) h WHERE last[h] > 0) v
+        WHERE s.sid = v.sid;
+    ELSE
+        UPDATE limpet.sessions s SET
+            version = v_version[v.j], link = v_link[v.j], updated_us = v_updated[v.j],
+            active_us = coalesce(v_active[v.j], v_updated[v.j]),
+            facts = CASE WHEN v.changed THEN nullif(v_facts[v.j], '{}')::jsonb ELSE s.facts END,
+            due_us = CASE WHEN v.changed THEN v_due[v.j] ELSE s.due_us END,
+            priority = CASE WHEN v.changed THEN v_priority[v.j] ELSE s.priority END,
+            deadline_us = CASE WHEN v.changed THEN v_deadline[v.j] ELSE coalesce(v_deadline[v.j], s.deadline_us) END,
+            adopted = coalesce(v_adopted[v.j], s.adopted),
+            parent = CASE WHEN made[v.h] THEN sids[h_parent[v.h]] ELSE s.parent END,
+            lease_us = CASE WHEN spans[v.h] IS NULL THEN s.lease_us ELSE leases[v.h] END,
+            leased_us = CASE WHEN spans[v.h] IS NULL THEN s.leased_us ELSE leaseds[v.h] END,
+            worker = CASE WHEN spans[v.h] IS NULL THEN s.worker END,
+            xid = mine
+        FROM (SELECT l.h, last[l.h] AS j, sids[l.h] AS sid, v_facts[last[l.h]] IS NOT NULL AS changed
+              FROM generate_subscripts(last, 1) AS l (h) WHERE last[l.h] > 0) v
+        WHERE s.sid = v.sid;
+    END IF;
 
     IF cardinality(v_relabel) > 0 THEN
         DELETE FROM limpet.labels l USING generate_subscripts(v_relabel, 1) j
@@ -316,11 +334,14 @@ BEGIN
         WHERE made[i] AND last[i] = 0 AND s.sid = sids[i];
     END IF;
 
-    IF NOT doubt THEN
-        refused := NULL;
-    END IF;
     -- Every listener shares this lock for as long as it listens: taken alone, nobody does.
-    listeners := NOT pg_try_advisory_xact_lock(limpet.listening());
+    listened := NOT pg_try_advisory_xact_lock(limpet.listening());
+    IF doubt OR made IS NOT NULL OR fences IS NOT NULL THEN
+        RETURN json_strip_nulls(json_build_object('now_us', now_us, 'token', mine::text, 'listened', listened,
+            'refused', CASE WHEN doubt THEN refused END, 'sids', CASE WHEN made IS NOT NULL THEN sids END,
+            'fences', fences, 'leases', leases, 'workers', workers, 'leaseds', leaseds));
+    END IF;
+    RETURN '{"now_us":' || now_us || ',"token":"' || mine::text || '","listened":' || listened || '}';
 END $$;
 
 -- Every name of one owner, and of its newest version the base and the form. Skips from name to name

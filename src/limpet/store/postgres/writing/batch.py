@@ -30,7 +30,6 @@ from limpet.model import (
     due_us,
     moves_with_activity,
     scope_of,
-    with_lease,
 )
 from limpet.store.cache import Live, LiveScope
 from limpet.store.coding import (
@@ -45,39 +44,13 @@ from limpet.store.planning.plan import Plan
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.writing.columns import statement, tables
+from limpet.store.postgres.writing.reply import Reply
 from limpet.store.postgres.writing.view import View
 from limpet.store.protocol import Committed, Owner, Place
 
+_AS_BEFORE: Final = (None,) * 4  # the facts of a visit that changes none
+_UNNAMED: Final = (None,) * 8  # of a session that is there
 LATE_US: Final = 10_000_000  # planned longer ago than this: the server's clock may have been set
-
-
-class Reply:
-    """What the server said: refusals by job, leases by session, and its time."""
-
-    __slots__ = ("_row", "has_listeners", "now_us", "refused", "token")
-
-    def __init__(self, row: Any) -> None:
-        self._row = row
-        self.now_us: int = 0 if row is None else row["now_us"]  # by which jobs were judged
-        self.token: str = "" if row is None else row["token"]  # names the transaction
-        self.has_listeners: bool = row is not None and row["listeners"]  # to notify
-        reasons = None if row is None else row["refused"]
-        self.refused: dict[int, str] = {}
-        if reasons is not None:
-            self.refused = {job: why for job, why in enumerate(reasons, 1) if why is not None}
-
-    def sid(self, place: int) -> int:
-        """The number of the session at this place, counted from one."""
-        found: int = self._row["sids"][place - 1]
-        return found
-
-    def leased(self, head: Head, place: int) -> Head:
-        """The head under the lease that the server has: ours may be older."""
-        fences, at = self._row["fences"], place - 1
-        if fences is None or not fences[at]:
-            return with_lease(head, 0, None, None, None) if head.fence else head
-        lease = [self._row[name][at] for name in ("leases", "workers", "leaseds")]
-        return with_lease(head, fences[at], *lease)
 
 
 class Batch:
@@ -104,6 +77,8 @@ class Batch:
     def take(self, commits: Sequence[Commit]) -> int:
         """Add what the plan just gained; the place of the job, 0 if it gained nothing."""
         plan = self._plan
+        if len(commits) == 1 and commits[0].drafts and self._take_plain(commits[0]):
+            return self._jobs
         records = plan.records[self._seen_records :]
         writes, pins = plan.writes[self._seen_writes :], plan.pins[self._seen_pins :]
         if not records and not pins:
@@ -128,6 +103,22 @@ class Batch:
                 self._add_guards(commit)
         return self._jobs
 
+    def _take_plain(self, commit: Commit) -> bool:
+        """The common case: one event and nothing besides. False if it is not that."""
+        plan, seen = self._plan, self._seen_records
+        if (
+            len(plan.records) != seen + 1
+            or commit.guards
+            or len(plan.writes) != self._seen_writes
+            or len(plan.pins) != self._seen_pins
+        ):
+            return False
+        self._seen_records += 1
+        self._jobs += 1
+        self._add_event(*plan.records[seen])
+        self._add_visit(commit)
+        return True
+
     async def send(self, conn: Connection, planned_us: int, *, late: bool) -> Reply:
         """One round trip; none if there is nothing to record.
 
@@ -137,13 +128,10 @@ class Batch:
             return Reply(None)
         self._sort_heads()
         self._make_room()
-        late_us = None if late else LATE_US
-        columns: list[Any] = [planned_us, late_us, self._jobs]
-        for table in self._tables.values():
-            columns += table.columns()
-        sql = statement(tuple([column != () for column in columns]))
-        reply = Reply(await conn.fetchrow(sql, *[column for column in columns if column != ()]))
-        self._held = {job for job in range(1, self._jobs + 1) if job not in reply.refused}
+        values: list[Any] = [planned_us, None if late else LATE_US, self._jobs]
+        forms = tuple([table.send(values) for table in self._tables.values()])
+        reply = Reply(await conn.fetchval(statement(forms), *values))
+        self._held = set(range(1, self._jobs + 1)).difference(reply.refused)
         return reply
 
     def recorded(self) -> bool:
@@ -157,6 +145,9 @@ class Batch:
 
         None if one of them stands on something planned that the server refused.
         """
+        if len(answers) == 1:
+            only = self._answer(answers[0], reply, token)
+            return None if only is None else (only,)
         done = [self._answer(answer, reply, token) for answer in answers]
         return None if None in done else tuple(done)  # type: ignore[arg-type]  # no None is left
 
@@ -187,7 +178,9 @@ class Batch:
             place = self._heads[key]
             before = self._view.lives.get(key)
             old = (before.snapshot_bytes, before.delta_bytes) if before is not None else (0, 0)
-            after = Fold(reply.leased(fold.head, place), fold.fields, fold.versions, fold.damaged)
+            head, after = reply.leased(fold.head, place), fold
+            if head is not fold.head:
+                after = Fold(head, fold.fields, fold.versions, fold.damaged)
             sid = reply.sid(place) if before is None else before.sid
             done[key] = Live(sid, after, old[0], old[1] + self._sizes[key], self._view.era)
         return done
@@ -249,23 +242,25 @@ class Batch:
         self._tables["b"].add(self._heads[key], *packed)
 
     def _add_event(self, key: Key, rec: Recorded) -> None:
-        e = rec.event
-        salt, raw, place_of = rec.salt, rec.raw, None
+        e, draft, salt = rec.event, rec.draft, rec.salt
+        raw, place_of = draft.raw, None
+        self._sizes[key] = self._sizes.get(key, 0) + len(raw) + EVENT_OVERHEAD_BYTES
         if self._codec.seals:  # the salt goes inside the seal
             uid = self._plan.folds[key].head.uid
             salt, raw, place_of = b"", salt + raw, Place("event", uid, e.id, e.type)
         flags, body, crc = self._codec.pack(raw, place_of)
-        begins = key not in self._heads
-        head = self._head_of(key)
-        if begins and key in self._plan.bases:
-            self._add_base(key, self._plan.bases[key])
-        names = (e.seq, e.id, rec.draft.caller_chose_id, e.type, e.actor, e.at_us)
+        head = self._heads.get(key)
+        if head is None:
+            head = self._head_of(key)
+            if key in self._plan.bases:
+                self._add_base(key, self._plan.bases[key])
+        else:
+            self._head_of(key)
+        given, adopted = draft.caller_chose_id or None, None if draft.origin is None else True
+        names = (self._jobs, head, e.seq, e.id, given, e.type, e.actor, e.at_us)
+        stored = (flags or None, body, crc, salt, rec.digest, e.link)
         causes = (e.cause, e.invocation_id, e.correlation_id, e.wake_id)
-        adopted = True if rec.draft.origin is not None else None
-        stored = (flags, body, crc, salt, rec.digest, e.link)
-        row = (self._jobs, head, *names, *stored, *causes, e.processed, adopted)
-        self._tables["e"].add(*row)
-        self._sizes[key] = self._sizes.get(key, 0) + len(rec.raw) + EVENT_OVERHEAD_BYTES
+        self._tables["e"].rows.append((*names, *stored, *causes, e.processed, adopted))
         if e.type == PROCESSED and e.data is not None:
             for seq in e.data["seqs"]:
                 self._tables["p"].add(self._jobs, head, seq, e.seq)
@@ -276,14 +271,15 @@ class Batch:
         fold = self._plan.folds[key]
         after, live = fold.head, self._view.lives.get(key)
         before = blank(key, after.uid, 0) if live is None else live.fold.head
-        facts: tuple[Any, ...] = (None,) * 4
+        facts: tuple[Any, ...] = _AS_BEFORE
         deadline = deadline_us(after) if moves_with_activity(after.facts) else None
-        if after.facts != before.facts:
+        if after.facts is not before.facts and after.facts != before.facts:
             relabel = True if after.labels != before.labels else None
             text = msgspec.json.encode(after.facts).decode()
             facts = (text, due_us(after.facts), after.priority, relabel)
             deadline = deadline_us(after)
-        times = (after.version, after.link, after.updated_us, after.active_us)
+        active_us = None if after.active_us == after.updated_us else after.active_us
+        times = (after.version, after.link, after.updated_us, active_us)
         place = self._head_of(key)
         if commit.reuse and live is None:
             row = self._tables["h"].rows[place - 1]
@@ -321,7 +317,10 @@ class Batch:
         self._scope_left.append((self._jobs, name, live))
         place_of = scope_place(name, version, base, form, uid, write.seq)
         packed = self._codec.pack(raw, place_of, bound=True)
-        row = (self._jobs, place, version, base, form, *packed, self._head_of(key), write.seq)
+        head = self._head_of(key)
+        rows = self._tables["h"].rows
+        rows[head - 1] = (rows[head - 1][0], uid, *rows[head - 1][2:])  # who wrote the version
+        row = (self._jobs, place, version, base, form, *packed, head, write.seq)
         self._tables["s"].add(*row, *_counted(before, write))
 
     def _add_name(self, name: ScopeKey, *, never: bool) -> None:
@@ -378,7 +377,7 @@ class Batch:
 def _known_head(live: Live) -> tuple[Any, ...]:
     """A session that is there needs no name: only who is to be created does."""
     head = live.fold.head
-    return (live.sid, head.uid, head.version, head.link, *[None] * 8)
+    return (live.sid, None, head.version, head.link, *_UNNAMED)
 
 
 def _fence(commit: Commit) -> int | None:

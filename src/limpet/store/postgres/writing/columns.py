@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
+SCALARS: Final = 3  # parameters before the columns
 # In the order of the function's parameters. A name is the prefix of its columns there.
 _WIDTHS: Final = {
     "h": 12,
@@ -20,12 +21,13 @@ _WIDTHS: Final = {
 }
 # Columns that are NULL in most batches, by runs: a run of nothing but NULL is not sent.
 _OPTIONAL: Final = {
-    "h": ((4, 12),),
+    "h": ((1, 2), (4, 12)),
     "n": ((4, 6),),
-    "v": ((2, 3), (7, 11), (11, 12), (12, 13), (13, 14)),
-    "e": ((14, 18), (18, 19), (19, 20)),
+    "v": ((2, 3), (6, 7), (7, 11), (11, 12), (12, 13), (13, 14)),
+    "e": ((4, 5), (8, 9), (14, 18), (18, 19), (19, 20)),
     "s": ((10, 12),),
 }
+_NONE: Final = -1  # the form of a table without rows
 
 
 class Table:
@@ -42,15 +44,21 @@ class Table:
         self.rows.append(row)
         return len(self.rows)
 
-    def columns(self) -> list[Any]:
-        """Empty ones for what is not to be sent."""
+    def send(self, into: list[Any]) -> int:
+        """Add the columns that are to be sent; which they are, as a number (see `statement`)."""
         if not self.rows:
-            return [()] * _WIDTHS[self._name]
+            return _NONE
         columns: list[Any] = list(zip(*self.rows, strict=True))
-        for start, stop in _OPTIONAL.get(self._name, ()):
-            if all([column.count(None) == len(column) for column in columns[start:stop]]):
-                columns[start:stop] = [()] * (stop - start)
-        return columns
+        form, end = 0, 0
+        for bit, (start, stop) in enumerate(_OPTIONAL.get(self._name, ())):
+            into += columns[end:start]
+            end = stop
+            run = columns[start:stop]
+            if any([column.count(None) != len(column) for column in run]):
+                into += run
+                form |= 1 << bit
+        into += columns[end:]
+        return form
 
 
 def tables() -> dict[str, Table]:
@@ -58,10 +66,18 @@ def tables() -> dict[str, Table]:
     return {name: Table(name) for name in _WIDTHS}
 
 
-@lru_cache(maxsize=64)
-def statement(sent: tuple[bool, ...]) -> str:
-    """The statement with a parameter for each column that is sent. Few forms occur."""
+@lru_cache(maxsize=256)
+def statement(forms: tuple[int, ...]) -> str:
+    """The statement with a parameter for each column that is sent. Few forms occur.
+
+    A form has a bit for each run of optional columns: whether the run is sent.
+    """
     numbers = count(1)
-    return "SELECT * FROM limpet.commit({})".format(
-        ", ".join(f"${next(numbers)}" if here else "'{}'" for here in sent)
-    )
+    values = [f"${next(numbers)}" for _ in range(SCALARS)]
+    for name, form in zip(_WIDTHS, forms, strict=True):
+        here = [form != _NONE] * _WIDTHS[name]
+        for bit, (start, stop) in enumerate(_OPTIONAL.get(name, ())):
+            if not form >> bit & 1:
+                here[start:stop] = [False] * (stop - start)
+        values += [f"${next(numbers)}" if sent else "'{}'" for sent in here]
+    return f"SELECT limpet.commit({', '.join(values)})"

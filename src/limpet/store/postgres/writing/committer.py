@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from limpet.model import Commit, Key
-from limpet.store.cache import Cache
+from limpet.store.cache import Cache, Live
 from limpet.store.coding import Unready, owners_of
 from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import WriteConnection
@@ -45,7 +45,8 @@ class Committer:
         self._waiting: deque[Job] = deque()
         self._busy: set[Touched] = set()
         self._sent = 0  # jobs on their way
-        self._wake = asyncio.Event()
+        self._idle: list[asyncio.Future[None]] = []  # of lanes that have nothing to do
+        self._roused = False  # a lane was woken and has not looked at the queue yet
         self._room = asyncio.Event()
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
         self._closing = False
@@ -72,7 +73,7 @@ class Committer:
             await self._room.wait()
         self._waiting.append(job)
         self._start()
-        self._wake.set()
+        self._rouse()
         try:
             return await job.wait()
         except asyncio.CancelledError:
@@ -80,10 +81,18 @@ class Committer:
                 self._waiting.remove(job)  # it never happened
             raise
 
+    def remember(self, key: Key, live: Live) -> None:
+        """Take over a session that a reader loaded and that is leased: its holder writes next.
+
+        It may be out of date by now. Then the server refuses what is planned on it.
+        """
+        if self.cache.peek(key) is None:
+            self.cache.keep(key, live)
+
     async def close(self) -> None:
         """Wait until everything that was asked for has its answer."""
         self._closing = True
-        self._wake.set()
+        self._rouse()
         await asyncio.gather(*map(asyncio.shield, self._tasks.values()))
         for lane in self._lanes:
             await lane.close()
@@ -97,6 +106,27 @@ class Committer:
             if task is None or task.done():
                 self._tasks[lane] = asyncio.get_running_loop().create_task(self._run(lane))
 
+    def _rouse(self) -> None:
+        """Wake one lane, unless one is on its way to the queue already. It wakes the next."""
+        if self._idle and not self._roused:
+            self._roused = True
+            self._idle.pop().set_result(None)
+
+    async def _rest(self) -> None:
+        """Wait to be woken."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        try:
+            await waiter
+            self._roused = False
+        except BaseException:  # ended from outside, maybe just as it was woken
+            if waiter in self._idle:
+                self._idle.remove(waiter)
+            else:
+                self._roused = False
+                self._rouse()
+            raise
+
     async def _run(self, lane: Lane) -> None:
         served = 0
         while True:
@@ -106,26 +136,28 @@ class Committer:
                 served += 1
                 if served % SNAPSHOTS_EVERY == 0:  # in a crowd that never lets up, too
                     await lane.write_snapshots()
-                continue
-            self._wake.clear()
-            await lane.write_snapshots()
-            if self._closing and not self._waiting:
-                self._wake.set()  # for the other lane
+            elif lane.has_snapshots:
+                await lane.write_snapshots()
+            elif self._closing and not self._waiting:
+                self._rouse()  # the other lane is to end too
                 return
-            await self._wake.wait()
+            else:
+                await self._rest()
 
     async def _serve(self, lane: Lane, batch: list[Job]) -> None:
-        touched = [thing for job in batch for thing in job.touches()]
+        touched = [thing for job in batch for thing in job.touches]
         self._busy.update(touched)
         self._sent += len(batch)
         if self._waiting:
-            self._wake.set()  # there is more than this lane took
+            self._rouse()  # there is more than this lane took
         try:
             await lane.serve(batch)
+        except BaseException:
+            self._rouse()  # this lane ends: what waited for its batch is for the other
+            raise
         finally:
             self._busy.difference_update(touched)
             self._sent -= len(batch)
-            self._wake.set()  # somebody may have waited for what this batch touched
 
     def _take(self) -> list[Job]:
         """The next batch: the first jobs of the queue that touch nothing that is on its way."""
@@ -142,9 +174,10 @@ class Committer:
         ):
             job = self._waiting.popleft()
             looked_at += 1
-            touches = job.touches() if self._busy else ()
-            if any([thing in self._busy or thing in blocked for thing in touches]):
-                blocked.update(touches)  # nobody behind it may overtake it
+            if self._busy and not (
+                self._busy.isdisjoint(job.touches) and blocked.isdisjoint(job.touches)
+            ):
+                blocked.update(job.touches)  # nobody behind it may overtake it
                 passed.append(job)
                 continue
             job.taken = True

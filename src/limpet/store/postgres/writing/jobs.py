@@ -30,6 +30,7 @@ class Job:
         "search_ids",
         "settled",
         "taken",
+        "touches",
         "tries",
         "written",
     )
@@ -37,7 +38,10 @@ class Job:
     def __init__(self, commits: Sequence[Commit]) -> None:
         self.commits = commits
         self.written = _written_by(commits)  # the scope names that it writes
-        self.names = self.written | _guarded_by(commits)
+        self.names = _guarded_by(commits) | self.written
+        # What no other job may touch while this one is on its way.
+        self.touches: list[Touched] = [key for commit in commits for key in keys_of(commit)]
+        self.touches += self.names
         self.answer: asyncio.Future[tuple[Committed, ...]] = (
             asyncio.get_running_loop().create_future()
         )
@@ -53,10 +57,6 @@ class Job:
 
     def size(self) -> int:
         return sum([len(draft.raw) for commit in self.commits for draft in commit.drafts])
-
-    def touches(self) -> list[Touched]:
-        """What no other job may touch while this one is on its way."""
-        return [*[key for commit in self.commits for key in keys_of(commit)], *self.names]
 
     def resend(self) -> None:
         """An answer was lost. From now on a repeat of these drafts is looked for, whoever chose
@@ -112,23 +112,20 @@ def keys_of(commit: Commit) -> tuple[Key, ...]:
 
 
 def _written_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
-    found = [
-        _shared(
-            commit.owner,
-            [
-                str(op.path[0])
-                for draft in commit.drafts
-                if draft.scoped and draft.origin is None  # what is adopted writes no shared names
-                for op in draft.plain_ops
-            ],
-        )
-        for commit in commits
-    ]
-    return _NO_NAMES.union(*found)
+    found: set[ScopeKey] = set()
+    for commit in commits:
+        for draft in commit.drafts:
+            if draft.scoped and draft.origin is None:  # what is adopted writes no shared names
+                found |= _shared(commit.owner, [str(op.path[0]) for op in draft.plain_ops])
+    return frozenset(found) if found else _NO_NAMES
 
 
 def _guarded_by(commits: Sequence[Commit]) -> frozenset[ScopeKey]:
-    return _NO_NAMES.union(*[_shared(c.owner, c.guards) for c in commits if c.guards])
+    found = _NO_NAMES
+    for commit in commits:
+        if commit.guards:
+            found |= _shared(commit.owner, commit.guards)
+    return found
 
 
 def _shared(owner: tuple[str, str], names: Iterable[str]) -> set[ScopeKey]:

@@ -30,9 +30,10 @@ from limpet.store.postgres.reading.reader import Reader
 from limpet.store.postgres.server import Connection, WriteConnection, settings
 from limpet.store.postgres.server.outage import Outage
 from limpet.store.postgres.sql import SQL
-from limpet.store.postgres.writing.batch import Batch, Reply
+from limpet.store.postgres.writing.batch import Batch
 from limpet.store.postgres.writing.clock import ServerClock
 from limpet.store.postgres.writing.jobs import Job, keys_of
+from limpet.store.postgres.writing.reply import Reply
 from limpet.store.postgres.writing.snapshots import Snapshots
 from limpet.store.postgres.writing.view import View
 from limpet.store.protocol import Committed
@@ -99,6 +100,11 @@ class Lane:
             self._writer.drop()  # cut short: it may be inside a transaction
             raise
         logs.slow_commit(POSTGRES, self._writer.place, time.monotonic() - began, jobs)
+
+    @property
+    def has_snapshots(self) -> bool:
+        """Whether any is due."""
+        return self._snapshots.due
 
     async def write_snapshots(self) -> None:
         """Off the critical path; one that is not written costs a later reader time."""

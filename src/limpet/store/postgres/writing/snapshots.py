@@ -24,6 +24,11 @@ class Snapshots:
         self._due: dict[Key, Live] = {}
         self._written: set[Key] = set()  # on their way: no second rung beside the first
 
+    @property
+    def due(self) -> bool:
+        """Whether there is one to write."""
+        return bool(self._due)
+
     def note(self, key: Key, live: Live) -> None:
         """A session that a batch wrote to."""
         due = live.delta_bytes >= max(SNAPSHOT_FLOOR_BYTES, live.snapshot_bytes)

@@ -7,8 +7,9 @@ attempt and forgotten after it: keys that are gone, ids that were recorded, inpu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
+from limpet.errors import LimpetError, SessionDeleted, SessionNotFound
 from limpet.model import (
     PROCESSED,
     SCOPE_SMALL_BYTES,
@@ -17,16 +18,20 @@ from limpet.model import (
     Event,
     Fold,
     Key,
+    Prepared,
     ScopeKey,
     ScopeValue,
 )
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.planning.room import Sizes
 from limpet.store.postgres.reading import Reader, link_at
+from limpet.store.postgres.reading.reader import Asked
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
-from limpet.store.postgres.writing.jobs import Job
+from limpet.store.postgres.writing.jobs import Job, keys_of
 from limpet.store.scopes import Scopes
+
+_LOADED_MAX: Final = 32  # sessions in one round trip
 
 
 class View:
@@ -67,9 +72,11 @@ class View:
 
     async def fetch(self, conn: Connection, jobs: Sequence[Job]) -> None:
         """Read what is not known yet; nothing, for sessions that are."""
+        commits = [commit for job in jobs for commit in job.commits]
+        unknown = [commit for commit in commits if not self._has(commit)]
+        if unknown:
+            await self._fetch_sessions(conn, unknown)
         for job in jobs:
-            for commit in job.commits:
-                await self._fetch_session(conn, commit)
             if job.search_ids:
                 await self._fetch_recorded(conn, job)
         written = {name for job in jobs for name in job.written}
@@ -80,52 +87,77 @@ class View:
         if guarded:
             self._versions = await self._reader.versions(conn, list(guarded))
 
-    async def _fetch_session(self, conn: Connection, commit: Commit) -> None:
-        key = commit.key
-        await self._fetch_live(conn, key)
-        if commit.base is not None:
-            await self._fetch_parent(conn, commit.base)
-        if commit.reuse and self._gone.get(key) is not None and commit.drafts[0].caller_chose_id:
-            uid = commit.drafts[0].id
-            if await conn.fetchrow(SQL["ended_as"], key.app, key.user, key.id, uid) is not None:
-                self._ended.add((key, uid))
+    def _has(self, commit: Commit) -> bool:
+        """Whether nothing has to be read for a commit: the common case, without a coroutine."""
+        if not self._knows(commit.key) or commit.base is not None:
+            return False
+        return not any([draft.type == PROCESSED for draft in commit.drafts])
+
+    def _knows(self, key: Key) -> bool:
+        """Whether a session is known, from this attempt or one before."""
         if key in self.lives:
-            for draft in commit.drafts:
-                if draft.type == PROCESSED:
-                    seqs = list(draft.data["seqs"])
-                    sids = [self.lives[key].sid] * len(seqs)
-                    rows = await conn.fetch(SQL["pending"], sids, seqs)
-                    self._pending |= {(key, seqs[row["i"] - 1]) for row in rows}
-        elif (key.app, key.user) not in self._seen:
-            self._seen[key.app, key.user] = await self._reader.scopes(conn, key.app, key.user)
+            return True
+        live = self._cache.session(key)
+        if live is not None:
+            self.lives[key] = live
+        return live is not None
 
-    async def _fetch_live(self, conn: Connection, key: Key) -> None:
-        if key not in self.lives and key not in self._gone:
-            live = self._cache.session(key)
-            if live is None:
-                live = await self._load(conn, key)
-            if live is not None:
-                self.lives[key] = live
+    async def _fetch_sessions(self, conn: Connection, commits: Sequence[Commit]) -> None:
+        """What these commits need of their sessions: the sessions of all in one round trip."""
+        keys = dict.fromkeys([key for commit in commits for key in keys_of(commit)])
+        await self._fetch_lives(conn, [key for key in keys if not self._knows(key)])
+        for commit in commits:
+            key = commit.key
+            if commit.base is not None:
+                await self._fetch_link(conn, commit.base)
+            if commit.reuse and self._gone.get(key) is not None:
+                await self._fetch_ended(conn, key, commit.drafts[0])
+            if key not in self.lives and (key.app, key.user) not in self._seen:
+                self._seen[key.app, key.user] = await self._reader.scopes(conn, key.app, key.user)
+        await self._fetch_pending(conn, commits)
 
-    async def _fetch_parent(self, conn: Connection, base: Base) -> None:
-        await self._fetch_live(conn, base.parent)
+    async def _fetch_lives(self, conn: Connection, keys: Sequence[Key]) -> None:
+        for start in range(0, len(keys), _LOADED_MAX):
+            part = keys[start : start + _LOADED_MAX]
+            for key, found in zip(
+                part, await self._reader.load_many(conn, part, Asked()), strict=True
+            ):
+                if found is None:
+                    error = await self._reader.gone(conn, key)
+                    self._gone[key] = None if isinstance(error, SessionNotFound) else error
+                else:
+                    self._cache.keep(key, found.live)
+                    self.lives[key] = found.live
+
+    async def _fetch_link(self, conn: Connection, base: Base) -> None:
+        """The link of the event that a new log goes on from."""
         if base.parent in self.lives:
             sid = self.lives[base.parent].sid
             link = await link_at(self._reader, conn, sid, base.floor)
             if link is not None:
                 self._links[base.parent, base.floor] = link
 
-    async def _load(self, conn: Connection, key: Key) -> Live | None:
-        try:
-            found = await self._reader.load(conn, key)
-        except SessionNotFound:
-            self._gone[key] = None
-        except (SessionDeleted, SessionErased) as error:
-            self._gone[key] = error
-        else:
-            self._cache.keep(key, found.live)
-            return found.live
-        return None
+    async def _fetch_ended(self, conn: Connection, key: Key, first: Prepared) -> None:
+        """Whether this very creation was recorded before, and its session deleted."""
+        if first.caller_chose_id:
+            of = (key.app, key.user, key.id, first.id)
+            if await conn.fetchrow(SQL["ended_as"], *of) is not None:
+                self._ended.add((key, first.id))
+
+    async def _fetch_pending(self, conn: Connection, commits: Sequence[Commit]) -> None:
+        """Which of the inputs that these commits process are still pending."""
+        asked = [
+            (commit.key, seq)
+            for commit in commits
+            if commit.key in self.lives
+            for draft in commit.drafts
+            if draft.type == PROCESSED
+            for seq in draft.data["seqs"]
+        ]
+        if asked:
+            sids, seqs = [self.lives[key].sid for key, _ in asked], [seq for _, seq in asked]
+            rows = await conn.fetch(SQL["pending"], sids, seqs)
+            self._pending |= {asked[row["i"] - 1] for row in rows}
 
     async def _fetch_names(self, conn: Connection, names: set[ScopeKey]) -> None:
         cached = {name: self._cache.scope(name) for name in names}
