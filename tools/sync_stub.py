@@ -113,6 +113,7 @@ CLASSES: Final = (
         "\n    key: Key\n    actor: str | None",
         [
             ("session", "Session"),
+            ("queueing/verbs", "AppendsSoon"),
             ("blobs", "HoldsBlobs"),
             ("conversing/conversation", "Conversation"),
             ("life/verbs", "Life"),
@@ -150,6 +151,7 @@ CLASSES: Final = (
             ("limpet", "Limpet"),
             ("runs/agents", "Agents"),
             ("care", "Care"),
+            ("queueing/verbs", "Flushes"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),
             ("history/store_verbs", "Policies"),

@@ -45,7 +45,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── SealUnavailable
+        ├── SealUnavailable · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed
@@ -138,6 +138,7 @@ from limpet.errors.migration import (
     SessionSchemaIncompatible,
     Step,
 )
+from limpet.errors.queue import FlushFailed, QueueFull, Unrecorded
 from limpet.errors.root import (
     LimpetError,
 )
@@ -258,6 +259,7 @@ __all__ = [
     "FanOutEmpty",
     "FanOutFieldNotList",
     "FieldAccessDenied",
+    "FlushFailed",
     "FollowerBehind",
     "GraphError",
     "GraphInvalid",
@@ -299,6 +301,7 @@ __all__ = [
     "ParallelBranchesInvalidBranchSpec",
     "ParallelBranchesNoBranches",
     "PositionUnknown",
+    "QueueFull",
     "ReducerConfigurationInvalid",
     "ReducerError",
     "RequestAnswered",
@@ -366,5 +369,6 @@ __all__ = [
     "TurnMismatch",
     "TurnMisused",
     "UnreachableNode",
+    "Unrecorded",
     "UploadLost",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from types import TracebackType
 from typing import Any, TypeVar
 
-from limpet.errors import StoreClosed
+from limpet.errors import FlushFailed, StoreClosed
 from limpet.model.ids import Entropy, Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
@@ -63,10 +63,19 @@ class Door:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except FlushFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))  # what the block raised comes first
 
     async def close(self) -> None:
-        """Finish what was handed over and let go of the store. Closing twice is fine."""
+        """Finish what was handed over and let go of the store. Closing twice is fine.
+
+        What append_soon has queued is flushed first. Raises FlushFailed if some of it could not be
+        recorded; Limpet is closed all the same.
+        """
         if self._opened is not None:
             await self._opened.close()
         elif self._given is not None:

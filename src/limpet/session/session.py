@@ -41,6 +41,7 @@ from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
+from limpet.session.queueing.verbs import AppendsSoon
 from limpet.session.runs.outcomes import Achieving
 from limpet.session.runs.running import Running
 from limpet.session.writer import Writer
@@ -53,7 +54,9 @@ _NONE: Final[Mapping[str, Any]] = {}
 S = TypeVar("S", covariant=True)
 
 
-class Session(Achieving, Conversation, Life, Running, HoldsBlobs, History[S], Generic[S]):
+class Session(
+    Achieving, AppendsSoon, Conversation, Life, Running, HoldsBlobs, History[S], Generic[S]
+):
     """A session, or a handle on one. A bound `actor` stands for appends that name none.
 
     With a `lease`, everything it writes is refused (SessionFenced) once the lease is not held.

@@ -91,8 +91,7 @@ class Writer:
         to release ends with the commit; documents are put by it."""
         known, lease = self.known, self.lease
         known.check_temp(drafts)
-        fence = None if lease is None else lease.fence
-        uid = known.uid if lease is None or known.uid is not None else lease.uid or None
+        fence, uid = self._fence_and_uid()
         plain = self.classless if classless is None else classless
         how = (expect, fence, guards, schema, plain, uid)
         commit = Commit(known.key, drafts, *how, release=release)
@@ -111,6 +110,38 @@ class Writer:
             await self._rouse()
             await self.load(tail=_TAIL)
         return committed.events
+
+    # --- for the queue: see `queueing.queue` ---------------------------------------------------
+
+    def terms(self) -> object | None:
+        """Under which conditions it writes; None with a State class, which checks what it has."""
+        return None if self.typed is not None else (*self._fence_and_uid(), self.classless)
+
+    def propose(self, drafts: tuple[Prepared, ...]) -> Commit | None:
+        """The commit of drafts without temp: names; None if its State class has to look at them."""
+        if self.typed is not None and any(map(changes_fields, drafts)):
+            return None
+        fence, uid = self._fence_and_uid()
+        return Commit(self.known.key, drafts, None, fence, {}, UNSET, self.classless, uid)
+
+    async def settle(self, committed: Committed) -> None:
+        """Learn what a commit of proposed drafts left; resume what their input ends."""
+        self.known.absorb(committed, ())
+        if is_roused(committed.head):
+            await self._rouse()
+            await self.load(tail=_TAIL)
+
+    def refused(self, error: Exception) -> None:
+        """Say so if the lease is lost."""
+        if isinstance(error, SessionFenced):
+            lease_lost(error, self.lease, "flush")
+
+    def _fence_and_uid(self) -> tuple[int | None, str | None]:
+        """What every commit is under: the lease, and the session that is known."""
+        known, lease = self.known, self.lease
+        if lease is None:
+            return None, known.uid
+        return lease.fence, known.uid or lease.uid or None
 
     async def append(
         self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False
