@@ -16,7 +16,8 @@ from limpet.testing.clock import FakeClock
 
 
 class Stopping(MemoryStore):
-    """Its next commit stops, before or after it is recorded, until it is let go."""
+    """Its next commit stops, before or after it is recorded, until it is let go; or its answer is
+    lost."""
 
     def __init__(self) -> None:
         super().__init__(FakeClock().clock())
@@ -30,6 +31,8 @@ class Stopping(MemoryStore):
         answers = await super().commit(commits)
         if stop == "after":
             await self._wait()
+        if stop == "lose":
+            raise errors.StoreFailed("memory", "the answer was lost")
         return answers
 
     async def _wait(self) -> None:
@@ -80,6 +83,20 @@ async def test_a_flush_cancelled_in_its_commit_doubles_nothing(
         await flush
     await lp.flush()
     assert await steps(s) == [0, 1]
+
+
+async def test_a_commit_whose_answer_was_lost_is_sent_again_by_session(
+    lp: Limpet, store: Stopping
+) -> None:
+    """Nobody knows whether it was recorded; each session is tried alone, and nothing doubled."""
+    other = await lp.create("shop", "ada", id="two", actor="a")
+    s = await created(lp, store, "lose")
+    for n in range(3):
+        s.append_soon("a.b", {"n": n})
+        other.append_soon("a.b", {"n": n})
+    await lp.flush()
+    assert await steps(s) == [0, 1, 2]
+    assert (await other.refresh()).version == 4
 
 
 async def test_a_second_flush_waits_for_the_first(lp: Limpet, store: Stopping) -> None:
