@@ -6,7 +6,6 @@ decides on it asks for the versions of the names that were looked at (`guards`).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -24,6 +23,7 @@ class Known:
     """One session as far as one object has read or written it."""
 
     __slots__ = (
+        "_events_max",
         "_values",
         "damaged",
         "events",
@@ -42,7 +42,8 @@ class Known:
         self.versions: FrozenDict = EMPTY
         self.scopes: Scopes | None = None  # None: never loaded
         self.temp: FrozenDict = EMPTY
-        self.events: deque[Event] = deque(maxlen=TAIL_KEPT)
+        self.events: list[Event] = []
+        self._events_max = TAIL_KEPT
         self.damaged: tuple[int, ...] = ()
         self._values: FrozenDict | None = None
 
@@ -126,7 +127,8 @@ class Known:
             return
         self.maybe_head, self.fields, self.versions = loaded.head, loaded.fields, loaded.versions
         self._values = None
-        self.events = deque(loaded.events, max(TAIL_KEPT, len(loaded.events)))
+        self.events = list(loaded.events)
+        self._events_max = max(TAIL_KEPT, len(loaded.events))
         self.damaged = loaded.damaged
 
     def absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
@@ -174,6 +176,7 @@ class Known:
                 known = event.seq
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self.events.clear()
+        del self.events[: -self._events_max]
 
     def _mark_processed(self, seqs: Iterable[int], by: Event) -> None:
         """Show in the tail what an event says about earlier ones."""

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import UNSET, UnsetType, structs
 
@@ -44,23 +44,33 @@ _PAUSE_SECONDS_MAX: Final = 0.002
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
+class Owner(Protocol):
+    """What a Writer needs of the object that it writes for: a Session."""
+
+    actor: str | None  # migrates, if a load has to
+
+    async def _rouse(self) -> None:
+        """Resume the session: input was recorded that ends its suspension."""
+        ...
+
+
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
+
+    __slots__ = ("_owner", "classless", "journal", "known", "lease", "typed")
 
     def __init__(
         self,
         journal: Journal,
         known: Known,
-        who: Callable[[], str | None],
+        owner: Owner,
         *,
         lease: Lease | None,
         typed: Typed[Any] | None,
         untyped: bool,
-        rouse: Callable[[], Awaitable[None]],
     ) -> None:
         self.journal, self.known, self.lease, self.typed = journal, known, lease, typed
-        self._who = who  # migrates, if a load has to
-        self._rouse = rouse  # when input was recorded that ends its suspension
+        self._owner = owner
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
@@ -69,7 +79,7 @@ class Writer:
 
         Raises SessionDeleted if the key belongs to another session by now.
         """
-        loading = Loading(self.journal, self.known.key, self._who(), self.lease)
+        loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
         how = {"tail": tail, "since_us": since_us, "at_least": at_least}
         loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
         self.known.take(loaded)
@@ -107,7 +117,7 @@ class Writer:
         committed = answers[0]
         known.absorb(committed, drafts)
         if is_roused(committed.head):
-            await self._rouse()
+            await self._owner._rouse()
             await self.load(tail=_TAIL)
         return committed.events
 
@@ -128,7 +138,7 @@ class Writer:
         """Learn what a commit of proposed drafts left; resume what their input ends."""
         self.known.absorb(committed, ())
         if is_roused(committed.head):
-            await self._rouse()
+            await self._owner._rouse()
             await self.load(tail=_TAIL)
 
     def refused(self, error: Exception) -> None:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Life:
     """Where a session stands in its life, and how it moves on."""
 
-    _remembers: Memory | None = None
+    __slots__ = ("_remembers",)
+    _remembers: Memory | None
 
     if TYPE_CHECKING:  # what is a Session's: with it this is a Handle
         key: Key

@@ -27,6 +27,8 @@ _EVIDENCE = ("agent.*", "effect.succeeded", "step.recorded")
 class Achieving:
     """What a session is to achieve."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
         writer: Writer
 

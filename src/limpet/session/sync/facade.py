@@ -44,8 +44,9 @@ class Facade(Generic[T]):
     def __init_subclass__(cls, *, of: type[Any]) -> None:
         cls._stands_for[of] = cls
         for name in public(of):
-            if name not in cls.__dict__:
-                setattr(cls, name, _member(cls, name, inspect.getattr_static(of, name)))
+            found = inspect.getattr_static(of, name)
+            if name not in cls.__dict__ and not inspect.ismemberdescriptor(found):  # a slot
+                setattr(cls, name, _member(cls, name, found))
 
     def __init__(self, of: T, loop: Loop) -> None:
         self._of, self._loop = of, loop
