@@ -44,9 +44,8 @@ class Facade(Generic[T]):
     def __init_subclass__(cls, *, of: type[Any]) -> None:
         cls._stands_for[of] = cls
         for name in public(of):
-            found = inspect.getattr_static(of, name)
-            if name not in cls.__dict__ and not inspect.ismemberdescriptor(found):  # a slot
-                setattr(cls, name, _member(cls, name, found))
+            if name not in cls.__dict__:
+                setattr(cls, name, _member(cls, name, inspect.getattr_static(of, name)))
 
     def __init__(self, of: T, loop: Loop) -> None:
         self._of, self._loop = of, loop
@@ -119,8 +118,16 @@ class Facade(Generic[T]):
 
 
 def public(of: object) -> list[str]:
-    """The names that a user of an object, or of a class, is meant to see."""
-    return [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
+    """The names that a user of an object is meant to see; of a class, its members."""
+    names = [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
+    if not isinstance(of, type):
+        return names
+    return [name for name in names if not _is_slot(inspect.getattr_static(of, name))]
+
+
+def _is_slot(found: Any) -> bool:
+    """Whether it is where an object keeps an attribute, and not one of the class."""
+    return inspect.ismemberdescriptor(found)
 
 
 def renamed(annotation: Any) -> Any:
