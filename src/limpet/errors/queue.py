@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from limpet.errors.store import StoreError
 
 
-class Unrecorded(NamedTuple):
-    """Events of one session that a flush could not record, in their order, and why."""
+class Unrecorded:
+    """Events of one session that a flush could not record, in their order, and why.
 
-    key: Any  # a Key
-    drafts: tuple[Any, ...]  # a Draft each, with its id: `await s.append_many(each.drafts)`
-    error: Exception
+    `drafts` are limpet.Draft objects with their ids: `await s.append_many(each.drafts)`.
+    """
+
+    __slots__ = ("drafts", "error", "key")
+
+    def __init__(self, key: Any, drafts: tuple[Any, ...], error: Exception) -> None:
+        self.key, self.drafts, self.error = key, drafts, error
+
+    def __repr__(self) -> str:
+        return f"<{len(self.drafts)} events of {self.key} not recorded: {self.error}>"
 
     @property
     def ids(self) -> tuple[str, ...]:

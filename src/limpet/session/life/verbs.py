@@ -14,7 +14,6 @@ from limpet.model.facts.timeouts import Timeouts, renewed, timeouts_set
 from limpet.model.facts.tools import tools_bound, tools_in
 from limpet.session.arguments import check_actor, check_lease_seconds
 from limpet.session.life.durations import Durations, durations
-from limpet.session.life.mover import NOBODY, Mover, resume_on_input
 from limpet.session.life.policy import NOTHING, Lifecycle, Transition, refusal
 
 if TYPE_CHECKING:
@@ -186,10 +185,14 @@ class Life:
 
     def _doer(self, actor: str | None) -> str:
         """Who acts: the one named, the one bound, or nobody in particular."""
+        from limpet.session.life.mover import NOBODY
+
         return check_actor(actor) or self.actor or NOBODY
 
     async def _rouse(self) -> None:
         """Input came that ends its suspension: resume it, by an object of its own."""
+        from limpet.session.life.mover import resume_on_input
+
         other = type(self)(self.writer.journal, self.key, untyped=True)  # type: ignore[call-arg]  # a Session
         await resume_on_input(other)
 
@@ -209,5 +212,7 @@ class Life:
         actor: str | None = None,
         more: dict[str, Any] | None = None,
     ) -> tuple[Transition, ...]:
+        from limpet.session.life.mover import Mover
+
         how: dict[str, Any] = {"reason": reason, "actor": self._doer(actor), "more": more}
         return await Mover(self, events, **how).move()
