@@ -46,7 +46,7 @@ class FlushFailed(StoreError):
     def __init__(
         self, unrecorded: Sequence[Unrecorded], during: Literal["flush", "write"] = "flush"
     ) -> None:
-        self.unrecorded = tuple(unrecorded)
+        self.unrecorded, self.during = tuple(unrecorded), during
         self.ids = tuple([id for each in self.unrecorded for id in each.ids])
         first = self.unrecorded[0]
         more = f" and of {len(unrecorded) - 1:,} more sessions" if len(unrecorded) > 1 else ""
