@@ -1,4 +1,4 @@
-"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--json FILE] [--svg FILE]`.
+"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--json F] [--svg F]`.
 
 Prints a table per workload as soon as it is measured, and JSON lines with every reading. Missed
 targets are shown, not punished: benchmarks inform, tests decide.

@@ -1,8 +1,8 @@
 """W2: many sessions at once, read in two ways.
 
 Lanes: a task per session, each appending in order, as agents working side by side do. Burst: every
-append handed over at once, as a busy server's queue does. Soon: each queued by append_soon, all made
-durable by one flush. Raw is one transaction per 64 rows.
+append handed over at once, as a busy server's queue does. Soon: each queued by append_soon, all
+made durable by one flush. Raw is one transaction per 64 rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """W3: the last 20 events of a session of 100 to 100,000.
 
 Every length is a file of its own, so that a deeper tree shows. `read` gives the events alone, which
-is what the neighbour's get_items does; `get` also gives head, state and scopes. A first read is that
-of a store just opened, which has decoded nothing yet.
+is what the neighbour's get_items does; `get` also gives head, state and scopes. A first read is
+that of a store just opened, which has decoded nothing yet.
 """
 
 from __future__ import annotations
