@@ -22,7 +22,7 @@ _WHO: Final = ("limpet", "peer", "limit")
 _STYLE: Final = """
   text { font-family: system-ui, "Segoe UI", Roboto, sans-serif; font-size: 13px; fill: #1f2328; }
   .title { font-size: 18px; font-weight: 600; }
-  .small, .axis { font-size: 11px; fill: #59636e; }
+  .small, .axis { font-size: 10.5px; fill: #59636e; }
   .line { stroke: #d1d9e0; }
   .one { stroke: #59636e; stroke-dasharray: 3 3; }
   .limpet { fill: #0969da; } .peer { fill: #bc4c00; } .limit { fill: #afb8c1; }
@@ -98,6 +98,7 @@ def _header(about: Mapping[str, Any]) -> list[str]:
         swatches.append(_text(x + 18, 63, text))
     head = "How many times as good as the peer (or as the limit, where there is no peer)"
     machine = " · ".join(f"{name} {about[name]}" for name in _SHOWN if name in about)
+    machine += " · quick run" if about.get("quick") else ""
     return [_text(24, 32, head, "title"), *swatches, _text(24, 84, machine, "small")]
 
 
