@@ -173,10 +173,11 @@ class Known:
                 if event.repeated:  # of that write's answer only: the tail shows what is recorded
                     event = structs.replace(event, repeated=False)
                 self.events.append(event)
+                if len(self.events) > self._events_max:  # at once: what it says is looked up here
+                    del self.events[0]
                 known = event.seq
         if known != self.version:  # repeats, and others wrote since: the tail ends at the version
             self.events.clear()
-        del self.events[: -self._events_max]
 
     def _mark_processed(self, seqs: Iterable[int], by: Event) -> None:
         """Show in the tail what an event says about earlier ones."""
