@@ -1,4 +1,4 @@
-"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--json FILE]`.
+"""The command: `python -m bench [W1 W2 … | --postgres | P1 P2 …] [--quick] [--json F] [--svg F]`.
 
 Prints a table per workload as soon as it is measured, and JSON lines with every reading. Missed
 targets are shown, not punished: benchmarks inform, tests decide.
@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.status import Status
 
 import limpet
-from bench import peer, postgres, table
+from bench import peer, picture, postgres, table
 from bench.lines import Lines
 from bench.place import Place, scratch
 from bench.raw import PAGE_BYTES
@@ -48,7 +48,7 @@ def main() -> int:
         console.print("  ".join(f"{name} {value}" for name, value in about.items()), style="dim")
         lines.write({"about": about})
         rounds = args.rounds or (2 if args.quick else 7)
-        targets: list[table.Target] = []
+        measured: list[table.Row] = []
         for name in names:
             with console.status(name) as status:
                 run = Run(place, neighbour, args.quick, rounds, partial(_say, status, name), server)
@@ -56,8 +56,10 @@ def main() -> int:
             table.show(console, WORKLOADS[name].title, rows)
             for row in rows:
                 lines.write(row.record())
-                targets += row.targets
-        console.print(_summary([target.met for target in targets]))
+            measured += rows
+        console.print(_summary([target.met for row in measured for target in row.targets]))
+        if args.svg is not None:
+            args.svg.write_text(picture.picture(measured, about))
     return 0
 
 
@@ -66,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("workloads", nargs="*", choices=[*WORKLOADS, []], metavar="W1 W2 …")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, under a minute")
     parser.add_argument("--json", metavar="FILE", help="JSON lines into FILE (-: stdout)")
+    parser.add_argument("--svg", metavar="FILE", type=Path, help="a picture of the ratios")
     parser.add_argument("--postgres", action="store_true", help="P1 to P11, on a server of its own")
     parser.add_argument("--rounds", type=int, help="turns of every contestant")
     parser.add_argument("--dir", type=Path, help="where the databases are made; a real disk")

@@ -89,7 +89,18 @@ async def tail(path: str, counts: list[int], calls: int, limit: int) -> dict[str
             assert len(items) == limit
         numbers[f"read {count}"] = median(times[10:]) * 1e3
         session.close()
+        first = [await _first(Path(path) / f"peer-{count}.db", limit) for _ in range(15)]
+        numbers[f"first read {count}"] = median(first) * 1e3
     return numbers
+
+
+async def _first(database: Path, limit: int) -> float:
+    session = SQLiteSession("w3", database)
+    begin = time.perf_counter()
+    await session.get_items(limit=limit)
+    took = time.perf_counter() - begin
+    session.close()
+    return took
 
 
 async def growth(path: str, turns: int, window: int) -> dict[str, float]:

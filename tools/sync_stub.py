@@ -118,6 +118,7 @@ CLASSES: Final = (
         "\n    key: Key\n    actor: str | None",
         [
             ("session", "Session"),
+            ("queueing/verbs", "AppendsSoon"),
             ("blobs", "HoldsBlobs"),
             ("conversing/conversation", "Conversation"),
             ("life/verbs", "Life"),
@@ -163,6 +164,7 @@ CLASSES: Final = (
             ("runs/agents", "Agents"),
             ("runs/promoting", "Promoting"),
             ("care", "Care"),
+            ("queueing/verbs", "Flushes"),
             ("leasing", "Leasing"),
             ("life/door", "LongLife"),
             ("history/store_verbs", "Policies"),

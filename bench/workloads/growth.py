@@ -31,7 +31,7 @@ def rows(run: Run) -> list[Row]:
     payload = sum(texts.size(message) for message in texts.messages(turns))
     on_disk = ratio(readings.median("ours", "bytes"), payload)
     slower = ratio(readings.median("ours", "last"), readings.median("ours", "first"))
-    disk = at_most(2.5, "÷ payload", on_disk)
+    disk = at_most(2.0, "÷ payload", on_disk)
     last = at_most(1.3, "÷ own first", slower)
     return [
         row("W6", f"{turns:,} turns", "ms", readings, "seconds"),

@@ -1,14 +1,17 @@
 """W3: the last 20 events of a session of 100 to 100,000.
 
 Every length is a file of its own, so that a deeper tree shows. `read` gives the events alone, which
-is what the neighbour's get_items does; `get` also gives head, state and scopes.
+is what the neighbour's get_items does; `get` also gives head, state and scopes. A first read is
+that of a store just opened, which has decoded nothing yet.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import apsw
@@ -26,6 +29,7 @@ from bench.rounds import (
 from bench.table import Row, at_least, at_most, ratio, row
 
 _TAIL = 20
+_OPENINGS = 15  # for first reads
 _KEY = ("bench", "ada", "w3")
 
 
@@ -43,7 +47,8 @@ def rows(run: Run) -> list[Row]:
             _build(run, path, count)
         readings = run.alternate_in(path, contestants)
     reads = [_row(readings, "read", count, counts) for count in counts]
-    return reads + [_row(readings, "get", count, counts) for count in counts]
+    first = [_row(readings, "first read", count, counts) for count in counts]
+    return [*reads, *first, *(_row(readings, "get", count, counts) for count in counts)]
 
 
 def _row(readings: Readings, verb: str, count: int, counts: list[int]) -> Row:
@@ -54,7 +59,7 @@ def _row(readings: Readings, verb: str, count: int, counts: list[int]) -> Row:
     if count == counts[-1]:
         first = readings.median("ours", f"{verb} {counts[0]}")
         targets.append(at_most(1.5, f"÷ own at {counts[0]}", ratio(plain.ours, first)))
-    if verb == "read":
+    if verb != "get":
         targets.append(at_least(3.0, "× peer", plain.against(plain.peer)))
     return row("W3", what, "ms", readings, name, *targets)
 
@@ -93,7 +98,17 @@ async def _ours(path: Path, counts: list[int], calls: int) -> Numbers:
             numbers[f"read {count}"] = await milliseconds(read, calls)
             numbers[f"get {count}"] = await milliseconds(get, calls)
             assert len(await read()) == len(await get()) == _TAIL
+        times = [await _first(f"sqlite:///{path}/ours-{count}.db") for _ in range(_OPENINGS)]
+        numbers[f"first read {count}"] = median(times) * 1e3
     return numbers
+
+
+async def _first(url: str) -> float:
+    async with limpet.open(url) as lp:
+        session = lp.session(_KEY)
+        begin = time.perf_counter()
+        await _read(session)
+        return time.perf_counter() - begin
 
 
 async def _read(session: limpet.Session) -> list[Any]:
@@ -116,7 +131,18 @@ def _raw(path: Path, counts: list[int], calls: int) -> Numbers:
         numbers[f"get {count}"] = milliseconds_plain(partial(_raw_get, conn), calls)
         assert len(read()) == _TAIL
         conn.close()
+        times = [_raw_first(path / f"raw-{count}.db") for _ in range(_OPENINGS)]
+        numbers[f"first read {count}"] = median(times) * 1e3
     return numbers
+
+
+def _raw_first(path: Path) -> float:
+    conn = raw.connect(path)
+    begin = time.perf_counter()
+    raw.last(conn, _TAIL)
+    took = time.perf_counter() - begin
+    conn.close()
+    return took
 
 
 def _raw_get(conn: apsw.Connection) -> tuple[Any, Any]:

@@ -251,6 +251,25 @@ async def test_other_processes_follow_a_policy_soon(lp: limpet.Limpet, url: str)
     assert len((await s.checkpoints()).items) == 1
 
 
+async def test_a_crowd_reads_a_policy_once(
+    lp: limpet.Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits that come while the policy of their app is read wait for that reading."""
+    many = await asyncio.gather(*[session(lp, str(n), events=0) for n in range(20)])
+    asked: list[str] = []
+    find = keeping.Documents.find
+
+    async def counted(self: Any, name: str) -> Any:
+        asked.append(self.collection)
+        await asyncio.sleep(0)
+        return await find(self, name)
+
+    monkeypatch.setattr(keeping.Documents, "find", counted)
+    keeping.keeping_of(lp._journal).forget("shop")
+    await asyncio.gather(*[s.append("agent.did") for s in many])
+    assert len(asked) == len(set(asked))
+
+
 async def test_a_policy_keeps_so_many_and_the_full_one_they_need(lp: limpet.Limpet) -> None:
     """The oldest that is kept is full, so that each can be restored."""
     policy = CheckpointPolicy(events=("agent.did",), full_every=3, keep=4)

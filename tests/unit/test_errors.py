@@ -74,7 +74,16 @@ ARGUMENTS: dict[str, Any] = {
     "until": datetime(2030, 1, 1, tzinfo=UTC),
     "current": 2,
     "after": 5,
+    "waiting": 8,
     "waiting_max": 8,
+    "unrecorded": (
+        errors.Unrecorded(
+            limpet.Key("shop", "ada", "1"),
+            (limpet.Draft(type="a.b", id="e-1"),),
+            errors.SessionNotFound("shop/ada/1"),
+        ),
+    ),
+    "during": "flush",
     "places": ("plan.steps[0]", "owner"),
     "findings": ("shop/ada/1 event 2 has a body that rotted", "label is not listed"),
     "found": 2,

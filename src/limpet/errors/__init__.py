@@ -45,7 +45,7 @@
     │                             (a SessionError too)
     └── StoreError          the store cannot serve the call
         ├── StoreClosed · StoreForked · StoreBusy · StoreFull · StoreReadOnly · StoreFailed
-        ├── SealUnavailable
+        ├── SealUnavailable · QueueFull · FlushFailed
         ├── StoreUnopened · StoreForeign · StoreNewer · StoreOlder · StoreCorrupt · StoreOnNetwork
         ├── BackupRefused · BackupDamaged · BundleRefused · BundleDamaged · ExtraMissing
         └── ArchiveFailed
@@ -138,6 +138,7 @@ from limpet.errors.migration import (
     SessionSchemaIncompatible,
     Step,
 )
+from limpet.errors.queue import FlushFailed, QueueFull, Unrecorded
 from limpet.errors.root import (
     LimpetError,
 )
@@ -260,6 +261,7 @@ __all__ = [
     "FanOutEmpty",
     "FanOutFieldNotList",
     "FieldAccessDenied",
+    "FlushFailed",
     "FollowerBehind",
     "GraphError",
     "GraphInvalid",
@@ -303,6 +305,7 @@ __all__ = [
     "ParallelBranchesNoBranches",
     "PositionUnknown",
     "PromotionRefused",
+    "QueueFull",
     "ReducerConfigurationInvalid",
     "ReducerError",
     "RequestAnswered",
@@ -370,5 +373,6 @@ __all__ = [
     "TurnMismatch",
     "TurnMisused",
     "UnreachableNode",
+    "Unrecorded",
     "UploadLost",
 ]

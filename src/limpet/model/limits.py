@@ -55,6 +55,10 @@ MARKS_SWEPT: Final = 2  # ended marks that each write of a mark removes
 
 ENVELOPE_BYTES_MAX: Final = 16 * 2**20  # unless a caller says otherwise
 
+# What append_soon may queue before a flush: a caller that never flushes must not fill the memory.
+QUEUED_EVENTS_MAX: Final = 65_536
+QUEUED_BYTES_MAX: Final = 64 * 2**20  # of encoded bodies
+
 PAGE_MAX: Final = 1_000
 READ_PAGE_BYTES_MAX: Final = 16 * 2**20  # of encoded bodies: a page of events ends once it has them
 WALK_MAX: Final = 2_000  # heads that one page of a listing looks at while it filters

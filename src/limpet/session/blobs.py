@@ -203,6 +203,7 @@ def _blobs(journal: Journal) -> Blobs:
 class HoldsBlobs:
     """The verbs of a session for its blobs."""
 
+    __slots__ = ()
     key: Key
     writer: Writer
 

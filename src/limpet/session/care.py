@@ -25,10 +25,6 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.door import Door
-from limpet.session.life.archives import folder_of
-from limpet.session.life.archiving import remove_archived
-from limpet.session.life.usual import unusual_timeouts
-from limpet.store.doctor import read_checks
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
     Backups,
@@ -92,6 +88,8 @@ class Care(Door):
 
     async def _forget_archived(self, key: Key) -> None:
         """What is erased has no copy in the archive either."""
+        from limpet.session.life.archiving import remove_archived
+
         with suppress(SessionNotFound, SessionDeleted, SessionErased):
             loaded = await self._journal.store.load(key, tail=0, scopes=False)
             await remove_archived(self._journal, loaded.head)
@@ -104,6 +102,9 @@ class Care(Door):
         began on. Documents of the user are erased too; app: names stay. Repeating it is harmless
         and finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
+        from limpet.session.life.archives import folder_of
+        from limpet.session.life.archiving import remove_archived
+
         of = key_of(Key(app, user, "any"))  # refuses what could not be one
         store, hub = self._journal.store, self._journal.hub
         query, cursor = Query(app=of.app, user=of.user), None
@@ -142,6 +143,9 @@ class Care(Door):
 
     async def doctor(self, *, progress: Progress | None = None) -> Diagnosis:
         """Verify everything, and look at how the store is kept; each finding says what to do."""
+        from limpet.session.life.usual import unusual_timeouts
+        from limpet.store.doctor import read_checks
+
         store = self._journal.store
         report = await store.verify(None, check_progress(progress))
         kept = await store.examine() if isinstance(store, Examined) else ()

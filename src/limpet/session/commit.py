@@ -39,7 +39,6 @@ from limpet.session.creation import Creation, creation
 from limpet.session.documents import Document, Documents, Put, commit_puts
 from limpet.session.journal import Journal
 from limpet.session.known import changes_fields, own_ops
-from limpet.session.life.mover import resume_on_input
 from limpet.session.life.rousing import is_roused
 from limpet.session.logs import lease_lost
 from limpet.session.session import Session
@@ -341,6 +340,8 @@ class CommitBuilder:
         self.events = tuple(events[place] for place in range(len(self._drafts)))
         for answer in answers[: len(by_key)]:
             if is_roused(answer.head):
+                from limpet.session.life.mover import resume_on_input
+
                 await resume_on_input(Session(self._journal, answer.head.key, untyped=True))
 
     async def _send(self, commits: tuple[Commit, ...]) -> Sequence[Committed]:

@@ -6,16 +6,18 @@ import os
 import time
 from collections.abc import Callable, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from limpet.errors import StoreClosed
+from limpet.errors import FlushFailed, StoreClosed
 from limpet.model.ids import Entropy, Ids
 from limpet.session.following.follow import Hub
 from limpet.session.history.keeping import Keeping
 from limpet.session.journal import Journal
-from limpet.session.life.archives import Archive, open_archive
 from limpet.store.open import open_store
 from limpet.store.protocol import Seal, Store
+
+if TYPE_CHECKING:
+    from limpet.session.life.archives import Archive
 
 Self = TypeVar("Self", bound="Door")
 
@@ -37,9 +39,7 @@ class Door:
         self._seal, self._connections = seal, connections
         self._given = store  # opened by the caller, and ours to close
         self._clock = clock or (lambda: time.time_ns() // 1_000)  # microseconds since 1970
-        self._archive = (
-            open_archive(archive) if archive is None or isinstance(archive, str) else archive
-        )
+        self._archive = _opened_archive(archive)
         self._opened: Journal | None = None
 
     def __await__(self: Self) -> Generator[Any, None, Self]:
@@ -63,10 +63,19 @@ class Door:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.close()
+        try:
+            await self.close()
+        except FlushFailed as failed:
+            if error is None:
+                raise
+            error.add_note(str(failed))  # what the block raised comes first
 
     async def close(self) -> None:
-        """Finish what was handed over and let go of the store. Closing twice is fine."""
+        """Finish what was handed over and let go of the store. Closing twice is fine.
+
+        What append_soon has queued is flushed first. Raises FlushFailed if some of it could not be
+        recorded; Limpet is closed all the same.
+        """
         if self._opened is not None:
             await self._opened.close()
         elif self._given is not None:
@@ -79,3 +88,11 @@ class Door:
             raise StoreClosed
         self._opened.check_open()
         return self._opened
+
+
+def _opened_archive(archive: str | Archive | None) -> Archive | None:
+    if not isinstance(archive, str):
+        return archive
+    from limpet.session.life.archives import open_archive  # most stores have none
+
+    return open_archive(archive)

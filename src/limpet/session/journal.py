@@ -34,6 +34,7 @@ from limpet.model.ids import Ids
 from limpet.session.following.follow import Hub
 from limpet.session.life.policy import NOTHING, Lifecycle
 from limpet.session.metrics import Metrics
+from limpet.session.queueing.queue import Queue
 from limpet.store.protocol import Committed, Store
 
 
@@ -72,6 +73,7 @@ class Journal:
         self._store: Store | None = store
         self._pid = os.getpid()
         self.metrics = Metrics()
+        self.queue = Queue(self.commit)  # what append_soon has queued: see `queueing`
         self._contended: dict[str, asyncio.Lock] = {}
         self.archive: Any = None  # an Archive, if one is open: see `life.archives`
         self.lifecycles: dict[str, Lifecycle] = {}  # by app
@@ -119,6 +121,8 @@ class Journal:
             _check_size(commits)
         keeping = self.keeping if self.keeping.concerns(commits) else None
         try:
+            if self.queue:
+                await self.queue.before(commits)
             if keeping is not None:
                 await keeping.before(commits)
             answers = await self.store.commit(commits)
@@ -136,12 +140,20 @@ class Journal:
         return self._contended.setdefault(app, asyncio.Lock())
 
     async def close(self) -> None:
-        """Finish what was handed over and let go of the store. Closing twice is fine."""
-        store, self._store = self._store, None
-        if store is not None and self._pid == os.getpid():
-            await self.keeping.close()
-            await self.hub.close()
-            await store.close()
+        """Finish what was handed over and let go of the store. Closing twice is fine.
+
+        Raises FlushFailed if something that was queued could not be recorded; it is closed then.
+        """
+        here = self._pid == os.getpid()
+        try:
+            if here and self._store is not None and self.queue:
+                await self.queue.close()
+        finally:
+            store, self._store = self._store, None
+            if store is not None and here:
+                await self.keeping.close()
+                await self.hub.close()
+                await store.close()
 
 
 def _check_size(commits: Sequence[Commit]) -> None:

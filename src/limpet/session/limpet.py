@@ -39,6 +39,7 @@ from limpet.session.leasing import Leasing
 from limpet.session.life.door import LongLife, opened_archived, refuse_moving
 from limpet.session.listing import Listing
 from limpet.session.move.moving import Moving
+from limpet.session.queueing.verbs import Flushes
 from limpet.session.runs.agents import Agents
 from limpet.session.runs.vaults import COLLECTION as VAULTS
 from limpet.session.runs.vaults import Vaults
@@ -54,7 +55,7 @@ S = TypeVar("S", bound="State")
 _NONE: Final[Mapping[str, Any]] = {}
 
 
-class Limpet(Agents, Care, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
+class Limpet(Agents, Care, Flushes, Leasing, Listing, LongLife, Moving, Policies, Waking, Watching):
     """The door to a store. Open it with `async with limpet.open(url) as lp`."""
 
     # --- sessions ------------------------------------------------------------------------------

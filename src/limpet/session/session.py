@@ -37,6 +37,7 @@ from limpet.session.history.verbs import History
 from limpet.session.journal import Journal
 from limpet.session.known import Known
 from limpet.session.life.verbs import Life
+from limpet.session.queueing.verbs import AppendsSoon
 from limpet.session.runs.family import Family
 from limpet.session.runs.outcomes import Achieving
 from limpet.session.runs.running import Running
@@ -54,6 +55,7 @@ S = TypeVar("S", covariant=True)
 
 class Session(
     Achieving,
+    AppendsSoon,
     Conversation,
     Family,
     Life,
@@ -70,6 +72,9 @@ class Session(
     `S` is what its state is: a State class that was given, or else a mapping.
     """
 
+    # A server may hold a hundred thousand: nothing is made before it is needed.
+    __slots__ = ("__weakref__", "actor", "key", "writer")
+
     def __init__(
         self,
         journal: Journal,
@@ -82,16 +87,10 @@ class Session(
     ) -> None:
         self.key = key
         self.actor = check_actor(actor)
+        self._remembers = None
         # For the rest of the package: what is known, and the way to write.
-        self.writer = Writer(
-            journal,
-            Known(key),
-            lambda: self.actor,
-            lease=lease,
-            typed=typed,
-            untyped=untyped,
-            rouse=self._rouse,
-        )
+        how: dict[str, Any] = {"lease": lease, "typed": typed, "untyped": untyped}
+        self.writer = Writer(journal, Known(key), self, **how)
 
     def __repr__(self) -> str:
         known = self.writer.known

@@ -10,7 +10,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from msgspec import UNSET, UnsetType, structs
 
@@ -43,23 +43,33 @@ _PAUSE_SECONDS_MAX: Final = 0.002
 _MISFITS: Final = (SchemaViolation, OpPathUnknown, OpTypeMismatch, SessionCorrupt)
 
 
+class Owner(Protocol):
+    """What a Writer needs of the object that it writes for: a Session."""
+
+    actor: str | None  # migrates, if a load has to
+
+    async def _rouse(self) -> None:
+        """Resume the session: input was recorded that ends its suspension."""
+        ...
+
+
 class Writer:
     """The writes of one object to its session. With a lease, all of them carry its fence."""
+
+    __slots__ = ("_owner", "classless", "journal", "known", "lease", "typed")
 
     def __init__(
         self,
         journal: Journal,
         known: Known,
-        who: Callable[[], str | None],
+        owner: Owner,
         *,
         lease: Lease | None,
         typed: Typed[Any] | None,
         untyped: bool,
-        rouse: Callable[[], Awaitable[None]],
     ) -> None:
         self.journal, self.known, self.lease, self.typed = journal, known, lease, typed
-        self._who = who  # migrates, if a load has to
-        self._rouse = rouse  # when input was recorded that ends its suspension
+        self._owner = owner
         # Without a class it leaves the fields of typed state alone, unless that is what is wanted.
         self.classless = typed is None and not untyped
 
@@ -68,7 +78,7 @@ class Writer:
 
         Raises SessionDeleted if the key belongs to another session by now.
         """
-        loading = Loading(self.journal, self.known.key, self._who(), self.lease)
+        loading = Loading(self.journal, self.known.key, self._owner.actor, self.lease)
         how = {"tail": tail, "since_us": since_us, "at_least": at_least}
         loaded, moved = await loading.load(self.typed, **how)  # type: ignore[arg-type]
         self.known.take(loaded)
@@ -90,9 +100,7 @@ class Writer:
         to release ends with the commit; documents are put by it."""
         known, lease = self.known, self.lease
         known.check_temp(drafts)
-        uid, fence = known.uid, None
-        if lease is not None:
-            fence, uid = lease.fence, uid or lease.uid or None
+        fence, uid = self._fence_and_uid()
         plain = self.classless if classless is None else classless
         commit = Commit(known.key, drafts, expect, fence, guards, schema, plain, uid)
         if release is not None:
@@ -109,9 +117,41 @@ class Writer:
             raise
         known.absorb(committed, drafts)
         if committed.head.facts and is_roused(committed.head):
-            await self._rouse()
+            await self._owner._rouse()
             await self.load(tail=_TAIL)
         return committed.events
+
+    # --- for the queue: see `queueing.queue` ---------------------------------------------------
+
+    def terms(self) -> object | None:
+        """Under which conditions it writes; None with a State class, which checks what it has."""
+        return None if self.typed is not None else (*self._fence_and_uid(), self.classless)
+
+    def propose(self, drafts: tuple[Prepared, ...]) -> Commit | None:
+        """The commit of drafts without temp: names; None if its State class has to look at them."""
+        if self.typed is not None and any(map(changes_fields, drafts)):
+            return None
+        fence, uid = self._fence_and_uid()
+        return Commit(self.known.key, drafts, None, fence, {}, UNSET, self.classless, uid)
+
+    async def settle(self, committed: Committed) -> None:
+        """Learn what a commit of proposed drafts left; resume what their input ends."""
+        self.known.absorb(committed, ())
+        if committed.head.facts and is_roused(committed.head):
+            await self._owner._rouse()
+            await self.load(tail=_TAIL)
+
+    def refused(self, error: Exception) -> None:
+        """Say so if the lease is lost."""
+        if isinstance(error, SessionFenced):
+            lease_lost(error, self.lease, "flush")
+
+    def _fence_and_uid(self) -> tuple[int | None, str | None]:
+        """What every commit is under: the lease, and the session that is known."""
+        known, lease = self.known, self.lease
+        if lease is None:
+            return None, known.uid
+        return lease.fence, known.uid or lease.uid or None
 
     def append(
         self, drafts: tuple[Prepared, ...], expect: int | None, *, named: bool = False

@@ -1,7 +1,8 @@
 """Backends: what each kind of store can do with a URL of its own, in one record each.
 
 Opening, looking, finding out whether there is a store, copying and restoring. `open.py` picks the
-record by the URL's scheme. PostgreSQL's driver is an extra, so it is imported when it is needed.
+record by the URL's scheme. PostgreSQL's driver is an extra, so it is imported when it is needed; so
+are backups and the memory store, which most processes never use.
 """
 
 from __future__ import annotations
@@ -16,9 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import msgspec
 
 from limpet.errors import BackupRefused, ExtraMissing, InvalidURL, StoreUnopened
-from limpet.store.memory import MemoryStore
 from limpet.store.protocol import Progress, Report, Restored, Seal, Store
-from limpet.store.sqlite.file.backup import back_up_file, restore
 from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.store import SQLiteStore
 from limpet.store.threads import in_thread
@@ -106,6 +105,8 @@ def not_a_file(url: str) -> InvalidURL:
 async def _open_memory(url: str, seal: Seal | None = None, _: int | None = None) -> Store:
     if url != "memory://":
         raise InvalidURL(url, "a memory store has no name and no options")
+    from limpet.store.memory import MemoryStore
+
     return MemoryStore()
 
 
@@ -167,6 +168,8 @@ async def _backup_sqlite(
     progress: Progress | None,
     checking: Progress | None,
 ) -> Report | None:
+    from limpet.store.sqlite.file.backup import back_up_file
+
     copy = partial(back_up_file, sqlite_path(url), target, sync=_sync(url))
     return await in_thread(lambda: copy(verify=verify, progress=progress, checking=checking))
 
@@ -180,6 +183,8 @@ def _restore_sqlite(
     progress: Progress | None,
     checking: Progress | None,
 ) -> Restored:
+    from limpet.store.sqlite.file.backup import restore
+
     scheme_of(url)  # refuses what is malformed
     return restore(
         backup,

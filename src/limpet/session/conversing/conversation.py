@@ -32,6 +32,8 @@ _ROLES: Final[Mapping[str, Role]] = {"user": "user", "system": "system"}
 class Conversation:
     """The verbs of a session that show it to a model: a part of Session."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
 
         async def read(

@@ -7,9 +7,11 @@ commit is durable: if it fails, that is logged, and the next commit makes up for
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeAlias
 
 from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
 from limpet.model import UPDATE_TRIES_MAX, Commit, FrozenDict, Head, Key, canonical, is_reserved
@@ -33,7 +35,7 @@ FRESH_US: Final = 5_000_000  # how long a policy that was read is followed
 SESSIONS_MAX: Final = 4_096  # of which the checkpoints are remembered
 PERIODIC: Final = "periodic"
 _PLAIN: Final = CheckpointPolicy()
-_UNREAD: Final = (None, 0)
+_Asker: TypeAlias = tuple[str, asyncio.AbstractEventLoop]  # an app, and the loop of who asks
 
 
 class _Pace:
@@ -63,6 +65,7 @@ class Keeping:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._rules: dict[str, _Rules] = {}
+        self._reading: dict[_Asker, asyncio.Task[_Rules]] = {}  # by those who wait for rules now
         self._paces: dict[Key, _Pace] = {}
         self.bounds = Bounds(journal)
 
@@ -112,23 +115,43 @@ class Keeping:
     def forget(self, app: str) -> None:
         """Read the rules of an app again: they were changed here."""
         self._rules.pop(app, None)
+        for asker in [asker for asker in self._reading if asker[0] == app]:
+            del self._reading[asker]  # it may have read them before the change
 
     async def close(self) -> None:
         """Stop what is done in the background."""
+        here = asyncio.get_running_loop()
+        if reading := [task for (_, loop), task in self._reading.items() if loop is here]:
+            await asyncio.wait(reading)  # somebody's commit waits for them
         await self.bounds.close()
 
     async def _current(self, app: str) -> _Rules:
-        now_us, rules = self._journal.now_us(), self._rules.get(app)
-        if rules is None or rules.until_us < now_us:
-            until_us = now_us + FRESH_US
-            if is_reserved(app):
-                rules = _Rules(None, None, until_us)
-            else:
-                found = await Documents(self._journal, COLLECTION).find(app)
-                policy = None if found is None else read(found.value)
-                rules = _Rules(policy, await self.bounds.limits(app), until_us)
-            self._rules[app] = rules
-        return rules
+        """Read once for all who ask meanwhile: a crowd would otherwise read for each commit."""
+        rules = self._rules.get(app)
+        if rules is not None and rules.until_us >= self._journal.now_us():
+            return rules
+        if is_reserved(app):
+            rules = self._rules[app] = _Rules(None, None, self._journal.now_us() + FRESH_US)
+            return rules
+        asker = (app, asyncio.get_running_loop())
+        task = self._reading.get(asker)
+        if task is None:
+            task = self._reading[asker] = asyncio.ensure_future(self._read(app))
+            task.add_done_callback(partial(self._was_read, asker))
+        return await asyncio.shield(task)
+
+    async def _read(self, app: str) -> _Rules:
+        found = await Documents(self._journal, COLLECTION).find(app)
+        policy = None if found is None else read(found.value)
+        limits = await self.bounds.limits(app)
+        return _Rules(policy, limits, self._journal.now_us() + FRESH_US)
+
+    def _was_read(self, asker: _Asker, task: asyncio.Task[_Rules]) -> None:
+        if self._reading.get(asker) is not task:
+            return  # it was changed here meanwhile
+        del self._reading[asker]
+        if not task.cancelled() and task.exception() is None:
+            self._rules[asker[0]] = task.result()
 
     # --- making them ---------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ S = TypeVar("S", covariant=True)
 class History(Generic[S]):
     """What can be asked of a session's past, and done with it."""
 
+    __slots__ = ()
     key: Key
     actor: str | None
     writer: Writer

@@ -21,7 +21,6 @@ from limpet.model.facts import (
 from limpet.model.facts.timeouts import renewed
 from limpet.session.arguments import check_actor, check_lease_seconds
 from limpet.session.life.durations import Durations, durations
-from limpet.session.life.mover import NOBODY, Mover, resume_on_input
 from limpet.session.life.policy import Lifecycle, Transition, refusal
 
 if TYPE_CHECKING:
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
 class Life:
     """Where a session stands in its life, and how it moves on."""
 
-    _remembers: Memory | None = None
+    __slots__ = ("_remembers",)
+    _remembers: Memory | None
 
     if TYPE_CHECKING:  # what is a Session's: with it this is a Handle
         key: Key
@@ -193,10 +193,14 @@ class Life:
 
     def _doer(self, actor: str | None) -> str:
         """Who acts: the one named, the one bound, or nobody in particular."""
+        from limpet.session.life.mover import NOBODY
+
         return check_actor(actor) or self.actor or NOBODY
 
     async def _rouse(self) -> None:
         """Input came that ends its suspension: resume it, by an object of its own."""
+        from limpet.session.life.mover import resume_on_input
+
         other = type(self)(self.writer.journal, self.key, untyped=True)  # type: ignore[call-arg]  # a Session
         await resume_on_input(other)
 
@@ -216,5 +220,7 @@ class Life:
         actor: str | None = None,
         more: dict[str, Any] | None = None,
     ) -> tuple[Transition, ...]:
+        from limpet.session.life.mover import Mover
+
         how: dict[str, Any] = {"reason": reason, "actor": self._doer(actor), "more": more}
         return await Mover(self, events, **how).move()

@@ -39,6 +39,8 @@ class Kin(msgspec.Struct, frozen=True):
 class Family:
     """Who works for a session."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
         writer: Writer
 

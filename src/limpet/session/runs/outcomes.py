@@ -27,6 +27,8 @@ MANAGED: Final = "managed."  # steps of managed tools, which may have read the c
 class Achieving:
     """What a session is to achieve."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
         writer: Writer
 

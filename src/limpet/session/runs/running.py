@@ -45,6 +45,8 @@ _TAIL: Final = 20
 class Running:
     """Statuses, requests and budgets of a session."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
         writer: Writer
         actor: str | None

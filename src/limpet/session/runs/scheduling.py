@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class Scheduling:
     """What a session is found by, what makes it due, and before which others."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
         key: Key
         writer: Writer

@@ -24,6 +24,8 @@ _WORDS: Final = {"never_allow": "deny"}  # as a bound tool says it
 class SettingUp:
     """What a session runs with."""
 
+    __slots__ = ()
+
     if TYPE_CHECKING:
         writer: Writer
 

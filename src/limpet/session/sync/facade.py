@@ -128,8 +128,16 @@ class Facade(Generic[T]):
 
 
 def public(of: object) -> list[str]:
-    """The names that a user of an object, or of a class, is meant to see."""
-    return [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
+    """The names that a user of an object is meant to see; of a class, its members."""
+    names = [name for name in dir(of) if not name.startswith("_") and name not in INSIDE]
+    if not isinstance(of, type):
+        return names
+    return [name for name in names if not _is_slot(inspect.getattr_static(of, name))]
+
+
+def _is_slot(found: Any) -> bool:
+    """Whether it is where an object keeps an attribute, and not one of the class."""
+    return inspect.ismemberdescriptor(found)
 
 
 def renamed(annotation: Any) -> Any:

@@ -244,6 +244,25 @@ class SyncSession(Generic[S_co]):
         expect: int | None = None,
     ) -> Event | None: ...
     def record(self, *facts: Fact, actor: str | None = None) -> tuple[Event, ...]: ...
+    def append_soon(
+        self,
+        type: str,
+        data: Mapping[str, Any] = ...,
+        *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = ...,
+        merge: Mapping[str, Mapping[str, Any]] = ...,
+        add: Mapping[str, Sequence[Any]] = ...,
+        inc: Mapping[str, int | float] = ...,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        input: bool = False,
+    ) -> str: ...
     def put_blob(self, content: Content, media_type: str = ...) -> Ref[Any]: ...
     def get_blob(self, ref: AnyRef) -> bytes: ...
     def stream_blob(self, ref: AnyRef) -> Iterator[bytes]: ...
@@ -799,6 +818,7 @@ class SyncLimpet:
         progress: Progress | None = None,
     ) -> MigrationPlan: ...
     def backup(self, target: str | Path, *, progress: Progress | None = None) -> None: ...
+    def flush(self) -> None: ...
     def claim(
         self, worker: str, *, limit: int = 1, lease_seconds: float = 30, app: str | None = None
     ) -> tuple[Lease, ...]: ...

@@ -56,10 +56,9 @@ from limpet.store.protocol import (
     Seal,
     Touched,
 )
-from limpet.store.sqlite import compaction, doctor, erasure, live, naming
+from limpet.store.sqlite import erasure, live
 from limpet.store.sqlite.blobs import SQLiteBlobs
 from limpet.store.sqlite.failures import translate
-from limpet.store.sqlite.file.backup import back_up
 from limpet.store.sqlite.file.connect import BUSY_SECONDS_MAX, Database, close
 from limpet.store.sqlite.file.filesystems import refuse_network
 from limpet.store.sqlite.file.pace import Pace
@@ -70,7 +69,6 @@ from limpet.store.sqlite.reading import feed
 from limpet.store.sqlite.reading.reader import Reader
 from limpet.store.sqlite.reading.sessions import Sessions
 from limpet.store.sqlite.transactions import WriteConnection
-from limpet.store.sqlite.verify import Verification
 from limpet.store.sqlite.writer import Writer
 from limpet.store.threads import in_thread
 
@@ -159,6 +157,8 @@ class SQLiteStore:
         return deleted
 
     async def compact(self, key: Key, *, upto: int) -> Compacted:
+        from limpet.store.sqlite import compaction
+
         return await self._codec.sealer.opening(
             lambda: self._run(lambda writes: compaction.compact(writes, key, upto))
         )
@@ -296,10 +296,14 @@ class SQLiteStore:
     async def naming(
         self, key: Key, name: str, *, before: int, after: int, limit: int
     ) -> tuple[Event, ...]:
+        from limpet.store.sqlite import naming
+
         asked = (key, name, before, after, limit)
         return await self._open_read(lambda: naming.events_naming(self._reader, *asked))
 
     async def names_since(self, key: Key, seq: int, names: Sequence[str]) -> dict[str, NameSince]:
+        from limpet.store.sqlite import naming
+
         return await self._open_read(lambda: naming.names_since(self._reader, key, seq, names))
 
     async def pending_inputs(self, key: Key, *, limit: int) -> tuple[Event, ...]:
@@ -336,6 +340,8 @@ class SQLiteStore:
     # --- the whole file ------------------------------------------------------------------------
 
     async def verify(self, key: Key | None, progress: Progress | None = None) -> Report:
+        from limpet.store.sqlite.verify import Verification
+
         self._check()
         codec = self._codec.waiting(asyncio.get_running_loop())
         try:
@@ -344,6 +350,8 @@ class SQLiteStore:
             raise failed.error from failed.error.__cause__
 
     async def examine(self) -> tuple[Check, ...]:
+        from limpet.store.sqlite import doctor
+
         self._check()
         now_us = self._clock()
         path = self._database.path
@@ -351,6 +359,8 @@ class SQLiteStore:
         return (*checks, doctor.event_loop(self._pace))
 
     async def backup(self, target: Path, progress: Progress | None = None) -> None:
+        from limpet.store.sqlite.file.backup import back_up
+
         self._check()
         await in_thread(lambda: back_up(self._database, target, progress))
 

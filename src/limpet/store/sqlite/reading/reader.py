@@ -131,6 +131,8 @@ class Reader:
     def fold_at(self, sid: int, head: Head, until: int, tail: int = 0) -> Found:
         """The fold after the own event `until`, from the snapshot before it."""
         fold, snapshot_bytes = self.snapshot(sid, head, until)
+        if fold.head.version == until:  # as after a clean close: nothing was recorded since
+            return Found(sid, fold, snapshot_bytes, 0, ())
         last: list[tuple[Event, int]] = []
         count = 0
         damaged = list(fold.damaged)

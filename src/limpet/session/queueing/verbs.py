@@ -1,0 +1,88 @@
+"""The verbs of the queue: append_soon on a session, flush on Limpet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from limpet.errors import InvalidEvent
+from limpet.model import Draft, Key
+from limpet.model import ops as op
+from limpet.session.door import Door
+from limpet.session.writer import Writer
+
+_NONE: Final[Mapping[str, Any]] = {}
+
+
+class AppendsSoon:
+    """Events of a session whose caller does not wait for each."""
+
+    __slots__ = ()
+    key: Key
+    actor: str | None
+    writer: Writer
+
+    def append_soon(
+        self,
+        type: str,
+        data: Mapping[str, Any] = _NONE,
+        *,
+        actor: str | None = None,
+        set: Mapping[str, Any] = _NONE,
+        merge: Mapping[str, Mapping[str, Any]] = _NONE,
+        add: Mapping[str, Sequence[Any]] = _NONE,
+        inc: Mapping[str, int | float] = _NONE,
+        delete: Iterable[str] = (),
+        ops: Iterable[op.Op] = (),
+        id: str | None = None,
+        cause: str | None = None,
+        invocation_id: str | None = None,
+        correlation_id: str | None = None,
+        wake_id: str | None = None,
+        input: bool = False,
+    ) -> str:
+        """Queue an event without waiting; the id it will have. `await lp.flush()` records it.
+
+        Takes what append takes, except `expect`, `partial` and temp: names. The form of the event
+        is checked now, whether it fits the session when it is flushed. Until then it is in this
+        process only: a crash loses it, and neither `s.state` nor `s.version` nor a reader shows it.
+        Events of one session are recorded in their order, and before any later write to it. Raises
+        QueueFull when too much waits.
+        """
+        draft = Draft(
+            type=type,
+            data=data,
+            actor=actor,
+            set=set,
+            merge=merge,
+            add=add,
+            inc=inc,
+            delete=delete,
+            ops=ops,
+            id=id,
+            cause=cause,
+            invocation_id=invocation_id,
+            correlation_id=correlation_id,
+            wake_id=wake_id,
+            input=input,
+        )
+        journal = self.writer.journal
+        prepared = journal.prepare(draft, self.actor)
+        if prepared.temp_ops:
+            raise InvalidEvent("temp: names are not queued. Set them with append")
+        return journal.queue.add(self.key, self.writer, prepared)
+
+
+class Flushes(Door):
+    """The store whose sessions queue events."""
+
+    async def flush(self) -> None:
+        """Record everything that append_soon has queued, durably, each session in its order.
+
+        One commit serves many events. If the events of a session are refused, the others are
+        recorded all the same, and FlushFailed names what was not: `error.unrecorded` has key,
+        drafts and reason for each session. What it names has left the queue; sent again with
+        append_many, no event is recorded twice. A cancelled flush leaves what was not recorded in
+        the queue. What others queue meanwhile may wait for the next flush.
+        """
+        await self._journal.queue.flush()
