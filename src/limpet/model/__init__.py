@@ -1,5 +1,6 @@
 """The log, pure: keys, events, facts, commits, heads and folds. The words the rest speaks."""
 
+from limpet.model.adopt import adopted
 from limpet.model.canonical import canonical, checksum, same
 from limpet.model.chain import SALT_BYTES, genesis
 from limpet.model.commit import Base, Commit
@@ -44,7 +45,7 @@ from limpet.model.fold import (
 )
 from limpet.model.head import Head, based, blank, buried
 from limpet.model.ids import Entropy
-from limpet.model.keys import Key, checkpoints_of, is_reserved, owner_of, unfit
+from limpet.model.keys import CHECKPOINTS, Key, checkpoints_of, is_reserved, owner_of, unfit
 from limpet.model.lease import (
     LEFT_US,
     Lease,
@@ -115,6 +116,7 @@ from limpet.model.values import (
     described,
     encode,
     freeze,
+    settle,
     thaw,
 )
 
@@ -125,6 +127,7 @@ __all__ = [
     "BLOB_CHUNK_BYTES",
     "BLOB_UPLOADS_SWEPT",
     "BLOB_UPLOAD_SECONDS_MAX",
+    "CHECKPOINTS",
     "CHILD_ENDED",
     "COMMIT_BYTES_MAX",
     "CREATED",
@@ -204,6 +207,7 @@ __all__ = [
     "ScopeWrite",
     "Set",
     "admits",
+    "adopted",
     "apply",
     "based",
     "blank",
@@ -240,6 +244,7 @@ __all__ = [
     "scope_next",
     "scope_of",
     "scope_ops",
+    "settle",
     "thaw",
     "to_time",
     "to_us",

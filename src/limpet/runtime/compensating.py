@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.model import PAGE_MAX, Event
-from limpet.model.facts.running import endings, runs, steps
+from limpet.model.facts.running import INTENDED, OUTCOMES, REQUEUED, endings, readable
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.log import TurnLog
 from limpet.runtime.records import identity, plain
@@ -24,13 +24,13 @@ from limpet.session.logs import SESSION
 from limpet.session.session import Session
 
 _TYPES: Final = (
-    steps.INTENDED,
-    *steps.OUTCOMES,
+    INTENDED,
+    *OUTCOMES,
     endings.COMPENSATING,
     endings.COMPENSATED,
     endings.NOT_COMPENSATED,
     endings.MAYBE_COMPENSATED,
-    runs.REQUEUED,
+    REQUEUED,
 )
 Undone: TypeAlias = Literal["not_yet", "begun", "done", "failed", "unknown"]
 _STATES: Final[Mapping[str, Undone]] = {
@@ -118,7 +118,7 @@ class Compensations:
             else:
                 await self._record(undo, endings.not_compensated, "failed", why)
         except Exception as error:
-            why = runs.readable(f"{type(error).__name__}: {error}")
+            why = readable(f"{type(error).__name__}: {error}")
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
         else:
@@ -153,15 +153,15 @@ def undos_of(events: Iterable[Event]) -> list[_Undo]:
         data, type = event.data, event.type
         if data is None:
             continue
-        if type == runs.REQUEUED:  # a person has looked: what was unknown may be tried again
+        if type == REQUEUED:  # a person has looked: what was unknown may be tried again
             for undo in found.values():
                 undo.state = "failed" if undo.state == "unknown" else undo.state
-        elif type == steps.INTENDED:
+        elif type == INTENDED:
             if "compensate" in data:
                 found[data["key"]] = _undo(event)
-        elif type in steps.OUTCOMES:
+        elif type in OUTCOMES:
             if (of := found.get(data["key"])) is not None:
-                of.effect.outcome = steps.OUTCOMES[type]  # type: ignore[assignment]  # one of them
+                of.effect.outcome = OUTCOMES[type]  # type: ignore[assignment]  # one of them
                 of.effect.result = data.get("result")
         elif (of := found.get(data["of"])) is not None:
             of.state, of.tries = _STATES[type], data.get("tries", of.tries)

@@ -19,11 +19,15 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
-from limpet.model import Draft
-from limpet.model.facts.running import budgets, steps
-from limpet.model.facts.running.budgets import Amount
-from limpet.model.facts.running.runs import readable, span_completed, span_started
-from limpet.model.values import settle
+from limpet.model import Draft, settle
+from limpet.model.facts.running import (
+    Amount,
+    budgets,
+    readable,
+    span_completed,
+    span_started,
+    steps,
+)
 from limpet.runtime.records import EffectRecord, Records, args_hash, identity, plain
 from limpet.runtime.requests import answered, request
 from limpet.runtime.under_way import UnderWay

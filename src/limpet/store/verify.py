@@ -30,9 +30,8 @@ from limpet.model import (
     replay_any,
     scope_next,
 )
-from limpet.model.facts import archive
+from limpet.model.facts import archive, pending
 from limpet.model.facts.forks import FORKED
-from limpet.model.facts.inputs import pending
 from limpet.store.coding import Codec, Damaged, bodies
 from limpet.store.protocol import Finding
 

@@ -17,8 +17,7 @@ from limpet.errors import (
     InvalidInput,
     ReservedApp,
 )
-from limpet.model import Key, is_reserved
-from limpet.model.keys import checkpoints_of
+from limpet.model import Key, checkpoints_of, is_reserved
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,

@@ -22,14 +22,14 @@ from limpet.model import (
     MEDIA_TYPE_CHARS_MAX,
     TYPE_CHARS_MAX,
     Fold,
+    adopted,
     based,
     blank,
+    checkpoints_of,
     checksum,
     record,
     unfit,
 )
-from limpet.model.adopt import adopted
-from limpet.model.keys import checkpoints_of
 from limpet.session.move.adopter import Newest
 from limpet.session.move.bundle import BundleReader, Entry
 from limpet.session.move.checkpoints import Checkpointed, Marks, marks_in

@@ -21,9 +21,8 @@ from limpet.errors import (
     SessionError,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Base, Commit, Head, Key, is_reserved
+from limpet.model import CHECKPOINTS, PAGE_MAX, Base, Commit, Head, Key, checkpoints_of, is_reserved
 from limpet.model.facts.names import APP as NAMES
-from limpet.model.keys import CHECKPOINTS, checkpoints_of
 from limpet.session.journal import Journal
 from limpet.session.move.adopter import (
     PIECE_BYTES,

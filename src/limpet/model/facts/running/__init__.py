@@ -2,6 +2,7 @@
 
 from limpet.model.facts.running.budgets import (
     RETURNED,
+    Amount,
     Budget,
     BudgetView,
     Share,
@@ -31,8 +32,25 @@ from limpet.model.facts.running.revisits import (
     revisits_of,
     timers_taken,
 )
-from limpet.model.facts.running.runs import INTERRUPT, Status, StopReason, run_in, turn_in
-from limpet.model.facts.running.steps import FAILED, STEP, SUCCEEDED, effect_unknown
+from limpet.model.facts.running.runs import (
+    INTERRUPT,
+    REQUEUED,
+    Status,
+    StopReason,
+    readable,
+    run_in,
+    span_completed,
+    span_started,
+    turn_in,
+)
+from limpet.model.facts.running.steps import (
+    FAILED,
+    INTENDED,
+    OUTCOMES,
+    STEP,
+    SUCCEEDED,
+    effect_unknown,
+)
 
 __all__ = [
     "ANSWERS",
@@ -41,7 +59,10 @@ __all__ = [
     "CUSTOM_RESULT",
     "CUSTOM_TOOL_USE",
     "FAILED",
+    "INTENDED",
     "INTERRUPT",
+    "OUTCOMES",
+    "REQUEUED",
     "RETURNED",
     "REVISIT_SET",
     "STEP",
@@ -49,6 +70,7 @@ __all__ = [
     "TIMERS_TAKEN",
     "TOOL_RESULT",
     "TOOL_USE",
+    "Amount",
     "Budget",
     "BudgetView",
     "Request",
@@ -62,12 +84,15 @@ __all__ = [
     "children_in",
     "effect_unknown",
     "open_requests",
+    "readable",
     "requests_in",
     "reservations",
     "revisit_set",
     "revisits_of",
     "run_in",
     "settled",
+    "span_completed",
+    "span_started",
     "timers_taken",
     "turn_in",
 ]

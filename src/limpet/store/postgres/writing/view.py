@@ -24,8 +24,7 @@ from limpet.model import (
 )
 from limpet.store.cache import Cache, Live, LiveScope
 from limpet.store.planning.room import Sizes
-from limpet.store.postgres.reading import Reader, link_at
-from limpet.store.postgres.reading.reader import Asked
+from limpet.store.postgres.reading import Asked, Reader, link_at
 from limpet.store.postgres.server import Connection
 from limpet.store.postgres.sql import SQL
 from limpet.store.postgres.writing.jobs import Job, keys_of
