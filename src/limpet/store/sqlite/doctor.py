@@ -15,12 +15,9 @@ import apsw
 from limpet.store.doctor import plural, size
 from limpet.store.protocol import Check
 from limpet.store.sqlite import live
+from limpet.store.sqlite.file import APPLICATION_ID, CHECKPOINT_PAGES, Pace, first_bytes
 from limpet.store.sqlite.file.filesystems import NETWORK, Room, file_system, room
-from limpet.store.sqlite.file.header import APPLICATION_ID
-from limpet.store.sqlite.file.locks import first_bytes
-from limpet.store.sqlite.file.pace import Pace
 from limpet.store.sqlite.file.schema import SCHEMA
-from limpet.store.sqlite.file.wal import CHECKPOINT_PAGES
 from limpet.store.sqlite.sql import SQL
 
 PAGE_BYTES: Final = 4_096

@@ -97,6 +97,7 @@ class Writer(threading.Thread):
             _answer_here(answers)
             self._pace.note(jobs, seconds)
             self._pace.held(seconds)
+            logs.slow_commit(SQLITE, self._writes.path, seconds, jobs)
             if self._writes.wal.neglected or self._snapshots.due:
                 self._jobs.wake(Job((), _nothing))  # the thread sees to it, before the next commit
         except BaseException as error:
