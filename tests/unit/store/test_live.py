@@ -34,7 +34,7 @@ def test_a_partial_that_was_changed_is_dropped(codec: Codec, name: str) -> None:
     """Nothing of it can be moved to another session, event or type."""
     found = packed(codec)
     was = getattr(found, name)
-    now = was + 1 if isinstance(was, int) else was[:-1] + (b"~" if name == "body" else "~")
+    now = was + 1 if isinstance(was, int) else was + was[:1]
     assert unpack(codec, found._replace(**{name: now})) is None
 
 
