@@ -129,7 +129,7 @@ def test_damage_exits_with_1_and_names_the_event(here: Path) -> None:
     done = run_process(here, "doctor", "sqlite:///damaged.db")
     assert done.returncode == 1
     assert "problem  log" in done.stdout
-    assert "not ok: 15 checks, 1 problem," in done.stdout
+    assert "not ok: 16 checks, 1 problem," in done.stdout
 
 
 def test_warnings_count_when_asked_to(here: Path) -> None:

@@ -85,7 +85,7 @@ def trace(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show one wake of a session as a tree with times, and why it was woken."""
+    """Show a wake of a session as a tree, and why it was woken."""
     screen = Screen(as_json=as_json)
 
     async def run(lp: limpet.Limpet) -> limpet.Trace | tuple[limpet.Activation, ...]:

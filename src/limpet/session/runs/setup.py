@@ -49,17 +49,14 @@ class SettingUp:
 
         They replace those of the same kind; what is None stays. Raises DocumentNotFound.
         """
-        for name, given in (("resources", resources), ("vaults", vaults)):
-            if isinstance(given, str):
-                raise InvalidInput(f"{name} is a list of names, not {described(given)}.")
-        kinds = {"resources": resources, "vaults": vaults}
         named: dict[str, Any] = {
-            kind: [await versioned(self._documents(kind), each) for each in given]
-            for kind, given in kinds.items()
+            kind: [await versioned(self._documents(kind), each) for each in _names(kind, given)]
+            for kind, given in (("resources", resources), ("vaults", vaults))
             if given is not None
         }
         if permissions is not None:
-            named["permissions"] = await versioned(self._documents("permissions"), permissions)
+            (name,) = _names("permissions", (permissions,))
+            named["permissions"] = await versioned(self._documents("permissions"), name)
         if not named:
             raise InvalidInput("attach takes resources, vaults or permissions.")
         prepared = self.writer.journal.prepare(attached(**named), self._by(actor))
@@ -70,6 +67,10 @@ class SettingUp:
 
         A document that was deleted counts as removed.
         """
+        if not isinstance(other, Setup | None):
+            raise InvalidInput(
+                f"compare_setup takes the setup of a session, not {described(other)}."
+            )
         mine = setup_in((await head_now(self.writer)).facts)
         return mine.compare(await self._newest(mine) if other is None else other)
 
@@ -98,6 +99,8 @@ class SettingUp:
 
     async def check_permission(self, tool: str) -> Permission:
         """always_allow, always_ask or deny."""
+        if type(tool) is not str or not tool:
+            raise InvalidInput(f"a tool is named by a text, not {described(tool)}.")
         return permission_for(await self.describe_permissions(), tool)
 
     async def permissions_for(self, worker: Mapping[str, Permission]) -> Mapping[str, Permission]:
@@ -143,3 +146,11 @@ class SettingUp:
 
     def _documents(self, kind: str) -> Documents:
         return (Vaults if kind == "vaults" else Documents)(self.writer.journal, kind)
+
+
+def _names(kind: str, given: Iterable[str]) -> list[str]:
+    """The names of documents, checked: a text is no list of them."""
+    names: list[Any] = [given] if not isinstance(given, Iterable) else list(given)
+    if isinstance(given, str) or not all([type(name) is str and name for name in names]):
+        raise InvalidInput(f"{kind} takes names of documents, not {described(given)}.")
+    return names
