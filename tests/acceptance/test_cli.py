@@ -81,7 +81,7 @@ def test_help_lists_the_commands_and_the_exit_codes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_and_speaks_json(tmp_path: Path, command: str) -> None:
     """Arguments, options, and where to read on."""
-    text = run_process(tmp_path, command, "--help").stdout
+    text = run(tmp_path, command, "--help").stdout
     assert text.startswith(f"Usage: limpet {command}")
     assert run(tmp_path, command, "-h").stdout == run(tmp_path, command, "--help").stdout != ""
     assert "--json" in text

@@ -93,14 +93,19 @@ async def test_a_long_wait_for_a_lock_ends_well(
 
 
 async def test_a_locked_table_is_told_to_readers(
-    store: PostgresStore, admin: asyncpg.Connection
+    postgres_url: str, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody rebuilds a table: reading says StoreBusy, and works afterwards."""
-    await create(store, A)
-    async with held(admin, "LOCK TABLE limpet.sessions IN ACCESS EXCLUSIVE MODE"):
-        with pytest.raises(StoreBusy):
-            await load(store, A)
-    assert (await load(store, A)).head.version == 1
+    monkeypatch.setattr(settings, "LOCK_SECONDS_MAX", 0.5)
+    store = await PostgresStore.open(postgres_url)
+    try:
+        await create(store, A)
+        async with held(admin, "LOCK TABLE limpet.sessions IN ACCESS EXCLUSIVE MODE"):
+            with pytest.raises(StoreBusy):
+                await load(store, A)
+        assert (await load(store, A)).head.version == 1
+    finally:
+        await store.close()
 
 
 async def test_a_crowd_of_readers_is_served_and_writers_too(store: PostgresStore) -> None:
