@@ -116,6 +116,13 @@ def test_a_plain_session_has_no_facts() -> None:
     assert gone.facts == EMPTY
 
 
+def test_an_event_that_changes_no_fact_leaves_the_very_document() -> None:
+    """A message that says nothing of its cost, say: a store would write the document again."""
+    head = after(("session.labeled", {"labels": {"plan": "gold"}}))
+    told = advance(head, "agent.message", {"text": "hello"}, at_us=9, link=b"", input=False)
+    assert told.facts is head.facts
+
+
 def test_only_some_events_count_as_activity() -> None:
     """What users, agents, steps and effects do, and the beginning; labels and timers do not."""
     begun = ("session.created", {"app": "shop"})

@@ -31,6 +31,11 @@ Check: TypeAlias = Callable[[Facts, Facts, Mapping[str, Any]], None]
 
 
 def with_changes(facts: Facts, changes: Changes) -> Facts:
-    """The document with some members replaced; without those that became None."""
+    """The document with some members replaced; without those that became None.
+
+    The same object if there are none: a store writes the document only if it is another one.
+    """
+    if not changes:
+        return facts
     merged = {**facts, **changes}
     return FrozenDict({name: value for name, value in merged.items() if value is not None})
