@@ -65,6 +65,8 @@ class Moving(Door):
 
         if key is not None and app is not None:
             raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
+        if isinstance(key, str):
+            raise InvalidInput(f"copy takes a key, not {described(key)}. Name an app by app=….")
         if not isinstance(to, (Moving, Adopter)) or getattr(to, "of", to) is self:
             raise InvalidInput(
                 f"copy needs another store to copy to, not {described(to)}. Open one and pass it: "
