@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ import apsw
 import pytest
 
 import limpet
-from limpet import Limpet, Session, State, errors
+from limpet import Limpet, Session, State, errors, ops
 from limpet.session.queueing import queue
 from limpet.store.sqlite.store import SQLiteStore
 
@@ -420,30 +421,107 @@ async def test_a_busy_store_keeps_the_queue_for_a_write_and_empties_it_for_a_flu
         assert await steps(lp, "one") == [2, 3]
 
 
-async def test_a_hook_that_a_flush_waits_for_cannot_flush(lp: Limpet) -> None:
-    """It would wait for itself; it may write, and what it queues is left to the next flush."""
-    (other,) = await sessions(lp, "other")
+async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet) -> None:
+    """What a flush resumes is resumed when it is done: a hook of that may wait for anybody."""
+    other, third = await sessions(lp, "other", "third")
     said: list[str] = []
 
-    async def hook(session: Session) -> bool:
+    async def writes_for_others(session: Session) -> None:
+        third.append_soon("a.b", {"n": 1})
+        await session.append("a.b", {"n": 9}, actor="a")
+
+    async def hook(session: Session) -> None:
         other.append_soon("a.b", {"n": 1})
-        with pytest.raises(errors.InvalidInput, match="flush"):
-            await lp.flush()
+        await lp.flush()
         await other.append("a.b", {"n": 2})
+        await asyncio.create_task(writes_for_others(lp.session(session.key)), context=Context())
         said.append(session.id)
-        return True
 
     idle = limpet.Timeouts(idle=timedelta(microseconds=1))
     await lp.create("idle", "ada", "one", timeouts=idle, actor="a")
     await lp.sweep()
-    lp.lifecycle("idle", guards={("suspended", "resume"): hook})
+    lp.lifecycle("idle", after={("resumed", "active"): hook})
     other.append_soon("a.b", {"n": 0})
     lp.session("idle", "ada", "one", actor="a").append_soon("user.message", {"text": "hi"})
-    await lp.flush()
+    async with asyncio.timeout(20):
+        await lp.flush()
     assert said == ["one"]
-    assert await steps(lp, "other") == [0, 2]
+    assert await steps(lp, "other") == [0, 1, 2]
+
+
+async def test_who_waits_for_anothers_flush_hears_what_it_could_not_record(lp: Limpet) -> None:
+    """Two tasks queue and flush at once; the one whose event was refused is not told that all is
+    well because the other's flush had taken it."""
+    good, bad = await sessions(lp, "good", "bad")
+    await lp.delete(bad.key)
+
+    async def handle(s: Session) -> tuple[str, ...]:
+        s.append_soon("a.b", {"n": 0})
+        await asyncio.sleep(0)
+        try:
+            await lp.flush()
+        except errors.FlushFailed as error:
+            return tuple([each.key.id for each in error.unrecorded])
+        return ()
+
+    assert await asyncio.gather(handle(good), handle(bad)) == [("bad",), ("bad",)]
+    assert len(lp._journal.queue) == 0
+
+
+async def test_each_caller_is_named_its_own_ids(
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failure of the store reaches several callers; who sends again by another's ids would
+    lose its own event."""
+    one, two = await sessions(lp, "one", "two")
+    failure = errors.StoreBusy("the store")
+
+    async def fail(commits: object) -> object:
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lp._journal.store, "commit", fail)
+        first, second = await asyncio.gather(
+            one.append("a.b", id="first"), two.append("a.b", id="second"), return_exceptions=True
+        )
+    assert (first.ids, second.ids) == (("first",), ("second",))
+    assert str(first) == str(second) == str(failure)
+    assert failure.ids == ()
+
+
+class Payment(State):
+    """A state on which the first event fits once."""
+
+    schema_version: ClassVar[str] = "1.0.0"
+    total: int | str = 0
+    note: str = ""
+
+
+async def test_what_is_queued_after_a_cancelled_flush_does_not_join_what_is_in_doubt(
+    lp: Limpet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a part is recorded, or nothing: an event that came later would be refused with it."""
+    await lp.create("shop", "ada", id="typed", state=Payment(), actor="a")
+    s = await lp.get("shop", "ada", "typed", state_type=Payment)
+    paid = [ops.Inc(("total",), 1), ops.Set(("total",), "paid")]
+    s.append_soon("a.paid", ops=paid, actor="a")
+    commit, store = lp._journal.store.commit, lp._journal.store
+
+    async def recorded_and_cancelled(commits: Any) -> Any:
+        answers = await commit(commits)
+        flushing.cancel()
+        await asyncio.sleep(0)
+        return answers
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "commit", recorded_and_cancelled)
+        flushing = asyncio.create_task(lp.flush())
+        await asyncio.wait([flushing])
+    assert flushing.cancelled()
+    s.append_soon("a.note", set={"note": "hello"}, actor="a")
     await lp.flush()
-    assert await steps(lp, "other") == [0, 2, 1]
+    types = [event.type for event in await lp.session("shop", "ada", "typed").read()]
+    assert types == ["session.created", "a.paid", "a.note"]
 
 
 # --- without await -------------------------------------------------------------------------------

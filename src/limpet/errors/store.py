@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from limpet.errors.root import LimpetError
 
@@ -17,6 +17,17 @@ class StoreError(LimpetError):
     # The ids of the drafts that were sent. Sending them again with these ids never records them
     # twice, whether or not the first attempt was recorded.
     ids: tuple[str, ...] = ()
+
+    def naming(self, ids: tuple[str, ...]) -> Self:
+        """The same error for one caller, with the ids of that caller's drafts.
+
+        A store gives one error to all whose commits were in a batch that failed: with the ids of
+        one on it, the others would send these again, and lose their own.
+        """
+        own = type(self).__new__(type(self), *self.args)
+        own.__dict__.update(self.__dict__)
+        own.ids = ids
+        return own.with_traceback(self.__traceback__)
 
 
 class StoreClosed(StoreError):

@@ -322,8 +322,8 @@ class CommitBuilder:
             answers = await self._send(commits)
         except StoreError as error:
             drafts = [draft.id for draft in self._drafts]  # in the order of the appends
-            error.ids = (*drafts, *(put.id for put in self._puts))
-            raise
+            ids = (*drafts, *(put.id for put in self._puts))
+            raise error.naming(ids) from error.__cause__
         except SessionFenced as error:
             leases = [s.lease for s in self._sessions if s.key == error.key and s.lease]
             lease_lost(error, leases[0] if leases else None, "commit")

@@ -127,8 +127,8 @@ class Journal:
                 await keeping.before(commits)
             answers = await self.store.commit(commits)
         except StoreError as error:
-            error.ids = tuple([draft.id for commit in commits for draft in commit.drafts])
-            raise
+            ids = tuple([draft.id for commit in commits for draft in commit.drafts])
+            raise error.naming(ids) from error.__cause__
         for answer in answers:
             self.hub.committed(answer)
         if keeping is not None:

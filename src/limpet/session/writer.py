@@ -134,12 +134,15 @@ class Writer:
         fence, uid = self._fence_and_uid()
         return Commit(self.known.key, drafts, None, fence, {}, UNSET, self.classless, uid)
 
-    async def settle(self, committed: Committed) -> None:
-        """Learn what a commit of proposed drafts left; resume what their input ends."""
+    def settle(self, committed: Committed) -> bool:
+        """Learn what a commit of proposed drafts left; whether their input is to resume it."""
         self.known.absorb(committed, ())
-        if committed.head.facts and is_roused(committed.head):
-            await self._owner._rouse()
-            await self.load(tail=_TAIL)
+        return bool(committed.head.facts) and is_roused(committed.head)
+
+    async def rouse(self) -> None:
+        """Resume the session, which was suspended until input came."""
+        await self._owner._rouse()
+        await self.load(tail=_TAIL)
 
     def refused(self, error: Exception) -> None:
         """Say so if the lease is lost."""

@@ -58,8 +58,12 @@ class Writes(Protocol):
         """The commit of these drafts; None if it has to be decided on what the session is now."""
         ...
 
-    async def settle(self, committed: Committed, /) -> None:
-        """Learn what a commit left, and do what follows from it."""
+    def settle(self, committed: Committed, /) -> bool:
+        """Learn what a commit left; whether it is to be roused."""
+        ...
+
+    async def rouse(self) -> None:
+        """Do what follows from it. Hooks of the app may run here."""
         ...
 
     def refused(self, error: Exception, /) -> None:
@@ -76,16 +80,19 @@ class Writes(Protocol):
 class _Part:
     """Events of one session that go into one commit, and the objects that appended them."""
 
-    __slots__ = ("drafts", "owners", "size")
+    __slots__ = ("doubtful", "drafts", "owners", "size")
 
     def __init__(self, owner: Writes) -> None:
         self.drafts: list[Prepared] = []
         self.owners = {owner: owner.terms()}
         self.size = 0
+        self.doubtful = False  # it was sent, and may have been recorded
 
     def takes(self, owner: Writes, size: int) -> bool:
         """Whether there is room, and `owner` writes under the same conditions as the others."""
         if len(self.drafts) >= COMMIT_EVENTS or self.size + size > COMMIT_BYTES:
+            return False
+        if self.doubtful:  # all of it is recorded or nothing: what is new comes after it
             return False
         if owner in self.owners:
             return True
@@ -98,6 +105,7 @@ class _Part:
 
     def again(self) -> None:
         """It may have been recorded: have the store look for the ids."""
+        self.doubtful = True
         self.drafts = [structs.replace(draft, caller_chose_id=True) for draft in self.drafts]
 
     def proposed(self) -> Commit | None:
@@ -110,11 +118,9 @@ class _Part:
     def refuse(self, error: Exception) -> None:
         self._first.refused(error)
 
-    async def settle(self, answer: Committed) -> None:
-        """Show it to the objects. It is recorded: if a reading fails now, the next one shows it."""
-        for owner in self.owners:
-            with suppress(LimpetError):
-                await owner.settle(answer)
+    def settle(self, answer: Committed) -> list[Writes]:
+        """Show it to the objects; those that are to be roused."""
+        return [owner for owner in self.owners if owner.settle(answer)]
 
     @property
     def _first(self) -> Writes:
@@ -159,6 +165,7 @@ class Queue:
         self._failed: list[_Line] = []  # by a write that came first; the next flush names them
         self._events = self._bytes = 0  # of all three
         self._lock = asyncio.Lock()  # one at a time: the order of a session's events
+        self._roused: list[Writes] = []  # by what was recorded; their turn comes without the lock
         self._closed = False
 
     def __bool__(self) -> bool:
@@ -197,13 +204,16 @@ class Queue:
             raise InvalidInput(
                 "flush was called by a function that a flush waits for. Call it afterwards."
             )
+        taken = list(self._sending.values())  # by another flush, which we wait for
         async with self._lock:
             lines = await self._drain(tuple(self._lines))
             failed = [*self._failed, *(line for line in lines if line.error is not None)]
             self._failed.clear()
+        for line in failed:
+            self._forget(line.parts)
+        await self._rouse()
+        failed += [line for line in taken if line.error is not None and line not in failed]
         if failed:
-            for line in failed:
-                self._forget(line.parts)
             raise FlushFailed([line.unrecorded() for line in failed])
 
     async def before(self, commits: Sequence[Commit]) -> None:
@@ -224,7 +234,8 @@ class Queue:
                     self._put_back(line)
                 elif line.error is not None:
                     self._failed.append(line)
-            self._check(lines)
+        await self._rouse()
+        self._check(lines)
 
     async def close(self) -> None:
         """Take no more events, and flush."""
@@ -232,6 +243,13 @@ class Queue:
         await self.flush()
 
     # --- private -------------------------------------------------------------------------------
+
+    async def _rouse(self) -> None:
+        """Resume sessions, whose hooks may wait for anybody, also for who writes to them. What was
+        recorded is recorded: if this fails, a sweep does it."""
+        while self._roused:
+            with suppress(LimpetError):
+                await self._roused.pop(0).rouse()
 
     def _check(self, lines: Sequence[_Line]) -> None:
         """Raise why one of these was not recorded."""
@@ -297,9 +315,8 @@ class Queue:
             again = [(line, line.parts[0].proposed()) for line in lines]
             await _all([self._send_alone(*each) for each in again])
         else:
-            parts = [self._recorded(line) for line in lines]
-            for part, answer in zip(parts, answers, strict=True):
-                await part.settle(answer)
+            for line, answer in zip(lines, answers, strict=True):
+                self._recorded(line, answer)
 
     async def _send_alone(self, line: _Line, commit: Commit | None) -> None:
         part = line.parts[0]
@@ -313,14 +330,13 @@ class Queue:
             line.error = error
             part.refuse(error)
         else:
-            self._recorded(line)
-            for answer in answers:
-                await part.settle(answer)
+            self._recorded(line, *answers)
 
-    def _recorded(self, line: _Line) -> _Part:
+    def _recorded(self, line: _Line, *answers: Committed) -> None:
         part = line.parts.popleft()
         self._forget([part])
-        return part
+        for answer in answers:
+            self._roused += part.settle(answer)
 
     def _forget(self, parts: Iterable[_Part]) -> None:
         """They leave the queue."""

@@ -67,6 +67,7 @@ class AppendsSoon:
             input=input,
         )
         journal = self.writer.journal
+        journal.check_open()
         prepared = journal.prepare(draft, self.actor)
         if prepared.temp_ops:
             raise InvalidEvent("temp: names are not queued. Set them with append")

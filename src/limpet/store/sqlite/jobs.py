@@ -155,18 +155,18 @@ class JobQueue:
             raise
 
     def _put(self, jobs: list[Job]) -> None:
-        """Hand over what was not answered. Once more does no harm: a job is claimed once."""
+        """Hand over what was not answered. Once more does no harm: a job is claimed once.
+
+        An interrupt may come out of any call: what was counted stays counted, even if it is handed
+        over again. With too many counted, the loop makes no more commits itself; with too few it
+        would overtake a job that waits.
+        """
         left = [job for job in reversed(jobs) if job.wanted and not job.answered]
         with self._gate:
             self._handed += len(left)
-        try:
-            while left:
-                self._jobs.put(left[-1])
-                left.pop()
-        finally:
-            if left:  # an interrupt came: the rest is handed over later
-                with self._gate:
-                    self._handed -= len(left)
+        while left:
+            self._jobs.put(left[-1])
+            left.pop()
         if self.failure is not None:  # put after the last look at the queue
             answer([(job, None, self.failure) for job in jobs if job.claim()])
 

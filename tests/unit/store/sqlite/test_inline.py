@@ -157,6 +157,28 @@ async def test_a_commit_waits_for_what_the_thread_was_handed_before(
     assert disk.on_loop()[0] is False
 
 
+async def test_a_job_that_was_handed_over_stays_counted_after_an_interrupt(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With too few counted, the loop would take the thread for idle and overtake it."""
+    queue = store._writer._jobs
+    real = queue._jobs.put
+
+    class Interrupted:
+        def put(self, job: object) -> None:
+            real(job)
+            raise KeyboardInterrupt
+
+    before = queue._handed
+    monkeypatch.setattr(queue, "_jobs", Interrupted())
+    job = Job([addition(A)])
+    with pytest.raises(KeyboardInterrupt):
+        queue.wake(job)
+    monkeypatch.undo()
+    assert queue._handed == before + 1
+    await asyncio.wait([job.future])
+
+
 async def test_a_turn_is_the_threads_while_it_has_something_left() -> None:
     """What it was handed in an earlier turn comes first."""
     asked: list[int] = []
