@@ -82,8 +82,8 @@ class Turn:
     @property
     def agent_name(self) -> str:
         """The agent whose learnings this session shares: that of its setup, or its app."""
-        session = self.session
-        return str(session.head.facts.get("agent", session.app)).partition("@")[0]
+        agent = self.session.head.facts.get("agent")  # with its version; an app may have an @ too
+        return self.session.app if agent is None else str(agent).partition("@")[0]
 
     @property
     def permissions(self) -> Mapping[str, Permission]:
