@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from limpet.errors import InvalidInput
+from limpet.model.facts.running.setup import Setup
 from limpet.session.documents import Documents
 
 Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
 PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")
 ALL_TOOLS: Final = "*"
+_WORDS: Final = {"never_allow": "deny"}  # as a bound tool says it
 
 
 class Permissions(Documents):
@@ -36,6 +38,13 @@ def stricter(*said: Mapping[str, Any]) -> dict[str, Permission]:
     """What all of these allow: for each tool that one of them names, the strictest answer."""
     names = sorted({name for each in said for name in each})
     return {name: max([permission_for(s, name) for s in said], key=_strictness) for name in names}
+
+
+def limits_of(setup: Setup) -> dict[str, Permission]:
+    """What its bound tools say, and those of the sessions that it works for."""
+    bound = {name: tool.get("permission") for name, tool in setup.tools.items()}
+    said = {name: _WORDS.get(str(p), p) for name, p in bound.items() if p is not None}
+    return stricter(said, setup.limits)
 
 
 def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
