@@ -333,14 +333,14 @@ class Turn:
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
         permission = permission_for(self._permissions, name)
-        if permission == "deny":
+        if permission == "always_allow":
+            return args
+        if permission != "always_ask":
             raise ToolDenied(name)
-        if permission == "always_ask":
-            approval = await requests.approve(self, name, args, None, None)
-            if not approval:
-                raise ToolDenied(name, approval.note)
-            return dict(approval.input)
-        return args
+        approval = await requests.approve(self, name, args, None, None)
+        if not approval:
+            raise ToolDenied(name, approval.note)
+        return dict(approval.input)
 
 
 async def _context(session: Session[Any], **how: Any) -> Any:
