@@ -88,6 +88,74 @@ async def test_a_child_runs_under_its_parents_permissions(lp: limpet.Limpet) -> 
     assert done == []
 
 
+async def test_what_a_bound_tool_asks_for_is_asked_for_in_every_child(lp: limpet.Limpet) -> None:
+    """Also in a child of a child, where nobody has the tool bound, and whatever is bound there."""
+    done: list[str] = []
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look")
+
+    async def acts(turn: limpet.Turn) -> None:
+        await turn.effect("search", lambda: done.append("search"))
+        await turn.effect("refund", lambda: done.append("refund"))
+
+    s = await begun(lp)
+    tools = [limpet.Tool("refund", permission="always_ask"), limpet.Tool("search")]
+    await s.bind_tools(limpet.ToolRegistry(tools), actor=ADA)
+    await lp.wake(s.key, delegates)
+    child = await only_child(lp, s)
+    await lp.wake(child.key, delegates)
+    below = await only_child(lp, child)
+    await below.bind_tools(limpet.ToolRegistry([limpet.Tool("refund")]), actor=ADA)
+    for each in (child, below):
+        assert await each.describe_permissions() == {"refund": "always_ask"}
+        await each.append("user.message", {"text": "more"}, actor=ADA)
+        assert (await lp.wake(each.key, acts)).reason == "requires_action"
+    assert child.tools == {}
+    assert done == ["search", "search"]
+
+
+async def test_what_a_child_has_from_its_parent_is_a_part_of_its_setup(lp: limpet.Limpet) -> None:
+    """It shows in the fingerprint, and newer documents do not take it away."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await turn.delegate("research", "look")
+
+    s = await begun(lp)
+    await s.bind_tools(limpet.ToolRegistry([limpet.Tool("refund", permission="always_ask")]))
+    await lp.wake(s.key, delegates)
+    child = await only_child(lp, s)
+    assert child.setup.limits == {"refund": "always_ask"}
+    assert await child.compare_setup() == ()
+    other = await lp.create("research", "ada")
+    assert child.setup.fingerprint != other.setup.fingerprint
+    (change,) = other.setup.compare(child.setup)
+    assert str(change) == "limit refund was added (always_ask)"
+
+
+async def test_a_child_that_its_parent_runs_has_the_permissions_of_the_parents_worker(
+    lp: limpet.Limpet,
+) -> None:
+    """What the worker forbids the parent, the parent cannot have a child do in the same process."""
+    done: list[str] = []
+
+    async def acts(turn: limpet.Turn) -> None:
+        await turn.effect("refund", lambda: done.append("refund"))
+
+    async def runs(turn: limpet.Turn) -> None:
+        tools = limpet.ManagedTools(turn, lp, harnesses={"research": acts})
+        made = await tools.call("session_delegate", {"app": "research", "message": "refund"})
+        await tools.call("session_run_child", {"id": made["id"]})
+
+    s = await begun(lp)
+    for permission in ("always_ask", "deny"):
+        await s.append("user.message", {"text": "go"}, actor=ADA)
+        woken = await lp.wake(s.key, runs, permissions={"refund": permission})
+        assert woken.error is None
+    assert len(await s.children()) == 2
+    assert done == []
+
+
 async def test_a_share_is_a_part_of_what_the_parent_has_left(lp: limpet.Limpet) -> None:
     """Of each limit it has, after what it has spent; the parent keeps the rest."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import limpet
+from limpet.model.facts.running.setup import attached
 
 ADA = "user:ada"
 REFERENCE = "env:STRIPE_KEY"
@@ -163,6 +164,72 @@ async def test_the_permissions_of_a_session_hold_in_its_turns(lp: limpet.Limpet)
     woken = await lp.wake(s.key, act)
     assert isinstance(woken.error, limpet.ToolDenied)
     assert done == ["refund"]
+
+
+WRONG: list[dict[str, Any]] = [
+    {"permissions": {"refund": "denied"}},
+    {"permissions": {"refund": None}},
+    {"permissions": {"refund": ["deny"]}},
+    {"permissions": {5: "deny"}},
+    {"permissions": ["refund"]},
+    {"permissions": []},
+    {"permissions": "deny"},
+    {"retries": -1},
+    {"retries": "5"},
+    {"retries": True},
+    {"on_mismatch": "ignore"},
+    {"on_mismatch": ["accept"]},
+]
+
+
+@pytest.mark.parametrize("how", WRONG, ids=str)
+async def test_a_worker_and_a_wake_refuse_what_they_cannot_follow(
+    lp: limpet.Limpet, how: dict[str, Any]
+) -> None:
+    """Before anything runs: a permission with a slip of the pen would allow what it forbids."""
+    done: list[str] = []
+
+    async def act(turn: limpet.Turn) -> None:
+        await turn.effect("refund", lambda: done.append("refund"))
+
+    s = await lp.create("support", "ada", "one")
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    with pytest.raises(limpet.InvalidInput):
+        await lp.wake(s.key, act, **how)
+    with pytest.raises(limpet.InvalidInput):
+        limpet.Worker(lp, act, app="support", **how)
+    assert done == []
+    assert (await s.refresh()).head.pending == 1
+
+
+async def test_a_worker_may_say_never_allow_as_a_tool_does(lp: limpet.Limpet) -> None:
+    """It is deny, for effects and for what the turn shows of its permissions."""
+    shown: list[Any] = []
+
+    async def act(turn: limpet.Turn) -> None:
+        shown.append(turn.permissions)
+        await turn.effect("refund", lambda: shown.append("refund"))
+
+    s = await lp.create("support", "ada", "one")
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    woken = await lp.wake(s.key, act, permissions={"refund": "never_allow"})
+    assert isinstance(woken.error, limpet.ToolDenied)
+    assert shown == [{"refund": "deny"}]
+
+
+async def test_what_is_not_a_permission_denies(lp: limpet.Limpet) -> None:
+    """Where an unknown word is recorded, by newer code or by hand, nothing is performed."""
+    done: list[str] = []
+
+    async def act(turn: limpet.Turn) -> None:
+        await turn.effect("refund", lambda: done.append("refund"))
+
+    s = await lp.create("support", "ada", "one")
+    await s.record(attached(limits={"refund": "on_mondays"}), actor=ADA)
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    assert isinstance((await lp.wake(s.key, act)).error, limpet.ToolDenied)
+    assert await s.check_permission("refund") == "deny"
+    assert done == []
 
 
 # --- vaults -------------------------------------------------------------------------------------

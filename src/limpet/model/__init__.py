@@ -45,7 +45,16 @@ from limpet.model.fold import (
 )
 from limpet.model.head import Head, based, blank, buried
 from limpet.model.ids import Entropy
-from limpet.model.keys import CHECKPOINTS, Key, checkpoints_of, is_reserved, owner_of, unfit
+from limpet.model.keys import (
+    CHECKPOINTS,
+    Key,
+    checkpoints_of,
+    is_reserved,
+    name_part,
+    owner_of,
+    unfit,
+    without_length,
+)
 from limpet.model.lease import (
     LEFT_US,
     Lease,
@@ -231,6 +240,7 @@ __all__ = [
     "left_until",
     "locked",
     "moves_with_activity",
+    "name_part",
     "owner_of",
     "prepare",
     "prepare_plain",
@@ -250,4 +260,5 @@ __all__ = [
     "to_us",
     "unfit",
     "with_lease",
+    "without_length",
 ]

@@ -17,6 +17,8 @@ from limpet.model.limits import KEY_BYTES_MAX, KEY_PART_CHARS_MAX
 _UNFIT: Final = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 CHECKPOINTS: Final = "$$checkpoints"  # no collection of documents can have this name
+_NAME_PART_BYTES_MAX: Final = 64  # a longer one is hashed
+_HASHED: Final = "sha256/"
 # A longer one is hashed, so that there is space in the key for the name of a document.
 _OWNER_BYTES_MAX: Final = KEY_BYTES_MAX // 2
 
@@ -59,6 +61,22 @@ def owner_of(app: str, user: str) -> str:
     return _hashed(owner)
 
 
+def name_part(text: str) -> str:
+    """A text as a part of a document's name, of at most 71 characters; "/" and more follows it.
+
+    No part of another text begins so, even where the texts hold a "/": the documents of app "shop"
+    are never those of app "shop/eu".
+    """
+    if len(text.encode()) > _NAME_PART_BYTES_MAX:
+        return _hashed(text)
+    return f"{len(text)}/{text}"
+
+
+def without_length(name: str) -> str:
+    """A name that begins with a part, as a person reads it."""
+    return name.removeprefix(_HASHED) if name.startswith(_HASHED) else name.partition("/")[2]
+
+
 def checkpoints_of(key: Key) -> Key:
     """Where the checkpoints of a session are recorded: a log of its own under a reserved app, so
     that a checkpoint changes no version. It ends with the session, and with its user."""
@@ -67,7 +85,7 @@ def checkpoints_of(key: Key) -> Key:
 
 
 def _hashed(text: str) -> str:
-    return f"sha256/{sha256(text.encode()).hexdigest()}"
+    return f"{_HASHED}{sha256(text.encode()).hexdigest()}"
 
 
 def unfit(text: object, chars_max: int) -> str | None:

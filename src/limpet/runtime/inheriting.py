@@ -1,7 +1,8 @@
 """Inheriting: what a child begins with that is its parent's.
 
 It never has more than its parent: tools are a subset of those that the parent has bound, or was
-given itself; permissions and the rest of a budget are the parent's. Everything else of the parent
+given itself; permissions and the rest of a budget are the parent's. What a bound tool asks for at
+the parent it asks for at the child, which may not have it bound. Everything else of the parent
 stays there: fields, resources and vaults are given only if the harness says so.
 """
 
@@ -11,11 +12,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from limpet.errors import InvalidInput, ToolAuthorizationFailed
-from limpet.model import Fact, described
+from limpet.model import Fact, Facts, described
 from limpet.model.facts.running.budgets import Budget, Share, share_of
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.running.setup import attached, setup_in
 from limpet.model.facts.tools import tools_bound, tools_in
+from limpet.session.runs.permissions import ALL_TOOLS, Permission, limits_of
 from limpet.session.session import Session
 
 
@@ -36,9 +38,17 @@ def inherited(parent: Session[Any], tools: Any) -> list[Fact]:
     drafts = []
     if kept := {name: bound[name] for name in names if name in bound}:
         drafts.append(tools_bound(kept))
-    if (permissions := setup_in(facts).permissions) is not None:
-        drafts.append(attached(permissions=permissions))
+    setup, limits = setup_in(facts), _limits(facts)
+    if setup.permissions is not None or limits:
+        drafts.append(attached(permissions=setup.permissions, limits=limits))
     return drafts
+
+
+def _limits(facts: Facts) -> dict[str, Permission]:
+    """What its parent's tools do not simply allow, bound there or above it."""
+    limits = limits_of(setup_in(facts))
+    every = ALL_TOOLS in limits  # then what is allowed has to be said
+    return {name: said for name, said in limits.items() if every or said != "always_allow"}
 
 
 def _names(tools: Any) -> list[str]:

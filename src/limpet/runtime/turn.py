@@ -82,8 +82,8 @@ class Turn:
     @property
     def agent_name(self) -> str:
         """The agent whose learnings this session shares: that of its setup, or its app."""
-        session = self.session
-        return str(session.head.facts.get("agent", session.app)).partition("@")[0]
+        agent = self.session.head.facts.get("agent")  # with its version; an app may have an @ too
+        return self.session.app if agent is None else str(agent).partition("@")[0]
 
     @property
     def permissions(self) -> Mapping[str, Permission]:
@@ -333,14 +333,14 @@ class Turn:
     async def _permitted(self, name: str, args: dict[str, Any]) -> dict[str, Any]:
         """The arguments that may be used: with always_ask, those that a person approved."""
         permission = permission_for(self._permissions, name)
-        if permission == "deny":
+        if permission == "always_allow":
+            return args
+        if permission != "always_ask":
             raise ToolDenied(name)
-        if permission == "always_ask":
-            approval = await requests.approve(self, name, args, None, None)
-            if not approval:
-                raise ToolDenied(name, approval.note)
-            return dict(approval.input)
-        return args
+        approval = await requests.approve(self, name, args, None, None)
+        if not approval:
+            raise ToolDenied(name, approval.note)
+        return dict(approval.input)
 
 
 async def _context(session: Session[Any], **how: Any) -> Any:

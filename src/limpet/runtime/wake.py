@@ -15,6 +15,7 @@ from limpet.errors import (
     BudgetReached,
     EffectFailed,
     Interrupted,
+    InvalidInput,
     LimpetError,
     MigrationError,
     SessionEnded,
@@ -22,7 +23,7 @@ from limpet.errors import (
     SessionLocked,
     TurnMismatch,
 )
-from limpet.model import PAGE_MAX, Draft, Key, Lease
+from limpet.model import PAGE_MAX, Draft, Key, Lease, described
 from limpet.model.facts import processed
 from limpet.model.facts.running import asked, endings, runs
 from limpet.runtime.children import Ending, interrupt_all
@@ -35,6 +36,7 @@ from limpet.runtime.records import identity
 from limpet.runtime.turn import Permission, Turn
 from limpet.session.limpet import Limpet
 from limpet.session.logs import SESSION
+from limpet.session.runs.permissions import check_permissions
 from limpet.session.session import Session
 
 OnMismatch: TypeAlias = Literal["ask", "accept"]
@@ -69,7 +71,15 @@ class Manner(msgspec.Struct, frozen=True):
 
 def manner_of(harness: Any, **how: Any) -> Manner:
     """Checked. Raises InvalidInput."""
-    return Manner(harness_of(harness), **how)
+    manner = Manner(harness_of(harness), **how)
+    if type(manner.retries) is not int or manner.retries < 0:
+        raise InvalidInput(f"retries is a number from 0, not {described(manner.retries)}.")
+    if manner.on_mismatch not in ("ask", "accept"):
+        raise InvalidInput(
+            f"on_mismatch is 'ask' or 'accept', not {described(manner.on_mismatch)}."
+        )
+    permissions = check_permissions(manner.permissions)
+    return msgspec.structs.replace(manner, permissions=permissions)
 
 
 def worker_name(prefix: str) -> str:

@@ -71,15 +71,13 @@ class Worker:
     ) -> None:
         if type(concurrency) is not int or not 0 < concurrency <= _CONCURRENCY_MAX:
             raise InvalidInput(f"concurrency is a number from 1 to {_CONCURRENCY_MAX:,}")
-        if type(retries) is not int or retries < 0 or on_mismatch not in ("ask", "accept"):
-            raise InvalidInput("retries is a number from 0, and on_mismatch 'ask' or 'accept'")
         self._lp, self._app = lp, check_sessions(app)
         self._concurrency, self._seconds = concurrency, check_lease_seconds(lease_seconds)
         self._idle_exit, self._max_turns = idle_exit, max_turns
         self._poll, self._grace, self._progress = poll_seconds, grace_seconds, progress
         how: dict[str, Any] = {"retries": retries, "on_mismatch": on_mismatch, "agent": agent}
         how |= {"state_type": state_type, "migrations": migrations}
-        self._manner = manner_of(harness, permissions=permissions or {}, **how)
+        self._manner = manner_of(harness, permissions=permissions, **how)
         self.name = worker_name("worker")
         self.rates = Rates()
         self._wakes: dict[asyncio.Task[Woken], Wake] = {}

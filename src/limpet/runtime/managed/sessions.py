@@ -164,9 +164,11 @@ class SessionRunChild(Tool, frozen=True):
         key = await _direct_child(caller, self.id)
         if caller.lp is None or key.app not in caller.harnesses:
             raise InvalidInput(f"no harness for {key.app!r} was given here. A worker runs it.")
+        permissions = caller.turn.permissions  # of the worker, too: a child may not do more
         reasons: list[str] = []
         while len(reasons) < self.cycles:
-            woken = await caller.lp.wake(key, caller.harnesses[key.app])
+            harness = caller.harnesses[key.app]
+            woken = await caller.lp.wake(key, harness, permissions=permissions)
             if not woken.ran:
                 break
             reasons.append(woken.reason)

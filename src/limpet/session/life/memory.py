@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import sha256
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -25,7 +24,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Key, unfit
+from limpet.model import PAGE_MAX, Key, name_part, unfit, without_length
 from limpet.model.facts.phases import TERMINAL
 from limpet.model.facts.running.children import delegation
 from limpet.model.facts.running.memory import BUFFERS, version_in
@@ -49,7 +48,6 @@ COLLECTION: Final = "memory"
 PROMOTED: Final = "promoted/"
 PARENT: Final = "parent/"
 _NAME_CHARS_MAX: Final = 96
-_PART_CHARS_MAX: Final = 64
 
 
 class Remembered(msgspec.Struct, frozen=True):
@@ -77,7 +75,7 @@ class Memory:
     @property
     def session(self) -> Layer:
         """Of this session."""
-        return Layer(self._session, self._own, f"session/{_short(self._session.id)}/")
+        return Layer(self._session, self._own, f"session/{name_part(self._session.id)}/")
 
     @property
     def episodic(self) -> Episodes:
@@ -85,13 +83,13 @@ class Memory:
 
         A delegated session also sees its parent's episodes (`parent/…`).
         """
-        prefix = f"episodic/{_short(self._session.id)}/"
+        prefix = f"episodic/{name_part(self._session.id)}/"
         parent = self._parent
         if parent is None:
             return Episodes(self._session, self._own, prefix)
         owner = (parent["app"], parent["user"])
         theirs = Documents(self._session.writer.journal, COLLECTION, owner=owner)
-        above = Layer(self._session, theirs, f"episodic/{_short(parent['id'])}/")
+        above = Layer(self._session, theirs, f"episodic/{name_part(parent['id'])}/")
         return Episodes(self._session, self._own, prefix, above)
 
     @property
@@ -108,7 +106,7 @@ class Memory:
         session = self._session
         head = session.writer.known.maybe_head
         task = "default" if head is None else head.labels.get("task", "default")
-        prefix = f"procedural/{_short(session.app)}/{_short(task)}/"
+        prefix = f"procedural/{name_part(session.app)}/{name_part(task)}/"
         return Layer(session, self._shared, prefix)
 
     # --- buffers ---------------------------------------------------------------------------------
@@ -260,9 +258,9 @@ def _semantic(session: Handle, key: Key, parent: Mapping[str, Any] | None) -> La
     """Semantic memory as the session of this key sees it."""
     journal = session.writer.journal
     if parent is None:
-        return Layer(session, Documents(journal, COLLECTION), f"semantic/{_short(key.app)}/")
+        return Layer(session, Documents(journal, COLLECTION), f"semantic/{name_part(key.app)}/")
     own = Documents(journal, COLLECTION, owner=(key.app, key.user))
-    return Overlay(session, own, f"own/{_short(key.id)}/", parent)
+    return Overlay(session, own, f"own/{name_part(key.id)}/", parent)
 
 
 class Episodes(Layer):
@@ -292,7 +290,7 @@ class Episodes(Layer):
         own = await self._all(self._prefix + prefix)
         above = () if self._above is None else await self._above.list()
         theirs = [msgspec.structs.replace(each, name=PARENT + each.name) for each in above]
-        promoted = await self._all(PROMOTED)
+        promoted = [_readable(each) for each in await self._all(PROMOTED)]
         shown = [each for each in (*theirs, *promoted) if each.name.startswith(prefix)]
         return (*own, *shown)
 
@@ -300,7 +298,7 @@ class Episodes(Layer):
 async def promotions(session: Handle, actor: str) -> tuple[Put, ...]:
     """The puts that let other sessions of the user see what happened in this one."""
     layer = Memory(session).episodic
-    place = f"{PROMOTED}{_short(session.id)}/"
+    place = f"{PROMOTED}{name_part(session.id)}/"
     return tuple(
         [
             Put(layer._documents, place + each.name, each.value, actor=actor)
@@ -320,9 +318,10 @@ def _ranked(entries: tuple[Remembered, ...], text: str, limit: int) -> tuple[Rem
     return tuple(each for _, each in found[:limit])
 
 
-def _short(text: str) -> str:
-    """A part of a document's name, which has to have room for the others."""
-    return text if len(text) <= _PART_CHARS_MAX else sha256(text.encode()).hexdigest()
+def _readable(promoted: Remembered) -> Remembered:
+    """With the name that a person reads: `promoted/`, the session's id, the episode's name."""
+    name = PROMOTED + without_length(promoted.name.removeprefix(PROMOTED))
+    return msgspec.structs.replace(promoted, name=name)
 
 
 def _check_name(name: str) -> str:

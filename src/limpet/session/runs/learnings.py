@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from limpet.errors import DocumentConflict, InvalidInput, PromotionRefused
-from limpet.model import UPDATE_TRIES_MAX, Fact, Key
+from limpet.model import UPDATE_TRIES_MAX, Fact, Key, name_part
 from limpet.model.facts.outcomes import Grade, Verdict
 from limpet.session.documents import Document, Documents, Put
 from limpet.session.journal import Journal
@@ -194,5 +194,10 @@ def gates_kept(journal: Journal) -> Documents:
     return Documents(journal, "gates")
 
 
+def place_of(agent: str) -> str:
+    """With what the names of an agent's learnings begin, and those of no other agent."""
+    return f"{name_part(agent)}/"
+
+
 def _name(agent: str, id: str) -> str:
-    return f"{agent}/{id}"
+    return place_of(agent) + id

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 from limpet.errors import InvalidInput
+from limpet.model import described
+from limpet.model.facts.running.setup import Setup
 from limpet.session.documents import Documents
 
 Permission: TypeAlias = Literal["always_allow", "always_ask", "deny"]
 PERMISSIONS: Final[tuple[Permission, ...]] = ("always_allow", "always_ask", "deny")
 ALL_TOOLS: Final = "*"
+_WORDS: Final = {"never_allow": "deny"}  # as a bound tool says it
 
 
 class Permissions(Documents):
@@ -32,16 +35,49 @@ def permitted(value: Any) -> Mapping[str, Permission]:
     return tools
 
 
+def check_permissions(given: Any) -> Mapping[str, Permission]:
+    """The permissions of a worker, by tool; never_allow is deny. Raises InvalidInput."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all([isinstance(name, str) for name in given]):
+        raise InvalidInput(
+            f"permissions are a dict of permissions by tool, not {described(given)}. "
+            "Pass them as in {'refund': 'always_ask'}."
+        )
+    said = {name: _plain(permission) for name, permission in given.items()}
+    for name, permission in said.items():
+        if permission not in PERMISSIONS:
+            raise InvalidInput(
+                f"the permission of {name!r} is {described(permission)}. "
+                f"Use one of {', '.join(PERMISSIONS)}."
+            )
+    return said
+
+
 def stricter(*said: Mapping[str, Any]) -> dict[str, Permission]:
     """What all of these allow: for each tool that one of them names, the strictest answer."""
     names = sorted({name for each in said for name in each})
     return {name: max([permission_for(s, name) for s in said], key=_strictness) for name in names}
 
 
+def limits_of(setup: Setup) -> dict[str, Permission]:
+    """What its bound tools say, and those of the sessions that it works for."""
+    bound = {name: tool.get("permission") for name, tool in setup.tools.items()}
+    said = {name: _plain(p) for name, p in bound.items() if p is not None}
+    return stricter(said, setup.limits)
+
+
 def permission_for(said: Mapping[str, Any], tool: str) -> Permission:
-    """What is said of a tool, or of every other one; else it is allowed."""
+    """What is said of a tool, or of every other one; else it is allowed.
+
+    Where something else than a permission is said, the tool is denied.
+    """
     found: Permission = said.get(tool, said.get(ALL_TOOLS, "always_allow"))
-    return found
+    return found if found in PERMISSIONS else "deny"
+
+
+def _plain(permission: Any) -> Any:
+    return _WORDS.get(permission, permission) if isinstance(permission, str) else permission
 
 
 def _strictness(permission: Permission) -> int:

@@ -31,7 +31,7 @@ class Promoting(Door):
         documents, cursor = learnings.learned(self._journal), None
         documents.key(agent)  # refuses what names no document
         while True:
-            page = await documents.list(f"{agent}/", limit=PAGE_MAX, cursor=cursor)
+            page = await documents.list(learnings.place_of(agent), limit=PAGE_MAX, cursor=cursor)
             found += [learnings.kept(document) for document in page.items]
             cursor = page.cursor
             if cursor is None:

@@ -5,20 +5,24 @@ Session.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from limpet.errors import InvalidInput
 from limpet.model import Event, described
 from limpet.model.facts.running.setup import Setup, SetupChange, attached, setup_in
 from limpet.session.documents import Document, Documents, versioned
 from limpet.session.history.at import head_now
-from limpet.session.runs.permissions import Permission, permission_for, permitted, stricter
+from limpet.session.runs.permissions import (
+    Permission,
+    limits_of,
+    permission_for,
+    permitted,
+    stricter,
+)
 from limpet.session.runs.vaults import Vaults
 
 if TYPE_CHECKING:
     from limpet.session.writer import Writer
-
-_WORDS: Final = {"never_allow": "deny"}  # as a bound tool says it
 
 
 class SettingUp:
@@ -93,7 +97,8 @@ class SettingUp:
     async def describe_permissions(self) -> dict[str, Permission]:
         """What may be used, by tool; `*` is every other one.
 
-        From the attached permissions and the bound tools; where both speak, the stricter counts.
+        From the attached permissions, the bound tools, and those of the sessions that it works
+        for; where several speak, the strictest counts.
         """
         return await self._permissions_in(setup_in((await head_now(self.writer)).facts))
 
@@ -109,16 +114,14 @@ class SettingUp:
         Nothing is read if the session was set up with neither permissions nor tools.
         """
         setup = self.setup
-        if setup.permissions is None and not setup.tools:
+        if setup.permissions is None and not setup.tools and not setup.limits:
             return worker
         return stricter(worker, await self._permissions_in(setup))
 
     async def _permissions_in(self, setup: Setup) -> dict[str, Permission]:
-        said: list[Mapping[str, Any]] = []
+        said: list[Mapping[str, Any]] = [limits_of(setup)]
         if setup.permissions is not None:
             said.append(permitted((await self._get("permissions", setup.permissions)).value))
-        bound = {name: tool.get("permission") for name, tool in setup.tools.items()}
-        said.append({name: _WORDS.get(str(p), p) for name, p in bound.items() if p is not None})
         return stricter(*said)
 
     async def _newest(self, setup: Setup) -> Setup:
@@ -138,6 +141,7 @@ class SettingUp:
             await now("permissions", setup.permissions),
             setup.tools,
             **many,
+            limits=setup.limits,
         )
 
     async def _get(self, kind: str, name: str) -> Document:

@@ -27,7 +27,7 @@ ATTACHED_MAX: Final = 64  # of each kind: a head must stay small
 class SetupChange(msgspec.Struct, frozen=True):
     """One difference between two setups; None: it is not there."""
 
-    what: str  # agent, environment, permissions, tool, resource or vault
+    what: str  # agent, environment, permissions, tool, resource, vault or limit
     name: str
     before: Any = None
     after: Any = None
@@ -49,6 +49,7 @@ class Setup(msgspec.Struct, frozen=True):
     tools: Mapping[str, Mapping[str, Any]] = EMPTY
     resources: tuple[str, ...] = ()
     vaults: tuple[str, ...] = ()
+    limits: Mapping[str, str] = EMPTY  # permissions by tool, of the sessions that it works for
 
     @property
     def fingerprint(self) -> str:
@@ -56,6 +57,8 @@ class Setup(msgspec.Struct, frozen=True):
         parts: dict[str, Any] = {"agent": self.agent, "environment": self.environment}
         parts |= {"permissions": self.permissions, "resources": sorted(self.resources)}
         parts |= {"tools": self.tools, "vaults": sorted(self.vaults)}
+        if self.limits:
+            parts["limits"] = self.limits
         return sha256(canonical(parts)).hexdigest()
 
     def compare(self, other: Setup) -> tuple[SetupChange, ...]:
@@ -72,6 +75,7 @@ class Setup(msgspec.Struct, frozen=True):
                 parts[what, _name(one)] = one
         for what, several in (("resource", self.resources), ("vault", self.vaults)):
             parts |= {(what, _name(each)): each for each in several}
+        parts |= {("limit", name): permission for name, permission in self.limits.items()}
         return parts | {("tool", name): dict(tool) for name, tool in self.tools.items()}
 
 
@@ -80,8 +84,12 @@ def attached(
     resources: Iterable[str] | None = None,
     vaults: Iterable[str] | None = None,
     permissions: str | None = None,
+    limits: Mapping[str, str] | None = None,
 ) -> Fact:
-    """From now on it has these, each as `name@version`; what is None stays as it was."""
+    """From now on it has these, each as `name@version`; what is None stays as it was.
+
+    `limits` are permissions by tool that a child has from its parent.
+    """
     data: dict[str, Any] = {}
     for name, several in (("resources", resources), ("vaults", vaults)):
         if several is not None:
@@ -90,6 +98,8 @@ def attached(
                 raise InvalidEvent(f"{len(data[name])} {name}, more than {ATTACHED_MAX}")
     if permissions is not None:
         data["permissions"] = permissions
+    if limits:
+        data["limits"] = dict(limits)
     return Fact(type=ATTACHED, data=data)
 
 
@@ -103,6 +113,7 @@ def setup_in(facts: Facts) -> Setup:
         tools_in(facts),
         tuple(kept.get("resources", ())),
         tuple(kept.get("vaults", ())),
+        kept.get("limits", EMPTY),
     )
 
 
@@ -113,6 +124,8 @@ def fold(facts: Facts, data: Mapping[str, Any], at: Moment) -> Changes:
             kept[name] = FrozenList(data[name])
     if "permissions" in data:
         kept["permissions"] = data["permissions"]
+    if "limits" in data:
+        kept["limits"] = FrozenDict(data["limits"])
     return {"setup": FrozenDict(kept) or None}
 
 
