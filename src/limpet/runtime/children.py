@@ -11,7 +11,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from limpet.errors import SessionDeleted, SessionEnded, SessionErased, SessionNotFound
-from limpet.model import PROCESSED, Commit, Draft, Event, Facts, Key, Lease, Prepared
+from limpet.model import (
+    PROCESSED,
+    Commit,
+    Draft,
+    Event,
+    Facts,
+    FrozenDict,
+    Key,
+    Lease,
+    Prepared,
+)
 from limpet.model.facts import pending, timers_in
 from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import (
@@ -47,15 +57,17 @@ class Child:
         return self.key.id in self._turn.records.ended
 
     async def result(self) -> Mapping[str, Any]:
-        """How it ended: stop_reason, summary, output. Pauses the turn until then."""
+        """How it ended: stop_reason, summary, output. Pauses the turn until then.
+
+        A child that was terminated may have neither a summary nor an output: both are None then.
+        """
         turn = self._turn
         turn.driver.check()
         with turn.pauses.working():
             ended = turn.records.ended.get(self.key.id)
             if ended is None:
                 await turn.pauses.block(self.key.id)
-            found: Mapping[str, Any] = ended.data
-            return found
+            return FrozenDict({"summary": None, "output": None, **ended.data})
 
 
 async def delegate(
