@@ -45,10 +45,8 @@ class Waking(Door):
         """A bell that rings when a session of this app may have become due; for workers."""
         return self._journal.hub.waiting(app=app)
 
-    async def dead_letters(
-        self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
-    ) -> Page:
-        """Sessions whose turn, or whose compensations, failed as often as they may. Each is held
+    async def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page:
+        """Sessions of an app whose turn, or whose compensations, failed as often as they may. Each is held
         until `requeue`.
 
         `head.facts["run"]["dead"]` says why; of a session that was terminated,
