@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.errors import SessionDeleted, SessionEnded, SessionErased, SessionNotFound
+from limpet.errors import (
+    InvalidInput,
+    SessionDeleted,
+    SessionEnded,
+    SessionErased,
+    SessionNotFound,
+)
 from limpet.model import (
     PROCESSED,
     Commit,
@@ -21,6 +27,7 @@ from limpet.model import (
     Key,
     Lease,
     Prepared,
+    described,
 )
 from limpet.model.facts import pending, timers_in
 from limpet.model.facts.phases import COMPLETED
@@ -37,6 +44,7 @@ from limpet.model.facts.running.endings import has_ended
 from limpet.runtime.inheriting import allotted, inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
+from limpet.session.arguments import key_of
 from limpet.session.creation import creation
 from limpet.session.session import Session
 
@@ -82,6 +90,10 @@ async def delegate(
     cascade: bool = True,
 ) -> Child:
     """Create a child, or find the one that was created before."""
+    if not isinstance(message, (str, Mapping)):
+        wanted = "a child works on a message, a text or a dict"
+        raise InvalidInput(f"{wanted}, not {described(message)}.")
+    key_of((app, turn.session.user, "any"))  # refuses what could not be the app of a session
     records = turn.records
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)

@@ -154,8 +154,9 @@ class Life:
         Raises RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional
         tools that cannot be bound are left out.
         """
-        from limpet.session.life.tools import bind
+        from limpet.session.life.tools import bind, check_bindable
 
+        check_bindable(registry, names)
         await self.writer.load(tail=20)
         found = {name: registry.resolve(name) for name in names or registry.names}
         wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
