@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import GuardFailed, InvalidInput
+from limpet.errors import GuardFailed, InvalidInput, SessionArchived
 from limpet.model import Event, deadlines
 from limpet.model.facts import (
     ARCHIVED,
@@ -197,6 +197,13 @@ class Life:
         from limpet.session.life.mover import NOBODY
 
         return check_actor(actor) or self.actor or NOBODY
+
+    async def _refuse_archived(self) -> None:
+        """Raise SessionArchived if what seems deleted is in the archive, or on its way."""
+        from limpet.session.life.archiving import is_archived
+
+        if await is_archived(self.writer.journal, self.key, self.writer.known.uid):
+            raise SessionArchived(self.key)
 
     async def _rouse(self) -> None:
         """Input came that ends its suspension: resume it, by an object of its own."""
