@@ -44,7 +44,6 @@ from limpet.model.facts.running.endings import has_ended
 from limpet.runtime.inheriting import allotted, inherited
 from limpet.runtime.records import args_hash, identity
 from limpet.runtime.under_way import UnderWay
-from limpet.session.arguments import key_of
 from limpet.session.creation import creation
 from limpet.session.session import Session
 
@@ -93,7 +92,7 @@ async def delegate(
     if not isinstance(message, (str, Mapping)):
         wanted = "a child works on a message, a text or a dict"
         raise InvalidInput(f"{wanted}, not {described(message)}.")
-    key_of((app, turn.session.user, "any"))  # refuses what could not be the app of a session
+    Key(app, turn.session.user, "any")  # refuses what could not be an app
     records = turn.records
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)
