@@ -58,6 +58,29 @@ async def test_an_archived_session_is_listed_and_read_from_its_file(
     assert await lp.sweep() == limpet.Swept()
 
 
+async def test_an_object_of_an_archived_session_says_that_it_is_archived(
+    lp: limpet.Limpet,
+) -> None:
+    """Not that it was deleted, which would advise to take its key for another; nor of another."""
+    s = await ended(lp)
+    other = await lp.get(s.key)
+    await s.archive()
+    for each in (s, other):
+        with pytest.raises(limpet.SessionArchived):
+            await each.refresh()
+    await lp.unarchive(s.key)
+    assert (await s.refresh()).values["n"] == 4
+    await lp.delete(s.key)
+    with pytest.raises(limpet.SessionDeleted):
+        await s.refresh()
+    await lp.create(s.app, s.user, s.id, reuse_deleted=True)
+    newer = await lp.get(s.key)
+    await newer.complete()
+    await newer.archive()
+    with pytest.raises(limpet.SessionDeleted):
+        await s.refresh()
+
+
 async def test_the_hot_rows_are_gone(lp: limpet.Limpet, tmp_path: Path) -> None:
     """Nothing of the log is left in the store: only the file has it."""
     s = await ended(lp)

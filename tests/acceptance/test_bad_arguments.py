@@ -411,7 +411,7 @@ VERBS: list[tuple[str, list[Any], Make]] = [
     *rows(
         [0, -1, "x", OBJECT, True],
         {
-            "dead_letters limit": lambda lp, s, v: lp.dead_letters(limit=v),
+            "dead_letters limit": lambda lp, s, v: lp.dead_letters(app="a", limit=v),
             "wakes limit": lambda lp, s, v: s.wakes(limit=v),
             "outcome_history limit": lambda lp, s, v: s.outcome_history(limit=v),
             "activations limit": lambda lp, s, v: s.activations(limit=v),
@@ -449,6 +449,36 @@ VERBS: list[tuple[str, list[Any], Make]] = [
             "attach vaults": lambda lp, s, v: s.attach(vaults=v),
             "append_soon data": lambda lp, s, v: s.append_soon("a.b", v, actor="x"),
         },
+    ),
+    *rows(
+        [5, 1.5, b"x", OBJECT, ["x"], {"x": 1}],
+        {
+            "create agent": lambda lp, s, v: lp.create("a", "u", agent=v),
+            "create environment": lambda lp, s, v: lp.create("a", "u", environment=v),
+        },
+    ),
+    *rows(
+        [5, None, "x", OBJECT, [5], [["x"]]],
+        {
+            "define_outcome criteria": lambda lp, s, v: s.define_outcome("t", criteria=v),
+            "set_gates kinds": lambda lp, s, v: lp.set_gates("support", limpet.Gates(kinds=v)),
+        },
+    ),
+    *rows(
+        ["x", 1.5, True, OBJECT, [1]],
+        {"memory buffer": lambda lp, s, v: s.memory.working_buffer.read(v)},
+    ),
+    *rows(
+        [5, None, "x", OBJECT],
+        {"bind_tools registry": lambda lp, s, v: s.bind_tools(v, actor="x")},
+    ),
+    *rows(
+        [5, None, OBJECT, ["x"], {"x": 1}],
+        {"bind_tools": lambda lp, s, v: s.bind_tools(limpet.ToolRegistry(), v, actor="x")},
+    ),
+    *rows(
+        [None, 5, "", OBJECT, ["x"]],
+        {"dead_letters app": lambda lp, s, v: lp.dead_letters(app=v)},
     ),
     *rows([5, "", OBJECT], {"attach permissions": lambda lp, s, v: s.attach(permissions=v)}),
     *rows([5, "x", OBJECT], {"evaluate": lambda lp, s, v: s.evaluate(v)}),
@@ -564,7 +594,48 @@ async def test_a_mistake_is_told_in_words_of_its_own(
     assert [word for word in ("page holds", "page.cursor", "the event is") if word in text] == []
 
 
+CALLS: dict[str, tuple[list[Any], Callable[[limpet.Turn, Any], Awaitable[Any]]]] = {
+    "delegate app": ([None, *TEXT], lambda turn, v: turn.delegate(v, "look")),
+    "delegate message": ([5, None, OBJECT, ["x"]], lambda turn, v: turn.delegate("research", v)),
+    "effect compensate": (
+        [5, OBJECT, ["x"], {"x": 1}],
+        lambda turn, v: turn.effect("refund", lambda: None, compensate=v),
+    ),
+}
+
+
+@pytest.mark.arguments
+@pytest.mark.parametrize(("kind", "make"), CALLS.values(), ids=CALLS)
+async def test_a_wrong_argument_within_a_turn_is_the_harness_mistake(
+    lp: Limpet, s: Session, kind: list[Any], make: Callable[[limpet.Turn, Any], Awaitable[Any]]
+) -> None:
+    """Told at the call, as InvalidInput, and the turn may go on; nothing was begun."""
+    wrong = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        for value in kind:
+            try:
+                answer = await make(turn, value)
+                wrong.append(f"{described(value)} was taken: {answer!r:.60}")
+            except errors.InvalidInput:
+                pass
+            except Exception as error:
+                wrong.append(f"{described(value)} raised {type(error).__name__}: {error!s:.120}")
+
+    await s.append("user.message", {"text": "go"}, actor="x")
+    woken = await lp.wake(K, harness)
+    assert (woken.error, wrong) == (None, [])
+    assert await s.children() == ()
+    assert await s.read(types=["effect.*"]) == ()
+
+
 async def test_a_session_may_be_watched_with_its_app(lp: Limpet, s: Session) -> None:
     """The app says no more than the key does, and no less."""
     change = await anext(lp.watch(app="support", key=K))
     assert (change.key, change.event.seq) == (K, 1)
+
+
+def test_dead_letters_are_asked_for_by_app() -> None:
+    """Labels belong to an app: there is no default that the verb itself would refuse."""
+    app = inspect.signature(Limpet.dead_letters).parameters["app"]
+    assert app.default is inspect.Parameter.empty

@@ -338,13 +338,16 @@ async def test_promotion_through_a_tool_passes_the_gates(
         ("memory_read", {}),
         ("memory_read", {"target": "diary"}),
         ("memory_list", {"extra": 1}),
+        ("memory_list", None),
+        ("memory_list", ["extra"]),
+        ("memory_list", "{}"),
         ("session_list", {"limit": 0}),
         ("session_list", {"limit": "many"}),
         ("memory_write", {"target": "session_state", "value": 1, "mode": "append"}),
     ],
 )
 async def test_what_does_not_fit_is_an_answer(
-    lp: limpet.Limpet, own: limpet.Session[Any], name: str, input: dict[str, Any]
+    lp: limpet.Limpet, own: limpet.Session[Any], name: str, input: Any
 ) -> None:
     """The model reads what was wrong, and the turn goes on."""
 

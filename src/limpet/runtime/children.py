@@ -10,8 +10,25 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from limpet.errors import SessionDeleted, SessionEnded, SessionErased, SessionNotFound
-from limpet.model import PROCESSED, Commit, Draft, Event, Facts, Key, Lease, Prepared
+from limpet.errors import (
+    InvalidInput,
+    SessionDeleted,
+    SessionEnded,
+    SessionErased,
+    SessionNotFound,
+)
+from limpet.model import (
+    PROCESSED,
+    Commit,
+    Draft,
+    Event,
+    Facts,
+    FrozenDict,
+    Key,
+    Lease,
+    Prepared,
+    described,
+)
 from limpet.model.facts import pending, timers_in
 from limpet.model.facts.phases import COMPLETED
 from limpet.model.facts.running import (
@@ -47,15 +64,17 @@ class Child:
         return self.key.id in self._turn.records.ended
 
     async def result(self) -> Mapping[str, Any]:
-        """How it ended: stop_reason, summary, output. Pauses the turn until then."""
+        """How it ended: stop_reason, summary, output. Pauses the turn until then.
+
+        A child that was terminated may have neither a summary nor an output: both are None then.
+        """
         turn = self._turn
         turn.driver.check()
         with turn.pauses.working():
             ended = turn.records.ended.get(self.key.id)
             if ended is None:
                 await turn.pauses.block(self.key.id)
-            found: Mapping[str, Any] = ended.data
-            return found
+            return FrozenDict({"summary": None, "output": None, **ended.data})
 
 
 async def delegate(
@@ -70,6 +89,10 @@ async def delegate(
     cascade: bool = True,
 ) -> Child:
     """Create a child, or find the one that was created before."""
+    if not isinstance(message, (str, Mapping)):
+        wanted = "a child works on a message, a text or a dict"
+        raise InvalidInput(f"{wanted}, not {described(message)}.")
+    Key(app, turn.session.user, "any")  # refuses what could not be an app
     records = turn.records
     occurrence = records.occurrence("delegate", app)
     hashed = args_hash(message, title, tools, fields)

@@ -78,6 +78,8 @@ class Effect(msgspec.Struct):
             raise InvalidInput(f"on_unknown is 'ask' or 'retry', not {self.on_unknown!r}")
         if not callable(self.fn) or type(self.retries) is not int or self.retries < 0:
             raise InvalidInput("an effect takes a function, and retries is a number from 0")
+        if not isinstance(self.compensate, (str, type(None))):
+            raise InvalidInput("compensate is the name of a function, not the function itself")
 
     @property
     def seconds(self) -> float | None:

@@ -14,7 +14,7 @@ from limpet.errors import (
     SessionErased,
     SessionNotFound,
 )
-from limpet.model import PAGE_MAX, Key, described
+from limpet.model import PAGE_MAX, Head, Key, described
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -25,6 +25,7 @@ from limpet.session.arguments import (
     pydantic_needed,
 )
 from limpet.session.door import Door
+from limpet.session.runs.leaving import leave, parent_of
 from limpet.store.open import refuse_uncopied
 from limpet.store.protocol import (
     Backups,
@@ -50,8 +51,12 @@ class Care(Door):
     async def delete(
         self, key: AnyKey | str, user: str | None = None, id: str | None = None, /
     ) -> bool:
-        """Delete the session's log. Its key stays taken. False if there was nothing to delete."""
+        """Delete the session's log. Its key stays taken. False if there was nothing to delete.
+
+        A session that waits for it as its child learns that it has ended.
+        """
         key = key_of(key, user, id)
+        await leave(self._journal, key)
         deleted = await self._journal.store.delete(key)
         self._journal.hub.touch(key)
         return deleted
@@ -74,13 +79,15 @@ class Care(Door):
 
         If other sessions are forks of it, SessionHasForks names them. forks="erase" erases them
         too; forks="keep" leaves them the state they began on, and they read the events before
-        that as removed.
+        that as removed. A session that waits for it as its child learns that it has ended.
         """
         key = key_of(key, user, id)
         check_forks(forks)
         store, hub = self._journal.store, self._journal.hub
         await self._forget_archived(key)
-        children = await store.forks(key) if forks == "erase" else ()
+        children = () if forks == "keep" else await store.forks(key)
+        if forks == "erase" or not children:  # else it is refused
+            await leave(self._journal, key)
         erasure = await store.erase(key, forks=forks)
         for each in (key, *children):
             hub.touch(each)
@@ -99,8 +106,9 @@ class Care(Door):
 
         All at once as far as readers can see, and a SQLite file is rewritten once. The certificate
         counts sessions and names, and names the forks of other users, which keep the state they
-        began on. Documents of the user are erased too; app: names stay. Repeating it is harmless
-        and finishes what was interrupted. Raises StoreBusy as `erase` does.
+        began on. Documents of the user are erased too; app: names stay. Sessions of other apps that
+        wait for one of these as their child learn that it has ended. Repeating it is harmless and
+        finishes what was interrupted. Raises StoreBusy as `erase` does.
         """
         from limpet.session.life.archives import folder_of
         from limpet.session.life.archiving import remove_archived
@@ -109,14 +117,18 @@ class Care(Door):
         store, hub = self._journal.store, self._journal.hub
         query, cursor = Query(app=of.app, user=of.user), None
         ended: list[Key] = []
+        waited: list[Key] = []  # for by sessions of other apps, which stay
         while True:
             page = await store.heads(query, cursor=cursor, limit=PAGE_MAX)
             ended += [head.key for head in page.items]
+            waited += [head.key for head in page.items if _works_for_another_app(head)]
             for head in page.items:
                 await remove_archived(self._journal, head)
             cursor = page.cursor
             if cursor is None:
                 break
+        for key in waited:
+            await leave(self._journal, key)
         if self._journal.archive is not None:
             await self._journal.archive.remove_all(folder_of(of.app, of.user))
         erasures = await store.erase_user(of.app, of.user)
@@ -191,3 +203,8 @@ class Care(Door):
             refuse_uncopied(self.url)
             raise BackupRefused(self.url, "is not kept in a file; its store makes no copies")
         await store.backup(Path(target), progress)
+
+
+def _works_for_another_app(head: Head) -> bool:
+    parent = parent_of(head)
+    return parent is not None and (parent.app, parent.user) != (head.key.app, head.key.user)

@@ -325,6 +325,9 @@ async def commit_puts(
 
 async def versioned(documents: Documents, name: str) -> str:
     """`name@version`: the version that was asked for, or the newest. Raises DocumentNotFound."""
+    if not isinstance(name, str):
+        wanted = "a document is named by a text, as in 'support' or 'support@3'"
+        raise InvalidInput(f"{wanted}, not by {described(name)}.")
     base, _, version = name.partition("@")
     if version and not version.isdecimal():
         raise InvalidInput(f"{name!r} does not name a version: write it as in 'support@3'.")

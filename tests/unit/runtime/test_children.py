@@ -56,6 +56,25 @@ async def test_a_parent_is_woken_by_the_end_of_its_child(world: World) -> None:
     assert not session.head.pending
 
 
+async def test_the_result_of_a_terminated_child_has_every_name(world: World) -> None:
+    """What it has not said is None, so that a harness reads one result like another."""
+    seen: list[Any] = []
+
+    async def manages(turn: limpet.Turn) -> None:
+        if turn.inputs[0].type == "user.message":
+            seen.append(await (await turn.delegate("research", "the invoice")).result())
+
+    session = await world.begin("hi")
+    await world.work(manages)
+    (key,) = await session.children()
+    await (await world.lp.get(key)).terminate()
+    await work_children(world)
+    await world.work(manages)
+    (result,) = seen
+    told = (result["stop_reason"], result["summary"], result["output"])
+    assert told == ("terminated", None, None)
+
+
 async def test_a_run_that_dies_creates_no_second_child(world: World) -> None:
     """The child that was created is found again."""
     for at, recorded in ((1, True), (1, False), (2, True), (2, False)):

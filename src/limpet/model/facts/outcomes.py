@@ -46,10 +46,11 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 def outcome_defined(title: str, detail: str | None, criteria: Iterable[str]) -> Draft:
     """Raises InvalidEvent."""
-    listed = [] if isinstance(criteria, str) else list(criteria)
+    is_list = isinstance(criteria, Iterable) and not isinstance(criteria, str)
+    listed = list(criteria) if is_list else []
     texts = [title, *listed, *([] if detail is None else [detail])]
     fits = all([isinstance(t, str) and 0 < len(t) <= _TEXT_CHARS_MAX for t in texts])
-    if isinstance(criteria, str) or not fits or len(listed) > CRITERIA_MAX:
+    if not is_list or not fits or len(listed) > CRITERIA_MAX:
         raise InvalidEvent(
             f"an outcome has a title, a detail and up to {CRITERIA_MAX} criteria, each a text of "
             f"at most {_TEXT_CHARS_MAX:,} characters."

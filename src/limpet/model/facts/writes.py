@@ -46,6 +46,7 @@ _WAITING: Final = frozenset(
         MIGRATED,
         BUDGET_RETURNED,  # by a child that has ended
         CHILD_RELEASED,
+        DELEGATION_ENDED,  # of a child that is about to be deleted
     )
 )
 _ACCEPTED: Final[Mapping[Phase, frozenset[str]]] = {

@@ -164,6 +164,15 @@ async def is_under_way(journal: Journal, key: Key) -> bool:
     return await _intents(journal, key).find(key.id) is not None
 
 
+async def is_archived(journal: Journal, key: Key, uid: str | None) -> bool:
+    """Whether the log of this very session is in the archive, or on its way to or from there."""
+    with suppress(SessionDeleted, SessionNotFound):
+        head = (await journal.store.load(key, tail=0, scopes=False)).head
+        place = facts.place(head.facts)
+        return place is not None and uid in (None, place["uid"])
+    return await is_under_way(journal, key)
+
+
 async def finish_all(journal: Journal, limit: int = 100) -> int:
     """Finish what processes that died have left between the store and the archive."""
     query = Query(app=f"${UNDER_WAY}", order="key", reverse=False)

@@ -119,6 +119,16 @@ class ToolRegistry:
         return None if found is True else str(found or "the caller is not authorized")
 
 
+def check_bindable(registry: Any, names: Iterable[Any]) -> None:
+    """Raise InvalidInput unless these are a registry and names of tools."""
+    if not isinstance(registry, ToolRegistry):
+        raise InvalidInput(f"{described(registry)} has no tools. Pass a limpet.ToolRegistry first.")
+    for name in names:
+        if not isinstance(name, str):
+            wanted = "Pass each name by itself, as in bind_tools(registry, 'search', 'refund')"
+            raise InvalidInput(f"a tool is named by a text, not by {described(name)}. {wanted}.")
+
+
 class Bound(msgspec.Struct):
     """How binding went."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from limpet.errors import GuardFailed, InvalidInput
+from limpet.errors import GuardFailed, InvalidInput, SessionArchived
 from limpet.model import Event, deadlines
 from limpet.model.facts import (
     ARCHIVED,
@@ -154,8 +154,9 @@ class Life:
         Raises RequiredToolUnavailable, ToolAuthorizationFailed: nothing is bound then. Optional
         tools that cannot be bound are left out.
         """
-        from limpet.session.life.tools import bind
+        from limpet.session.life.tools import bind, check_bindable
 
+        check_bindable(registry, names)
         await self.writer.load(tail=20)
         found = {name: registry.resolve(name) for name in names or registry.names}
         wanted = {name: {} if tool is None else tool.binding for name, tool in found.items()}
@@ -196,6 +197,13 @@ class Life:
         from limpet.session.life.mover import NOBODY
 
         return check_actor(actor) or self.actor or NOBODY
+
+    async def _refuse_archived(self) -> None:
+        """Raise SessionArchived if what seems deleted is in the archive, or on its way."""
+        from limpet.session.life.archiving import is_archived
+
+        if await is_archived(self.writer.journal, self.key, self.writer.known.uid):
+            raise SessionArchived(self.key)
 
     async def _rouse(self) -> None:
         """Input came that ends its suspension: resume it, by an object of its own."""

@@ -48,6 +48,9 @@ class Buffer:
 
     async def read(self, version: int | None = None) -> Note | None:
         """The newest version, or this one; None if there is none such. Read from the store."""
+        if version is not None and type(version) is not int:
+            wanted = "version is that of a note, a number from 1"
+            raise InvalidInput(f"{wanted}, not {described(version)}.")
         newest, seq = version_in((await head_now(self._session.writer)).facts, self.name)
         if version is None or version == newest:
             return await self._at(seq, newest) if seq else None

@@ -81,7 +81,8 @@ def check_gates(gates: Gates) -> Gates:
         raise InvalidInput(f"a verdict is one of {', '.join(VERDICTS)}, not {gates.verdict!r}.")
     if type(gates.sessions) is not int or not 1 <= gates.sessions <= _SESSIONS_MAX:
         raise InvalidInput(f"sessions is a number from 1 to {_SESSIONS_MAX:,}.")
-    if not gates.kinds or not {*gates.kinds} <= {*KINDS}:
+    kinds = gates.kinds if isinstance(gates.kinds, (tuple, list)) else ()
+    if not kinds or any([kind not in KINDS for kind in kinds]):
         raise InvalidInput(f"kinds are some of {', '.join(KINDS)}.")
     return gates
 

@@ -45,14 +45,11 @@ class Waking(Door):
         """A bell that rings when a session of this app may have become due; for workers."""
         return self._journal.hub.waiting(app=app)
 
-    async def dead_letters(
-        self, *, app: str | None = None, limit: int = 50, cursor: str | None = None
-    ) -> Page:
-        """Sessions whose turn, or whose compensations, failed as often as they may. Each is held
-        until `requeue`.
+    async def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page:
+        """Sessions of an app whose turn, or whose compensations, failed as often as they may.
 
-        `head.facts["run"]["dead"]` says why; of a session that was terminated,
-        `head.facts["ending"]["held"]` names the effects that are not undone.
+        Each is held until `requeue`. `head.facts["run"]["dead"]` says why; of a session that was
+        terminated, `head.facts["ending"]["held"]` names the effects that are not undone.
         """
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
         return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))

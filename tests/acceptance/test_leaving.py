@@ -1,0 +1,140 @@
+"""Children that are deleted or erased: their parents wait no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import limpet
+from limpet.session.runs.leaving import leave
+
+ADA = "user:ada"
+Ways = Callable[[limpet.Limpet, limpet.Key], Awaitable[Any]]
+WAYS: dict[str, Ways] = {
+    "delete": lambda lp, key: lp.delete(key),
+    "erase": lambda lp, key: lp.erase(key),
+    "erase and keep forks": lambda lp, key: lp.erase(key, forks="keep"),
+    "erase_user": lambda lp, key: lp.erase_user(key.app, key.user),
+}
+
+
+async def waits(turn: limpet.Turn) -> None:
+    if turn.inputs[0].type == "user.message":
+        child = await turn.delegate("research", "look", budget=0.2)
+        result = await child.result()
+        await turn.say(f"{result['stop_reason']}, {result['summary']}, {result['output']}")
+
+
+async def spends(turn: limpet.Turn) -> None:
+    await turn.say("so far", cost=0.05)
+    await turn.ask("shell", {})
+
+
+async def begun(lp: limpet.Limpet) -> tuple[limpet.Session[Any], limpet.Key]:
+    """A parent that waits, and its child, which has used a part of its budget."""
+    s = await lp.create("support", "ada", "p", budget=1.0)
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    await lp.wake(s.key, waits)
+    (child,) = await s.children()
+    await lp.wake(child, spends)
+    return s, child
+
+
+async def said(s: limpet.Session[Any]) -> list[str]:
+    return [event.data["text"] for event in await s.read(types=["agent.message"])]
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+async def test_a_parent_is_woken_when_its_child_is_removed(lp: limpet.Limpet, way: Ways) -> None:
+    """It learns how the child ended, and has back what the child had not used."""
+    s, child = await begun(lp)
+    await way(lp, child)
+    assert [lease.key for lease in await lp.claim("w", app="support")] == [s.key]
+    await s.refresh()
+    assert await s.children() == ()
+    assert s.budget is not None
+    assert s.budget.remaining.cost == pytest.approx(0.95)
+    with pytest.raises((limpet.SessionDeleted, limpet.SessionErased, limpet.SessionNotFound)):
+        await lp.get(child)
+
+
+async def test_the_turn_goes_on_with_a_result(lp: limpet.Limpet) -> None:
+    """As of a child that was terminated, with the reason in words; once, however often deleted."""
+    s, child = await begun(lp)
+    assert await lp.delete(child)
+    assert not await lp.delete(child)
+    assert (await lp.wake(s.key, waits)).error is None
+    assert await said(s) == ["terminated, deleted, None"]
+    assert len(await s.read(types=["session.child_ended"])) == 1
+
+
+async def test_a_deletion_that_died_in_the_middle_is_finished_by_the_next(
+    lp: limpet.Limpet,
+) -> None:
+    """The parent has its result; the child that is left works for nobody, and tells nobody."""
+    s, child = await begun(lp)
+    await leave(lp._journal, child)  # and the process dies
+    await (await lp.get(child)).append("user.message", {"text": "go on"}, actor=ADA)
+    assert (await lp.wake(child, spends)).error is None
+    assert await lp.delete(child)
+    assert (await lp.wake(s.key, waits)).error is None
+    assert await said(s) == ["terminated, deleted, None"]
+    assert len(await s.read(types=["session.child_ended"])) == 1
+    assert (await lp.verify()).ok
+
+
+async def test_a_fork_of_a_child_is_removed_alone(lp: limpet.Limpet) -> None:
+    """It works for nobody."""
+    s, child = await begun(lp)
+    fork = await (await lp.get(child)).fork(actor=ADA)
+    assert await lp.delete(fork.key)
+    assert await s.children() == (child,)
+    assert await s.read(types=["session.child_ended"]) == ()
+
+
+async def test_a_suspended_child_is_removed_like_any_other(lp: limpet.Limpet) -> None:
+    """Its parent waited for it, whatever phase it was in."""
+    s, child = await begun(lp)
+    await (await lp.get(child)).suspend(actor=ADA)
+    await lp.delete(child)
+    assert (await lp.wake(s.key, waits)).error is None
+    assert await said(s) == ["terminated, deleted, None"]
+
+
+async def test_what_is_refused_tells_nobody(lp: limpet.Limpet) -> None:
+    """A child that has forks stays, and its parent waits on."""
+    s, child = await begun(lp)
+    await (await lp.get(child)).fork(actor=ADA)
+    with pytest.raises(limpet.SessionHasForks):
+        await lp.erase(child)
+    assert await s.children() == (child,)
+
+
+@pytest.mark.parametrize("how", ["terminate", "delete"])
+async def test_a_child_outlives_its_parent_and_is_removed(lp: limpet.Limpet, how: str) -> None:
+    """A parent that has ended hears nothing, and the child goes all the same."""
+    s, child = await begun(lp)
+    if how == "delete":
+        await lp.delete(s.key)
+    else:
+        await s.terminate(actor=ADA)
+    assert await lp.delete(child)
+    if how != "delete":
+        await s.refresh()
+        assert (await s.children(), await s.read(types=["session.child_ended"])) == ((), ())
+    assert (await lp.verify()).ok
+
+
+async def test_erasing_a_user_erases_parents_and_children_of_the_app(lp: limpet.Limpet) -> None:
+    """Nobody is woken who goes too."""
+
+    async def delegates(turn: limpet.Turn) -> None:
+        await (await turn.delegate("support", "look")).result()
+
+    s = await lp.create("support", "ada", "p")
+    await s.append("user.message", {"text": "hi"}, actor=ADA)
+    await lp.wake(s.key, delegates)
+    assert len((await lp.erase_user("support", "ada")).sessions) == 2
+    assert await lp.claim("w", app="support") == ()
