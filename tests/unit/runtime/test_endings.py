@@ -275,6 +275,49 @@ async def test_a_harness_may_complete_its_own_session(world: World) -> None:
     assert not await world.lp.claim("w")
 
 
+async def test_a_harness_that_writes_to_another_ended_session_fails_like_any_other(
+    world: World,
+) -> None:
+    """Its own run is closed with the error and tried again; its session goes on."""
+    other = await world.lp.create("elsewhere", "ada", actor="user:ada")
+    await other.terminate()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await other.append("note.taken", {"text": "x"}, actor="agent:a")
+
+    await failing_alone(world, harness, "session.ended")
+
+
+async def test_a_harness_that_is_fenced_at_another_session_fails_like_any_other(
+    world: World,
+) -> None:
+    """Its own lease holds: it is given back with the error, not left to run out."""
+    other = await world.lp.create("elsewhere", "ada", actor="user:ada")
+    old = await world.lp.acquire_lock(other.key, worker="old", lease_seconds=1)
+    world.later(2)
+    await world.lp.acquire_lock(other.key, worker="new", lease_seconds=600)
+    late = world.lp.session(other.key, actor="agent:a", lease=old)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await late.append("note.taken", {"text": "x"})
+
+    await failing_alone(world, harness, "session.fenced")
+
+
+async def failing_alone(world: World, harness: Any, code: str) -> None:
+    """The run of this harness is recorded as failed with this code, and is tried again later."""
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.ran, woken.reason) == (True, "rescheduling")
+    assert (session.phase, session.stop_reason) == ("active", "rescheduling")
+    assert [e.data["code"] for e in await events(world, "session.error")] == [code]
+    types = await world.types()
+    assert types.count("span.started") == types.count("span.completed")
+    world.later(5)
+    (lease,) = await world.lp.claim("w", app=APP)
+    assert lease.key == session.key
+
+
 # --- children ------------------------------------------------------------------------------------
 
 
