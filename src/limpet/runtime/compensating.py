@@ -149,6 +149,7 @@ class Compensations:
 def undos_of(events: Iterable[Event]) -> list[_Undo]:
     """The effects that can be undone and may have been performed."""
     found: dict[str, _Undo] = {}
+    tried = _Tries()
     for event in events:
         data, type = event.data, event.type
         if data is None:
@@ -157,15 +158,37 @@ def undos_of(events: Iterable[Event]) -> list[_Undo]:
             for undo in found.values():
                 undo.state = "failed" if undo.state == "unknown" else undo.state
         elif type == INTENDED:
+            tried.begin(data["key"])
             if "compensate" in data:
                 found[data["key"]] = _undo(event)
         elif type in OUTCOMES:
+            outcome = tried.end(data["key"], OUTCOMES[type])
             if (of := found.get(data["key"])) is not None:
-                of.effect.outcome = OUTCOMES[type]  # type: ignore[assignment]  # one of them
+                of.effect.outcome = outcome  # type: ignore[assignment]  # one of them
                 of.effect.result = data.get("result")
         elif (of := found.get(data["of"])) is not None:
             of.state, of.tries = _STATES[type], data.get("tries", of.tries)
     return [undo for undo in found.values() if undo.effect.outcome != "failed"]
+
+
+class _Tries:
+    """What the tries of each effect say together: one that fails says nothing of those before."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, str] = {}  # of the last try, by key
+        self._maybe: set[str] = set()  # effects that a try before the last may have performed
+
+    def begin(self, key: str) -> None:
+        if self._outcomes.get(key, "failed") != "failed":
+            self._maybe.add(key)
+        self._outcomes[key] = "unknown"
+
+    def end(self, key: str, outcome: str) -> str:
+        """The outcome of the effect, now that its last try has this one."""
+        if outcome == "failed" and key in self._maybe:
+            outcome = "unknown"
+        self._outcomes[key] = outcome
+        return outcome
 
 
 def _undo(event: Event) -> _Undo:

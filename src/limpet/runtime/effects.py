@@ -93,6 +93,7 @@ class Performing:
         self._key = ""
         self._tries = 0
         self._acts = False  # performed in this run, so that its span and reservation are open
+        self._maybe = False  # a try of this run has no outcome: it may have been performed
 
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
@@ -188,11 +189,14 @@ class Performing:
             try:
                 result = await self._act()
             except (EffectUnknown, TimeoutError) as error:
+                self._maybe = True
                 if effect.on_unknown == "ask" or not left:
                     return await self._unknown(error)
             except Interrupted:
                 raise  # nobody knows how far it came: the closing commit says so
             except Exception as error:
+                if not left and self._maybe:
+                    return await self._unknown(error, "an earlier try has no outcome; the last: ")
                 if not left:
                     raise await self._failed(error) from error
             else:
@@ -209,8 +213,9 @@ class Performing:
             async with asyncio.timeout(effect.seconds):
                 return await called(effect.fn, **args)
 
-    async def _unknown(self, error: Exception) -> Any:
-        why = readable(f"{type(error).__name__}: {error}") if str(error) else "it took too long"
+    async def _unknown(self, error: Exception, before: str = "") -> Any:
+        said = f"{before}{type(error).__name__}: {error}"
+        why = readable(said) if before or str(error) else "it took too long"
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             return await self._asked()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import limpet
 from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.runtime import effects
 from limpet.runtime.wake import Wake, manner_of
 from tests.support.agents import APP, World, a_world
 
@@ -180,6 +182,65 @@ async def test_an_effect_that_failed_is_not_undone(world: World) -> None:
     await world.work(harness)
     assert not shop.undone
     assert not await world.lp.claim("w")
+
+
+async def test_an_effect_that_may_have_been_performed_is_undone_although_its_next_try_fails(
+    world: World,
+) -> None:
+    """The worker died after it paid: what a later try says does not change that."""
+    shop = a_shop(world)
+
+    async def refuse(what: str) -> None:
+        raise ValueError("closed")
+
+    def harness(fn: Any) -> Any:
+        async def run(turn: limpet.Turn) -> None:
+            how: Any = {"on_unknown": "retry", "compensate": "give_back"}
+            with suppress(limpet.EffectFailed):
+                await turn.effect("buy", fn, what="bread", **how)
+            await turn.approve("enough", {})
+
+        return run
+
+    session = await world.begin("hi")
+    assert await world.die(harness(shop.buy), 2, recorded=False)
+    world.later()
+    await world.work(harness(refuse))
+    assert len(await events(world, "effect.failed")) == 1
+    await session.terminate()
+    await world.work(harness(refuse))
+    assert shop.done == ["bread"]
+    assert shop.seen == [("buy", "unknown", None)]
+
+
+async def test_an_effect_that_fails_after_a_timeout_is_unknown_and_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one call too: the failure of the last try says nothing of the first."""
+    monkeypatch.setattr(effects, "BACKOFF_SECONDS", 0)
+    shop, tries = a_shop(world), []
+
+    async def pay(what: str) -> None:
+        tries.append(what)
+        if len(tries) == 1:
+            raise TimeoutError
+        raise ValueError("closed")
+
+    async def harness(turn: limpet.Turn) -> None:
+        how: Any = {"on_unknown": "retry", "retries": 1, "compensate": "give_back"}
+        with pytest.raises(limpet.EffectUnknown, match="ValueError: closed"):
+            await turn.effect("buy", pay, what="bread", **how)
+        await turn.approve("enough", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert [e.type for e in await events(world, "effect.failed", "effect.unknown")] == [
+        "effect.unknown"
+    ]
+    await session.terminate()
+    await world.work(harness)
+    assert tries == ["bread", "bread"]
+    assert shop.seen == [("buy", "unknown", None)]
 
 
 async def test_a_compensation_is_declared_before_it_is_registered(world: World) -> None:
