@@ -14,8 +14,10 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from limpet.errors import InvalidInput
 from limpet.model import PAGE_MAX, Event
 from limpet.model.facts.running import INTENDED, OUTCOMES, REQUEUED, endings, readable
+from limpet.runtime.driving import Driver
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.log import TurnLog
 from limpet.runtime.records import identity, plain
@@ -32,6 +34,7 @@ _TYPES: Final = (
     endings.MAYBE_COMPENSATED,
     REQUEUED,
 )
+_UNREAD: Final = "effects that could not be read"
 Undone: TypeAlias = Literal["not_yet", "begun", "done", "failed", "unknown"]
 _STATES: Final[Mapping[str, Undone]] = {
     endings.COMPENSATING: "begun",
@@ -70,31 +73,38 @@ class _Undo(msgspec.Struct):
 class Compensations:
     """All compensations of one session, under the lease of one wake."""
 
-    def __init__(self, log: TurnLog) -> None:
-        self._log = log
+    def __init__(self, log: TurnLog, driver: Driver) -> None:
+        self._log, self._driver = log, driver
         self._session: Session[Any] = log.session
         found: Lifecycle = log.session.writer.journal.lifecycles.get(log.session.app, NOTHING)
         self._policy = found
-        self.done = 0
-        self.left: list[str] = []  # names of effects
-        self.retryable = False  # of those left, some failed, and may work later
+        self._all: list[_Undo] | None = None  # None: not read yet
+
+    @property
+    def done(self) -> int:
+        return sum(undo.state == "done" for undo in self._all or ())
+
+    @property
+    def left(self) -> list[str]:
+        """The names of the effects that are not undone."""
+        if self._all is None:
+            return [_UNREAD]
+        return [undo.effect.name for undo in self._all if undo.state != "done"]
+
+    @property
+    def retryable(self) -> bool:
+        """Whether some of those left failed, and may work later."""
+        return any(undo.state == "failed" for undo in self._all or ())
 
     async def run(self) -> None:
         """Undo what is not undone, one after the other, each in its own time."""
-        for undo in await self._undos():
+        self._all = await self._undos()
+        for undo in self._all:
             if undo.state == "begun" and undo.on_unknown == "ask":
                 why = "the worker stopped before the end of the compensation"
                 await self._record(undo, endings.maybe_compensated, "unknown", why)
             elif undo.state in ("not_yet", "begun", "failed"):
                 await self._perform(undo)
-            self._count(undo)
-
-    def _count(self, undo: _Undo) -> None:
-        if undo.state == "done":
-            self.done += 1
-            return
-        self.left.append(undo.effect.name)
-        self.retryable = self.retryable or undo.state == "failed"
 
     async def _undos(self) -> list[_Undo]:
         """What is to be undone, the newest first."""
@@ -121,8 +131,22 @@ class Compensations:
             why = readable(f"{type(error).__name__}: {error}")
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
+        except asyncio.CancelledError:
+            if self._driver.stopped is not None:
+                raise
+            _go_on()
+            why = "it cancelled itself. Let it return or raise."
+            await self._record(undo, endings.not_compensated, "failed", why)
         else:
+            await self._succeeded(undo, result)
+
+    async def _succeeded(self, undo: _Undo, result: Any) -> None:
+        """It is undone, also if what it returned cannot be recorded."""
+        try:
             await self._record(undo, endings.compensated, "done", plain(result))
+        except (InvalidInput, RecursionError) as error:
+            note = readable(f"its result is not recorded: {error}")
+            await self._record(undo, endings.compensated, "done", None, note)
 
     async def _call(self, undo: _Undo) -> Any:
         function = self._policy.compensations.get(undo.name)
@@ -135,10 +159,10 @@ class Compensations:
             async with asyncio.timeout(self._policy.cleanup_seconds):
                 return await call(function, self._session, undo.effect)
 
-    async def _record(self, undo: _Undo, fact: Any, state: Undone, value: Any) -> None:
+    async def _record(self, undo: _Undo, fact: Any, state: Undone, *said: Any) -> None:
         effect = undo.effect
         of = (effect.key, undo.name, effect.idempotency_key)
-        await self._log.write(fact(self._id(state, undo), *of, value))
+        await self._log.write(fact(self._id(state, undo), *of, *said))
         undo.state = state
 
     def _id(self, what: str, undo: _Undo) -> str:
@@ -196,6 +220,13 @@ def _undo(event: Event) -> _Undo:
     key = identity(data["key"], "compensation")
     effect = PastEffect(data["name"], how["args"], data["key"], idempotency_key=key)
     return _Undo(effect, how["name"], how["on_unknown"], event.seq)
+
+
+def _go_on() -> None:
+    """The task that runs this was cancelled by what it called, not by who stops it."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 async def _read(session: Session[Any]) -> list[Event]:

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import limpet
-from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.model.facts.running import endings
+from limpet.model.limits import DELEGATION_DEPTH_MAX, EVENT_BYTES_MAX
 from limpet.runtime import effects
 from limpet.runtime.wake import Wake, manner_of
 from tests.support.agents import APP, World, a_world
@@ -241,6 +242,98 @@ async def test_an_effect_that_fails_after_a_timeout_is_unknown_and_undone(
     await world.work(harness)
     assert tries == ["bread", "bread"]
     assert shop.seen == [("buy", "unknown", None)]
+
+
+def too_large() -> str:
+    return "x" * EVENT_BYTES_MAX
+
+
+def too_deep() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(2_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("returns", [too_large, too_deep])
+async def test_a_compensation_whose_result_cannot_be_recorded_is_done_once(
+    world: World, returns: Any
+) -> None:
+    """It is recorded without its result, and says so."""
+    shop, undone = a_shop(world), []
+
+    async def give_back(session: limpet.Session[Any], effect: limpet.PastEffect) -> Any:
+        undone.append(effect.args["what"])
+        return returns()
+
+    world.lp.lifecycle(APP, compensations={"give_back": give_back})
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", "milk", on_unknown="retry"))
+    await session.terminate()
+    for _ in range(3):
+        await world.work(buys(shop))
+        world.later(3_600)
+    assert undone == ["milk", "bread"]
+    done = await events(world, "effect.compensated")
+    assert len(done) == 2
+    for event in done:
+        assert event.data["result"] is None
+        assert "its result is not recorded" in event.data["note"]
+    assert not await world.lp.claim("w")
+
+
+async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> None:
+    """It keeps none of the others, and is tried as often as any that fails."""
+    shop, tried = a_shop(world), []
+
+    async def give_back(session: limpet.Session[Any], effect: limpet.PastEffect) -> None:
+        tried.append(effect.args["what"])
+        if effect.args["what"] == "milk":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    world.lp.lifecycle(APP, compensations={"give_back": give_back})
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", "milk", on_unknown="retry"))
+    await session.terminate()
+    for _ in range(5):
+        await world.work(buys(shop), retries=1)
+        world.later(3_600)
+    assert tried == ["milk", "bread", "milk"]
+    failed = await events(world, "effect.compensation_failed")
+    assert {event.data["error"][:19] for event in failed} == {"it cancelled itself"}
+    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+
+
+async def test_an_error_between_compensations_counts_as_a_failed_try(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again later, and comes to an end as a dead letter."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", on_unknown="retry"))
+    await session.terminate()
+
+    def broken(*of: Any) -> Any:
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(endings, "compensated", broken)
+        for _ in range(5):
+            await world.work(buys(shop), retries=1)
+            assert not await world.lp.claim("w"), "it is tried again later"
+            world.later(3_600)
+    assert shop.undone == ["bread", "bread"]
+    assert len(set(shop.keys)) == 1
+    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+    ends = [e.data for e in await events(world, "span.completed") if e.data["kind"] == "wake"]
+    assert [end.get("error") for end in ends[1:]] == ["KeyError: 'a defect'"] * 2
+    await world.lp.requeue(session.key)
+    await world.work(buys(shop))
+    assert len(await events(world, "effect.compensated")) == 1
+    assert not (await world.lp.dead_letters(app=APP)).items
 
 
 async def test_a_compensation_is_declared_before_it_is_registered(world: World) -> None:
