@@ -243,7 +243,8 @@ async def test_a_key_of_the_caller_belongs_to_one_effect(world: World) -> None:
     await world.begin("hi")
     (woken,) = await world.work(harness)
     assert isinstance(woken.error, limpet.TurnMisused)
-    assert "'ship'" in str(woken.error) and "'pay'" in str(woken.error)
+    assert "'ship'" in str(woken.error)
+    assert "'pay'" in str(woken.error)
     assert done == ["pay"]
 
 
