@@ -9,15 +9,13 @@ decided. One that fails keeps none of the others from being undone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from limpet.errors import InvalidInput
 from limpet.model import PAGE_MAX, Event
 from limpet.model.facts.running import INTENDED, OUTCOMES, REQUEUED, endings, readable
-from limpet.runtime.driving import Driver
 from limpet.runtime.effects import OnUnknown, keyed
 from limpet.runtime.log import TurnLog
 from limpet.runtime.records import identity, plain
@@ -73,8 +71,8 @@ class _Undo(msgspec.Struct):
 class Compensations:
     """All compensations of one session, under the lease of one wake."""
 
-    def __init__(self, log: TurnLog, driver: Driver) -> None:
-        self._log, self._driver = log, driver
+    def __init__(self, log: TurnLog, is_stopped: Callable[[], bool]) -> None:
+        self._log, self._is_stopped = log, is_stopped
         self._session: Session[Any] = log.session
         found: Lifecycle = log.session.writer.journal.lifecycles.get(log.session.app, NOTHING)
         self._policy = found
@@ -132,7 +130,7 @@ class Compensations:
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
         except asyncio.CancelledError:
-            if self._driver.stopped is not None:
+            if self._is_stopped():
                 raise
             _go_on()
             why = "it cancelled itself. Let it return or raise."
@@ -144,7 +142,7 @@ class Compensations:
         """It is undone, also if what it returned cannot be recorded."""
         try:
             await self._record(undo, endings.compensated, "done", plain(result))
-        except (InvalidInput, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # InvalidInput is a ValueError
             note = readable(f"its result is not recorded: {error}")
             await self._record(undo, endings.compensated, "done", None, note)
 

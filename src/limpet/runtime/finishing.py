@@ -44,7 +44,7 @@ class Finishing:
         self._log, self._lease, self._driver = log, lease, driver
         self._session: Session[Any] = log.session
         self._retries, self._backoff_us = retries, backoff_us
-        self._undoing = Compensations(log, driver)
+        self._undoing = Compensations(log, lambda: driver.stopped is not None)
         self._last: list[Draft] = []  # for the closing commit
 
     async def run(self) -> None:
