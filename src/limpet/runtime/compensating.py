@@ -9,7 +9,7 @@ decided. One that fails keeps none of the others from being undone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -32,6 +32,7 @@ _TYPES: Final = (
     endings.MAYBE_COMPENSATED,
     REQUEUED,
 )
+_UNREAD: Final = "effects that could not be read"
 Undone: TypeAlias = Literal["not_yet", "begun", "done", "failed", "unknown"]
 _STATES: Final[Mapping[str, Undone]] = {
     endings.COMPENSATING: "begun",
@@ -70,31 +71,38 @@ class _Undo(msgspec.Struct):
 class Compensations:
     """All compensations of one session, under the lease of one wake."""
 
-    def __init__(self, log: TurnLog) -> None:
-        self._log = log
+    def __init__(self, log: TurnLog, is_stopped: Callable[[], bool]) -> None:
+        self._log, self._is_stopped = log, is_stopped
         self._session: Session[Any] = log.session
         found: Lifecycle = log.session.writer.journal.lifecycles.get(log.session.app, NOTHING)
         self._policy = found
-        self.done = 0
-        self.left: list[str] = []  # names of effects
-        self.retryable = False  # of those left, some failed, and may work later
+        self._all: list[_Undo] | None = None  # None: not read yet
+
+    @property
+    def done(self) -> int:
+        return sum(undo.state == "done" for undo in self._all or ())
+
+    @property
+    def left(self) -> list[str]:
+        """The names of the effects that are not undone."""
+        if self._all is None:
+            return [_UNREAD]
+        return [undo.effect.name for undo in self._all if undo.state != "done"]
+
+    @property
+    def retryable(self) -> bool:
+        """Whether some of those left failed, and may work later."""
+        return any(undo.state == "failed" for undo in self._all or ())
 
     async def run(self) -> None:
         """Undo what is not undone, one after the other, each in its own time."""
-        for undo in await self._undos():
+        self._all = await self._undos()
+        for undo in self._all:
             if undo.state == "begun" and undo.on_unknown == "ask":
                 why = "the worker stopped before the end of the compensation"
                 await self._record(undo, endings.maybe_compensated, "unknown", why)
             elif undo.state in ("not_yet", "begun", "failed"):
                 await self._perform(undo)
-            self._count(undo)
-
-    def _count(self, undo: _Undo) -> None:
-        if undo.state == "done":
-            self.done += 1
-            return
-        self.left.append(undo.effect.name)
-        self.retryable = self.retryable or undo.state == "failed"
 
     async def _undos(self) -> list[_Undo]:
         """What is to be undone, the newest first."""
@@ -121,8 +129,22 @@ class Compensations:
             why = readable(f"{type(error).__name__}: {error}")
             SESSION.warning("compensation failed: session=%s of=%s", self._session.key, effect.name)
             await self._record(undo, endings.not_compensated, "failed", why)
+        except asyncio.CancelledError:
+            if self._is_stopped():
+                raise
+            _go_on()
+            why = "it cancelled itself. Let it return or raise."
+            await self._record(undo, endings.not_compensated, "failed", why)
         else:
+            await self._succeeded(undo, result)
+
+    async def _succeeded(self, undo: _Undo, result: Any) -> None:
+        """It is undone, also if what it returned cannot be recorded."""
+        try:
             await self._record(undo, endings.compensated, "done", plain(result))
+        except (ValueError, RecursionError) as error:  # InvalidInput is a ValueError
+            note = readable(f"its result is not recorded: {error}")
+            await self._record(undo, endings.compensated, "done", None, note)
 
     async def _call(self, undo: _Undo) -> Any:
         function = self._policy.compensations.get(undo.name)
@@ -135,10 +157,10 @@ class Compensations:
             async with asyncio.timeout(self._policy.cleanup_seconds):
                 return await call(function, self._session, undo.effect)
 
-    async def _record(self, undo: _Undo, fact: Any, state: Undone, value: Any) -> None:
+    async def _record(self, undo: _Undo, fact: Any, state: Undone, *said: Any) -> None:
         effect = undo.effect
         of = (effect.key, undo.name, effect.idempotency_key)
-        await self._log.write(fact(self._id(state, undo), *of, value))
+        await self._log.write(fact(self._id(state, undo), *of, *said))
         undo.state = state
 
     def _id(self, what: str, undo: _Undo) -> str:
@@ -149,6 +171,7 @@ class Compensations:
 def undos_of(events: Iterable[Event]) -> list[_Undo]:
     """The effects that can be undone and may have been performed."""
     found: dict[str, _Undo] = {}
+    tried = _Tries()
     for event in events:
         data, type = event.data, event.type
         if data is None:
@@ -157,15 +180,37 @@ def undos_of(events: Iterable[Event]) -> list[_Undo]:
             for undo in found.values():
                 undo.state = "failed" if undo.state == "unknown" else undo.state
         elif type == INTENDED:
+            tried.begin(data["key"])
             if "compensate" in data:
                 found[data["key"]] = _undo(event)
         elif type in OUTCOMES:
+            outcome = tried.end(data["key"], OUTCOMES[type])
             if (of := found.get(data["key"])) is not None:
-                of.effect.outcome = OUTCOMES[type]  # type: ignore[assignment]  # one of them
+                of.effect.outcome = outcome  # type: ignore[assignment]  # one of them
                 of.effect.result = data.get("result")
         elif (of := found.get(data["of"])) is not None:
             of.state, of.tries = _STATES[type], data.get("tries", of.tries)
     return [undo for undo in found.values() if undo.effect.outcome != "failed"]
+
+
+class _Tries:
+    """What the tries of each effect say together: one that fails says nothing of those before."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[str, str] = {}  # of the last try, by key
+        self._maybe: set[str] = set()  # effects that a try before the last may have performed
+
+    def begin(self, key: str) -> None:
+        if self._outcomes.get(key, "failed") != "failed":
+            self._maybe.add(key)
+        self._outcomes[key] = "unknown"
+
+    def end(self, key: str, outcome: str) -> str:
+        """The outcome of the effect, now that its last try has this one."""
+        if outcome == "failed" and key in self._maybe:
+            outcome = "unknown"
+        self._outcomes[key] = outcome
+        return outcome
 
 
 def _undo(event: Event) -> _Undo:
@@ -173,6 +218,13 @@ def _undo(event: Event) -> _Undo:
     key = identity(data["key"], "compensation")
     effect = PastEffect(data["name"], how["args"], data["key"], idempotency_key=key)
     return _Undo(effect, how["name"], how["on_unknown"], event.seq)
+
+
+def _go_on() -> None:
+    """The task that runs this was cancelled by what it called, not by who stops it."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
 
 
 async def _read(session: Session[Any]) -> list[Event]:

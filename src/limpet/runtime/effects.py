@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
 from limpet.errors import EffectFailed, EffectUnknown, Interrupted, InvalidInput, TurnMisused
-from limpet.model import Draft, settle
+from limpet.model import Draft, Event, settle
 from limpet.model.facts.running import (
     Amount,
     budgets,
@@ -36,7 +37,7 @@ from limpet.session.life.policy import NOTHING, Lifecycle
 OnUnknown: TypeAlias = Literal["ask", "retry"]
 BACKOFF_SECONDS: Final = 0.5
 BACKOFF_SECONDS_MAX: Final = 30.0
-TRIES_MAX: Final = 16  # of an effect with a key of the caller's that are looked for
+TRIES_PAGE: Final = 16  # of an effect with a key of the caller's, looked for at once
 _key: ContextVar[str | None] = ContextVar("limpet_idempotency_key", default=None)
 
 
@@ -95,6 +96,7 @@ class Performing:
         self._key = ""
         self._tries = 0
         self._acts = False  # performed in this run, so that its span and reservation are open
+        self._maybe = False  # a try of this run has no outcome: it may have been performed
 
     async def run(self) -> Any:
         """Its result: recorded, or performed now. Raises EffectFailed, EffectUnknown."""
@@ -144,15 +146,39 @@ class Performing:
         return await self._asked()
 
     async def _elsewhere(self) -> EffectRecord | None:
-        """What another turn of this session has recorded under the caller's key."""
+        """What another call in this session has recorded under the caller's key."""
+        events = [event for event in await self._recorded() if event.data is not None]
+        if not events:
+            return None
+        self._check_name(events)
+        records, last = Records(events).effects, events[-1].data  # of whichever turn
+        record = records[last["name"], last["occurrence"]]
+        record.tries = max([each.tries for each in records.values()])
+        if record.state == "failed":
+            record.error = ""  # it ended there; here it is another attempt
+        return record
+
+    def _check_name(self, events: Iterable[Event]) -> None:
+        """The result of another effect would be taken for that of this one."""
+        effect = self._effect
+        for other in {event.data["name"] for event in events} - {effect.name}:
+            raise TurnMisused(
+                f"the effect {effect.name!r} has the key {effect.key!r}, under which this session "
+                f"has recorded the effect {other!r}. Give each effect a key of its own."
+            )
+
+    async def _recorded(self) -> list[Event]:
+        """The events of every try under the caller's key. Tries are counted without a gap."""
         kinds = ("intended", *steps.OUTCOMES.values())
-        ids = [self._id(kind, tries) for kind in kinds for tries in range(1, TRIES_MAX + 1)]
-        events = sorted(await self._turn.session.read_ids(ids), key=lambda event: event.seq)
-        found = [*Records(events).effects.values()]
-        for record in found:  # that of the newest turn is the last
-            if record.state == "failed":
-                record.error = ""  # it ended there; here it is another attempt
-        return found[-1] if found else None
+        found: list[Event] = []
+        for first in count(1, TRIES_PAGE):
+            tries = range(first, first + TRIES_PAGE)
+            ids = [self._id(kind, each) for kind in kinds for each in tries]
+            page = await self._turn.session.read_ids(ids)
+            found += page
+            if len(page) < TRIES_PAGE:
+                break
+        return sorted(found, key=lambda event: event.seq)
 
     async def _asked(self) -> Any:
         """Nobody knows whether it was done: what a person says about it."""
@@ -190,11 +216,14 @@ class Performing:
             try:
                 result = await self._act()
             except (EffectUnknown, TimeoutError) as error:
+                self._maybe = True
                 if effect.on_unknown == "ask" or not left:
                     return await self._unknown(error)
             except Interrupted:
                 raise  # nobody knows how far it came: the closing commit says so
             except Exception as error:
+                if not left and self._maybe:
+                    return await self._unknown(error, "an earlier try has no outcome; the last: ")
                 if not left:
                     raise await self._failed(error) from error
             else:
@@ -211,8 +240,9 @@ class Performing:
             async with asyncio.timeout(effect.seconds):
                 return await called(effect.fn, **args)
 
-    async def _unknown(self, error: Exception) -> Any:
-        why = readable(f"{type(error).__name__}: {error}") if str(error) else "it took too long"
+    async def _unknown(self, error: Exception, before: str = "") -> Any:
+        said = f"{before}{type(error).__name__}: {error}"
+        why = readable(said) if before or str(error) else "it took too long"
         await self._record(steps.effect_unknown, "unknown", why, failed=why)
         if self._effect.on_unknown == "ask":
             return await self._asked()

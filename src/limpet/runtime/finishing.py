@@ -15,11 +15,12 @@ from limpet.errors import (
     SessionConflict,
     SessionDeleted,
     SessionErased,
+    SessionFenced,
     SessionNotFound,
     StoreError,
 )
 from limpet.model import Draft, Key, Lease
-from limpet.model.facts.running import budgets, children, endings, runs
+from limpet.model.facts.running import budgets, children, endings, readable, runs
 from limpet.runtime.children import Ending
 from limpet.runtime.closing import commit_last
 from limpet.runtime.compensating import Compensations
@@ -43,6 +44,7 @@ class Finishing:
         self._log, self._lease, self._driver = log, lease, driver
         self._session: Session[Any] = log.session
         self._retries, self._backoff_us = retries, backoff_us
+        self._undoing = Compensations(log, lambda: driver.stopped is not None)
         self._last: list[Draft] = []  # for the closing commit
 
     async def run(self) -> None:
@@ -65,11 +67,14 @@ class Finishing:
         await self._close_run()
         await self._cascade()
         error = await self._driver.run(self._compensate, None)
-        if error is not None:
+        if isinstance(error, (SessionFenced, StoreError)):
             raise error
         stopped = self._driver.stopped
+        if error is not None and stopped is None:  # it counts, so that it comes to an end
+            SESSION.warning("not compensated: session=%s error=%s", self._session.key, error)
+            self._last = [self._tried(again=True)]
         if stopped != "lost":
-            await self._close("success" if stopped is None else "error")
+            await self._close(error)
 
     async def _close_run(self) -> None:
         """The run that was under way when it ended: every effect and reservation has an outcome."""
@@ -124,21 +129,26 @@ class Finishing:
         return delegation is not None and not delegation.get("ended")
 
     async def _compensate(self, _: Any) -> None:
-        facts = self._session.head.facts
-        if not endings.to_compensate(facts):
-            return
-        undoing = Compensations(self._log)
-        await undoing.run()
-        fails = endings.ending_in(facts).get("fails", 0) + 1
-        retry_us = None
-        if undoing.retryable and fails <= self._retries:
-            retry_us = self._session.writer.journal.now_us() + self._backoff_us(fails)
-        self._last = [endings.finished(undoing.done, undoing.left, retry_us=retry_us)]
+        if endings.to_compensate(self._session.head.facts):
+            await self._undoing.run()
+            self._last = [self._tried(again=self._undoing.retryable)]
 
-    async def _close(self, result: runs.SpanResult) -> None:
+    def _tried(self, *, again: bool) -> Draft:
+        """What came of the compensations, and when those left are tried again; else held."""
+        undoing, retry_us = self._undoing, None
+        fails = endings.ending_in(self._session.head.facts).get("fails", 0) + 1
+        if again and fails <= self._retries:
+            retry_us = self._session.writer.journal.now_us() + self._backoff_us(fails)
+        return endings.finished(undoing.done, undoing.left, retry_us=retry_us)
+
+    async def _close(self, error: Exception | None) -> None:
         log, session = self._log, self._session
         stop = "end_turn" if session.head.phase == "completed" else "terminated"
         how: Any = {"fence": self._lease.fence, "name": "finish"}
+        if error is not None:
+            how["error"] = readable(f"{type(error).__name__}: {error}")
+        is_whole = error is None and self._driver.stopped is None
+        result: runs.SpanResult = "success" if is_whole else "error"
         for left in reversed(range(_TRIES)):
             ending = Ending.of(session, stop, None)
             end = runs.wake_completed(log.wake_id, log.turn_id, result, **how)

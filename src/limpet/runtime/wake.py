@@ -272,10 +272,10 @@ class Wake:
 
     async def _how(self, turn: Turn, opening: Opening, error: Exception | None) -> Close | None:
         """How the wake is closed; None if it must not write any more."""
-        stopped = self._driver.stopped
-        if stopped == "lost" or isinstance(error, SessionFenced):
+        stopped, own = self._driver.stopped, self.lease.key  # errors of other sessions: failures
+        if stopped == "lost" or (isinstance(error, SessionFenced) and error.key == own):
             return None
-        if stopped == "ended" or isinstance(error, SessionEnded):
+        if stopped == "ended" or (isinstance(error, SessionEnded) and error.key == own):
             raise SessionEnded(self.lease.key, self.session.head.phase)
         if stopped == "stopped":
             return self._given_back(opening)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -179,6 +180,72 @@ async def test_a_key_of_the_caller_is_performed_once_in_a_session(world: World) 
     assert [r.kind for r in other.blocked_on] == ["effect"]
     assert bank.done == ["order-7", "order-7"]
     assert session.key != other.key
+
+
+async def test_a_key_of_the_caller_is_performed_once_however_often_it_failed_before(
+    world: World,
+) -> None:
+    """A success is found behind more failures than one look at the log covers."""
+    tried: list[int] = []
+
+    async def fails_long() -> int:
+        tried.append(len(tried))
+        if len(tried) <= 2 * effects.TRIES_PAGE:
+            raise ConnectionError("an outage")
+        return len(tried)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.say(f"paid {await turn.effect('pay', fails_long, key='order-7')}")
+
+    session = await world.begin("hi")
+    while session.stop_reason != "end_turn":
+        world.later(400)
+        await world.work(harness, retries=100)
+    await world.send("again")
+    await world.work(harness)
+    assert len(tried) == 2 * effects.TRIES_PAGE + 1
+    assert await world.said() == [f"paid {len(tried)}"] * 2
+
+
+async def test_the_newest_record_under_a_key_of_the_caller_counts(world: World) -> None:
+    """Whichever turn made it, and as whichever call of that turn."""
+    tried: list[int] = []
+
+    async def pay() -> str:
+        tried.append(len(tried))
+        if len(tried) < 3:
+            raise ConnectionError("an outage")
+        return "paid"
+
+    async def harness(turn: limpet.Turn) -> None:
+        if turn.inputs[0].data["text"] == "as the second":
+            await turn.effect("pay", lambda: "something else")
+        with suppress(limpet.EffectFailed):
+            await turn.say(await turn.effect("pay", pay, key="order-7"))
+
+    await world.begin("hi")
+    await world.work(harness)
+    for text in ("as the second", "as the first", "as the first"):
+        await world.send(text)
+        await world.work(harness)
+    assert len(tried) == 3
+    assert await world.said() == ["paid", "paid"]
+
+
+async def test_a_key_of_the_caller_belongs_to_one_effect(world: World) -> None:
+    """Another effect does not get its result: it is refused, and both are named."""
+    done: list[str] = []
+
+    async def harness(turn: limpet.Turn) -> None:
+        await turn.effect("pay", lambda: done.append("pay"), key="order-7")
+        await turn.effect("ship", lambda: done.append("ship"), key="order-7")
+
+    await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert isinstance(woken.error, limpet.TurnMisused)
+    assert "'ship'" in str(woken.error)
+    assert "'pay'" in str(woken.error)
+    assert done == ["pay"]
 
 
 async def test_permissions_are_asked_for_inside_the_effect(world: World) -> None:

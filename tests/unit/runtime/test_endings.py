@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 import limpet
-from limpet.model.limits import DELEGATION_DEPTH_MAX
+from limpet.model.facts.running import endings
+from limpet.model.limits import DELEGATION_DEPTH_MAX, EVENT_BYTES_MAX
+from limpet.runtime import effects
 from limpet.runtime.wake import Wake, manner_of
 from tests.support.agents import APP, World, a_world
 
@@ -182,6 +185,157 @@ async def test_an_effect_that_failed_is_not_undone(world: World) -> None:
     assert not await world.lp.claim("w")
 
 
+async def test_an_effect_that_may_have_been_performed_is_undone_although_its_next_try_fails(
+    world: World,
+) -> None:
+    """The worker died after it paid: what a later try says does not change that."""
+    shop = a_shop(world)
+
+    async def refuse(what: str) -> None:
+        raise ValueError("closed")
+
+    def harness(fn: Any) -> Any:
+        async def run(turn: limpet.Turn) -> None:
+            how: Any = {"on_unknown": "retry", "compensate": "give_back"}
+            with suppress(limpet.EffectFailed):
+                await turn.effect("buy", fn, what="bread", **how)
+            await turn.approve("enough", {})
+
+        return run
+
+    session = await world.begin("hi")
+    assert await world.die(harness(shop.buy), 2, recorded=False)
+    world.later()
+    await world.work(harness(refuse))
+    assert len(await events(world, "effect.failed")) == 1
+    await session.terminate()
+    await world.work(harness(refuse))
+    assert shop.done == ["bread"]
+    assert shop.seen == [("buy", "unknown", None)]
+
+
+async def test_an_effect_that_fails_after_a_timeout_is_unknown_and_undone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within one call too: the failure of the last try says nothing of the first."""
+    monkeypatch.setattr(effects, "BACKOFF_SECONDS", 0)
+    shop, tries = a_shop(world), []
+
+    async def pay(what: str) -> None:
+        tries.append(what)
+        if len(tries) == 1:
+            raise TimeoutError
+        raise ValueError("closed")
+
+    async def harness(turn: limpet.Turn) -> None:
+        how: Any = {"on_unknown": "retry", "retries": 1, "compensate": "give_back"}
+        with pytest.raises(limpet.EffectUnknown, match="ValueError: closed"):
+            await turn.effect("buy", pay, what="bread", **how)
+        await turn.approve("enough", {})
+
+    session = await world.begin("hi")
+    await world.work(harness)
+    assert [e.type for e in await events(world, "effect.failed", "effect.unknown")] == [
+        "effect.unknown"
+    ]
+    await session.terminate()
+    await world.work(harness)
+    assert tries == ["bread", "bread"]
+    assert shop.seen == [("buy", "unknown", None)]
+
+
+def too_large() -> str:
+    return "x" * EVENT_BYTES_MAX
+
+
+def too_deep() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(2_000):
+        found = [found]
+    return found
+
+
+@pytest.mark.parametrize("returns", [too_large, too_deep])
+async def test_a_compensation_whose_result_cannot_be_recorded_is_done_once(
+    world: World, returns: Any
+) -> None:
+    """It is recorded without its result, and says so."""
+    shop, undone = a_shop(world), []
+
+    async def give_back(session: limpet.Session[Any], effect: limpet.PastEffect) -> Any:
+        undone.append(effect.args["what"])
+        return returns()
+
+    world.lp.lifecycle(APP, compensations={"give_back": give_back})
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", "milk", on_unknown="retry"))
+    await session.terminate()
+    for _ in range(3):
+        await world.work(buys(shop))
+        world.later(3_600)
+    assert undone == ["milk", "bread"]
+    done = await events(world, "effect.compensated")
+    assert len(done) == 2
+    for event in done:
+        assert event.data["result"] is None
+        assert "its result is not recorded" in event.data["note"]
+    assert not await world.lp.claim("w")
+
+
+async def test_a_compensation_that_cancels_itself_has_failed(world: World) -> None:
+    """It keeps none of the others, and is tried as often as any that fails."""
+    shop, tried = a_shop(world), []
+
+    async def give_back(session: limpet.Session[Any], effect: limpet.PastEffect) -> None:
+        tried.append(effect.args["what"])
+        if effect.args["what"] == "milk":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+    world.lp.lifecycle(APP, compensations={"give_back": give_back})
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", "milk", on_unknown="retry"))
+    await session.terminate()
+    for _ in range(5):
+        await world.work(buys(shop), retries=1)
+        world.later(3_600)
+    assert tried == ["milk", "bread", "milk"]
+    failed = await events(world, "effect.compensation_failed")
+    assert {event.data["error"][:19] for event in failed} == {"it cancelled itself"}
+    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+
+
+async def test_an_error_between_compensations_counts_as_a_failed_try(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again later, and comes to an end as a dead letter."""
+    shop = a_shop(world)
+    session = await world.begin("hi")
+    await world.work(buys(shop, "bread", on_unknown="retry"))
+    await session.terminate()
+
+    def broken(*of: Any) -> Any:
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(endings, "compensated", broken)
+        for _ in range(5):
+            await world.work(buys(shop), retries=1)
+            assert not await world.lp.claim("w"), "it is tried again later"
+            world.later(3_600)
+    assert shop.undone == ["bread", "bread"]
+    assert len(set(shop.keys)) == 1
+    assert [h.key for h in (await world.lp.dead_letters(app=APP)).items] == [session.key]
+    ends = [e.data for e in await events(world, "span.completed") if e.data["kind"] == "wake"]
+    assert [end.get("error") for end in ends[1:]] == ["KeyError: 'a defect'"] * 2
+    await world.lp.requeue(session.key)
+    await world.work(buys(shop))
+    assert len(await events(world, "effect.compensated")) == 1
+    assert not (await world.lp.dead_letters(app=APP)).items
+
+
 async def test_a_compensation_is_declared_before_it_is_registered(world: World) -> None:
     """A name that no function has is refused before the effect, not found out after it."""
     shop = Shop()
@@ -273,6 +427,49 @@ async def test_a_harness_may_complete_its_own_session(world: World) -> None:
     spans = [e.type for e in await world.log() if e.type.startswith("span.")]
     assert spans.count("span.started") == spans.count("span.completed")
     assert not await world.lp.claim("w")
+
+
+async def test_a_harness_that_writes_to_another_ended_session_fails_like_any_other(
+    world: World,
+) -> None:
+    """Its own run is closed with the error and tried again; its session goes on."""
+    other = await world.lp.create("elsewhere", "ada", actor="user:ada")
+    await other.terminate()
+
+    async def harness(turn: limpet.Turn) -> None:
+        await other.append("note.taken", {"text": "x"}, actor="agent:a")
+
+    await failing_alone(world, harness, "session.ended")
+
+
+async def test_a_harness_that_is_fenced_at_another_session_fails_like_any_other(
+    world: World,
+) -> None:
+    """Its own lease holds: it is given back with the error, not left to run out."""
+    other = await world.lp.create("elsewhere", "ada", actor="user:ada")
+    old = await world.lp.acquire_lock(other.key, worker="old", lease_seconds=1)
+    world.later(2)
+    await world.lp.acquire_lock(other.key, worker="new", lease_seconds=600)
+    late = world.lp.session(other.key, actor="agent:a", lease=old)
+
+    async def harness(turn: limpet.Turn) -> None:
+        await late.append("note.taken", {"text": "x"})
+
+    await failing_alone(world, harness, "session.fenced")
+
+
+async def failing_alone(world: World, harness: Any, code: str) -> None:
+    """The run of this harness is recorded as failed with this code, and is tried again later."""
+    session = await world.begin("hi")
+    (woken,) = await world.work(harness)
+    assert (woken.ran, woken.reason) == (True, "rescheduling")
+    assert (session.phase, session.stop_reason) == ("active", "rescheduling")
+    assert [e.data["code"] for e in await events(world, "session.error")] == [code]
+    types = await world.types()
+    assert types.count("span.started") == types.count("span.completed")
+    world.later(5)
+    (lease,) = await world.lp.claim("w", app=APP)
+    assert lease.key == session.key
 
 
 # --- children ------------------------------------------------------------------------------------

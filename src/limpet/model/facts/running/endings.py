@@ -36,11 +36,14 @@ def compensating(id: str, of: str, name: str, key: str, tries: int) -> Fact:
     return Fact(type=COMPENSATING, data=data, id=id)
 
 
-def compensated(id: str, of: str, name: str, key: str, result: Any) -> Fact:
-    """It was undone."""
-    return Fact(
-        type=COMPENSATED, data={"of": of, "name": name, "key": key, "result": result}, id=id
-    )
+def compensated(
+    id: str, of: str, name: str, key: str, result: Any, note: str | None = None
+) -> Fact:
+    """It was undone. `note` says why its result is not recorded, if it is not."""
+    data = {"of": of, "name": name, "key": key, "result": result}
+    if note is not None:
+        data["note"] = note
+    return Fact(type=COMPENSATED, data=data, id=id)
 
 
 def not_compensated(id: str, of: str, name: str, key: str, error: str) -> Fact:
