@@ -32,7 +32,7 @@ from limpet.model import (
 )
 from limpet.model.facts import archive, pending
 from limpet.model.facts.forks import FORKED
-from limpet.store.coding import Codec, Damaged, bodies
+from limpet.store.coding import BY_OP, DELETED, Codec, Damaged, scope_op_from, scope_place
 from limpet.store.protocol import Finding
 
 Stored: TypeAlias = tuple[
@@ -236,12 +236,12 @@ class Names:
 
     def _made(self, key: ScopeKey, before: ScopeValue | None, row: ScopeRow) -> ScopeValue:
         version, base, form = row.version, row.base, row.form
-        place = bodies.scope_place(key, version, base, form, row.uid, row.seq)
+        place = scope_place(key, version, base, form, row.uid, row.seq)
         raw = self._codec.unpack(row.flags, row.body, row.crc, lambda: place, bound=True)
-        if form == bodies.BY_OP:
+        if form == BY_OP:
             assert base < version, "it has no base"
-            return scope_next(key, before, bodies.scope_op_from(raw))
+            return scope_next(key, before, scope_op_from(raw))
         assert base == version, "it needs no base and names one"
-        if form == bodies.DELETED:
+        if form == DELETED:
             return ScopeValue(version, None, True)
         return ScopeValue(version, freeze(msgspec.json.decode(raw)))

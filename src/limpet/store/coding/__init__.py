@@ -2,6 +2,7 @@
 
 from limpet.store.coding.bodies import (
     BY_OP,
+    DELETED,
     base_body,
     base_from,
     base_place,
@@ -9,6 +10,7 @@ from limpet.store.coding.bodies import (
     key_hash,
     packed_snapshot,
     scope_body,
+    scope_op_from,
     scope_place,
     snapshot_from,
     snapshot_place,
@@ -29,6 +31,7 @@ from limpet.store.coding.seal import (
 __all__ = [
     "BY_OP",
     "COMPRESSED",
+    "DELETED",
     "NO_SEAL",
     "REMOVED",
     "SEALED",
@@ -48,6 +51,7 @@ __all__ = [
     "owners_of",
     "packed_snapshot",
     "scope_body",
+    "scope_op_from",
     "scope_owner",
     "scope_place",
     "snapshot_from",
