@@ -95,7 +95,7 @@ async def test_a_fork_of_a_child_is_removed_alone(lp: limpet.Limpet) -> None:
 
 
 async def test_a_suspended_child_is_removed_like_any_other(lp: limpet.Limpet) -> None:
-    """Its parent waited for it, whatever phase it was in."""
+    """Its parent waited for it, in this phase as in others."""
     s, child = await begun(lp)
     await (await lp.get(child)).suspend(actor=ADA)
     await lp.delete(child)

@@ -2,7 +2,7 @@
 
 The news and what is left of its budget are one commit over both sessions. It comes before the
 deletion: a process that dies in between leaves a child that nobody waits for, and deleting it again
-finishes. The other way round a parent would wait for ever.
+finishes. The other way round a parent could wait for a child that is gone.
 """
 
 from __future__ import annotations
