@@ -30,7 +30,8 @@ VERBS: dict[str, tuple[str, Verb]] = {
     "acquire_lock": (LEASE, lambda lp, lease: lp.acquire_lock(KEY, worker="w")),
     "renew": (CHANGE, lambda lp, lease: lp.renew(lease)),
     "release": (CHANGE, lambda lp, lease: lp.release(lease)),
-    "delete": (CHANGE, lambda lp, lease: lp.delete(KEY)),
+    # It looks first whether another session waits for this one.
+    "delete": (READ, lambda lp, lease: lp.delete(KEY)),
     # It looks first for blobs and checkpoints of the session.
     "erase": (READ, lambda lp, lease: lp.erase(KEY)),
     "create": ("get_or_create", lambda lp, lease: lp.create("shop", "ada", id="two")),

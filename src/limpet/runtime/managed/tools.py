@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from limpet.errors import InvalidInput, LimpetError, SessionFenced, StoreError, TurnError
-from limpet.model import described
 from limpet.runtime.managed import knowledge, sessions, setups
 from limpet.runtime.managed.asking import Caller, Tool
 from limpet.runtime.records import identity
@@ -62,7 +61,8 @@ class ManagedTools:
         if name not in self.names:
             return _refused(InvalidInput(f"there is no tool {name!r} here."))
         if not isinstance(input, Mapping):
-            wanted = f"the input of {name} is an object with its arguments, not {described(input)}."
+            found = type(input).__name__
+            wanted = f"the input of {name} is an object with its arguments, not {found}."
             return _refused(InvalidInput(wanted))
         turn = self._turn
         asked = await turn.permitted(name, dict(input))
