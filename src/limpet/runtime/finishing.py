@@ -71,7 +71,8 @@ class Finishing:
             raise error
         stopped = self._driver.stopped
         if error is not None and stopped is None:  # it counts, so that it comes to an end
-            SESSION.warning("not compensated: session=%s error=%s", self._session.key, error)
+            what = (self._session.key, type(error).__name__)
+            SESSION.warning("not compensated: session=%s error=%s", *what)
             self._last = [self._tried(again=True)]
         if stopped != "lost":
             await self._close(error)

@@ -93,10 +93,11 @@ class Running:
         return budgets.view(self.writer.known.head.facts)
 
     async def children(self) -> tuple[Key, ...]:
-        """The children of this session that have not ended."""
+        """The children of this session that have not ended, in the order of their creation."""
         await self.writer.load(tail=_TAIL)
         found = children_in(self.writer.known.head.facts)
-        return tuple([Key(child["app"], child["user"], id) for id, child in found.items()])
+        in_order = sorted(found.items(), key=lambda item: int(item[1]["seq"]))
+        return tuple([Key(child["app"], child["user"], id) for id, child in in_order])
 
     async def trace(self, wake_id: str) -> Trace:
         """One wake, as a tree of spans with times and all of its events."""
