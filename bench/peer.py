@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from bench.place import ROOT
+from tests.support import venvs
 
 _LOCK: Final = ROOT / "requirements" / "bench-peer.txt"
 _HOME: Final = ROOT / ".venv-bench-peer"
@@ -54,9 +55,25 @@ class Peer:
 def running() -> Iterator[Peer]:
     """Install the neighbour if need be, start it, and end it afterwards."""
     _install()
+    with _started([str(_PYTHON), "-m", "bench.peer_openai_agents"], None) as peer:
+        yield peer
+
+
+@contextmanager
+def in_environment(lock: str, module: str) -> Iterator[Peer]:
+    """The same with a framework that runs on our sources: its environment is made on first use
+    from requirements/<lock>.txt."""
+    command = [str(venvs.python_of(lock, install=True)), "-m", module]
+    with _started(command, venvs.environment()) as peer:
+        yield peer
+
+
+@contextmanager
+def _started(command: list[str], environment: dict[str, str] | None) -> Iterator[Peer]:
     process = subprocess.Popen(
-        [str(_PYTHON), "-m", "bench.peer_openai_agents"],
+        command,
         cwd=ROOT,
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

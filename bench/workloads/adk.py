@@ -6,16 +6,12 @@ given fewer events where it is slow; rates and times are compared.
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from bench.peer import Peer
-from bench.place import ROOT
+from bench.peer import Peer, in_environment
 from bench.rounds import Contestant, Run
 from bench.table import Row, at_least, row
-from tests.support import venvs
 
 _TIMES_CROWD = 25.0
 _TIMES_TAIL = 10.0
@@ -61,19 +57,5 @@ def _job(peer: Peer, job: str, **args: object) -> Contestant:
     return run
 
 
-@contextmanager
-def _adk() -> Iterator[Peer]:
-    """A process in google-adk's environment, which is made on first use."""
-    command = [str(venvs.python_of("adk", install=True)), "-m", "bench.peer_adk"]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=venvs.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield Peer(process)
-        assert process.stdin is not None
-        process.stdin.close()
+def _adk() -> AbstractContextManager[Peer]:
+    return in_environment("adk", "bench.peer_adk")

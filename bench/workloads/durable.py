@@ -8,20 +8,16 @@ own environment and process, 64 workflows at a time, in the faster of its two wa
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import asyncpg
 
 import limpet
-from bench.peer import Peer
-from bench.place import ROOT
+from bench.peer import Peer, in_environment
 from bench.rounds import Contestant, Numbers, Run
 from bench.table import Row, at_least, row
-from tests.support import venvs
 from tests.support.postgres import empty
 
 _TIMES = 3.0
@@ -94,19 +90,5 @@ async def _emptied(url: str) -> None:
         await conn.close()
 
 
-@contextmanager
-def _dbos() -> Iterator[Peer]:
-    """A process in the environment of DBOS, which is made on first use."""
-    command = [str(venvs.python_of("bench-dbos", install=True)), "-m", "bench.peer_dbos"]
-    process = subprocess.Popen(
-        command,
-        cwd=ROOT,
-        env=venvs.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield Peer(process)
-        assert process.stdin is not None
-        process.stdin.close()
+def _dbos() -> AbstractContextManager[Peer]:
+    return in_environment("bench-dbos", "bench.peer_dbos")

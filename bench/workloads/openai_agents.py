@@ -6,16 +6,12 @@ thread and event loop, and hands its work to a loop of its own; one of an open L
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from bench.peer import Peer
-from bench.place import ROOT
+from bench.peer import Peer, in_environment
 from bench.rounds import Numbers, Run
 from bench.table import Row, at_least, row
-from tests.support import venvs
 
 _TIMES_PEER = 5.0
 
@@ -45,18 +41,5 @@ def crowd(run: Run) -> list[Row]:
     return found
 
 
-@contextmanager
-def _agents() -> Iterator[Peer]:
-    """A process in openai-agents' environment, which is made on first use."""
-    process = subprocess.Popen(
-        [str(venvs.python_of("openai-agents", install=True)), "-m", "bench.peer_sessions"],
-        cwd=ROOT,
-        env=venvs.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with process:
-        yield Peer(process)
-        assert process.stdin is not None
-        process.stdin.close()
+def _agents() -> AbstractContextManager[Peer]:
+    return in_environment("openai-agents", "bench.peer_sessions")
