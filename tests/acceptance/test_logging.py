@@ -472,7 +472,7 @@ async def test_migrations_of_state_are_told_by_session_and_version(
     failed = {one["session"]: one["code"] for one in heard.all("state migration failed")}
     assert failed == {
         "support/ada/bare": "session.migration_failed",
-        "support/ada/wrong": "state.schema_violation",
+        "support/ada/wrong": "session.schema_violation",
     }
     assert heard.one("sessions migrated") == {
         "to": "2.0.0",

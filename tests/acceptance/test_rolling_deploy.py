@@ -99,3 +99,17 @@ async def test_what_concerns_one_session_is_a_session_error(
         with pytest.raises(kind) as info:
             await lp.get(("desk", "ada", "0"), state_type=state_type)
         assert info.value.code == code
+
+
+async def test_state_that_does_not_fit_is_a_session_error_too(lp: Limpet) -> None:
+    """With its session and field, in the store or out of a migration; nothing is written."""
+    await lp.create("desk", "ada", id="0", state=NextMinor())
+    plain = await lp.get("desk", "ada", "0", untyped=True)
+    await plain.append("agent.broke", actor="agent:a", set={"answered": "many"})
+    for state_type, field in ((NextMinor, "answered"), (NextMajor, "answers")):
+        with pytest.raises(limpet.SessionSchemaViolation) as info:
+            await lp.get("desk", "ada", "0", state_type=state_type, migrations=FORWARD)
+        assert isinstance(info.value, limpet.SessionError)
+        assert isinstance(info.value, limpet.SchemaViolation)
+        assert (info.value.key, info.value.field) == (plain.key, field)
+    assert (await lp.get(plain.key)).version == plain.version

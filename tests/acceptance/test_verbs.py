@@ -6,6 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,17 +29,34 @@ class Chat(State):
 # --- keys ---------------------------------------------------------------------------------------
 
 
+async def quiet(turn: limpet.Turn) -> None:
+    """A harness with nothing to say."""
+
+
 @pytest.mark.parametrize("key", FORMS.values(), ids=FORMS)
-async def test_a_key_is_taken_in_three_forms(lp: Limpet, s: Session, key: Any) -> None:
+async def test_a_key_is_taken_in_three_forms(
+    lp: Limpet, s: Session, key: Any, tmp_path: Path
+) -> None:
     """By every verb that takes one, and it is the same session."""
     assert (await lp.get(*key)).key == s.key
     assert (await lp.find(*key, tail=1)).events == s.events[-1:]
     assert lp.session(*key, actor="x").key == s.key
     assert (await lp.verify(*key)).sessions == 1
     assert await lp.release(await lp.acquire_lock(*key, worker="w"))
+    await lp.export(*key, tmp_path / "one.limpet")
+    await lp.export(*key, path=tmp_path / "two.limpet")
+    async with limpet.open("memory://") as other:
+        assert await other.import_(tmp_path / "one.limpet") == s.key
+        assert (await lp.copy(*key, to=other)).refused == ()
+    await s.retention(events=100, actor="x")
+    assert (await lp.compact(*key)).events == 0
+    assert (await lp.wake(*key, quiet)).error is None
+    with pytest.raises(errors.InvalidInput, match="is not a dead letter"):
+        await lp.requeue(*key)
+    version = (await lp.get(*key)).version
     assert await lp.delete(*key)
     assert await lp.find(*key) is None
-    assert (await lp.erase(*key)).version == 2
+    assert (await lp.erase(*key)).version == version
 
 
 HALF: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -56,6 +75,7 @@ async def test_half_a_key_is_refused_by_the_part_that_is_missing(
 ) -> None:
     """The same words from every verb, and nothing is asked of the store."""
     verbs: list[Callable[..., Any]] = [lp.get, lp.find, lp.session, lp.delete, lp.erase, lp.verify]
+    verbs += [lp.compact, lp.requeue, partial(lp.export, path="x"), partial(lp.wake, harness=print)]
     for verb in (*verbs, lambda *key: lp.acquire_lock(*key, worker="w")):
         with pytest.raises(errors.InvalidKey, match=words):
             await verb(*key)

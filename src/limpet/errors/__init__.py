@@ -15,7 +15,7 @@
     │   ├── InsufficientTokenBudget · SessionIntegrity · MemoryConflict · PromotionRefused
     │   ├── ToolAuthorizationFailed · RequiredToolUnavailable · ToolLocked
     │   ├── NoCheckpoint · NoFullCheckpoint · CheckpointIntegrity
-    │   ├── SessionCorrupt · FollowerBehind
+    │   ├── SessionCorrupt · FollowerBehind · SessionSchemaViolation (a SchemaViolation too)
     │   └── TurnError           Interrupted · TurnMismatch · TurnMisused · EffectFailed
     │                           EffectUnknown · ToolDenied · ToolFailed · BudgetReached
     │                           RequestNotFound · RequestAnswered · RequestMismatch
@@ -136,6 +136,7 @@ from limpet.errors.migration import (
     SessionMigrationFailed,
     SessionMigrationMissing,
     SessionSchemaIncompatible,
+    SessionSchemaViolation,
     Step,
 )
 from limpet.errors.queue import FlushFailed, QueueFull, Unrecorded
@@ -340,6 +341,7 @@ __all__ = [
     "SessionNotLoaded",
     "SessionSaveFailed",
     "SessionSchemaIncompatible",
+    "SessionSchemaViolation",
     "SessionStoreError",
     "SessionSuspended",
     "SessionTyped",

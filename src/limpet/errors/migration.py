@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Literal, Self, TypeAlias
 
-from limpet.errors.input import InvalidInput
+from limpet.errors.input import InvalidInput, SchemaViolation
+from limpet.errors.root import LimpetError
 from limpet.errors.session import SessionError
 from limpet.errors.state import StateError
 
@@ -173,6 +174,20 @@ class CheckpointSchemaIncompatible(SchemaIncompatible):
         "checkpoint_state_incompatible",
         "checkpoint",
     )
+
+
+class SessionSchemaViolation(SchemaViolation, SessionError):
+    """State in the store, or as a migration would leave it, does not fit the class."""
+
+    code, status, exit_code = "session.schema_violation", 409, 3
+
+    def __init__(self, key: object, field: str, expected: str, actual: str) -> None:
+        self.key, self.field, self.expected, self.actual = key, field, expected, actual
+        LimpetError.__init__(
+            self,
+            f"{field} must be {expected}; found {actual}. The state of session {key} does not fit "
+            "its class: register a migration that repairs it, or read it with untyped=True.",
+        )
 
 
 def _shown(version: str) -> str:

@@ -92,6 +92,20 @@ def _key_of(key: AnyKey | str | None, user: str | None, id: str | None) -> Key:
     return Key(*key)
 
 
+def key_and(given: tuple[Any, ...], last: Any, what: str) -> tuple[Key, Any]:
+    """A key in any form and the one argument behind it. Raises InvalidKey, InvalidInput.
+
+    For verbs such as `export(key, path)`, which app, user, id and a path fit as well.
+    """
+    if last is None:
+        if len(given) not in (2, 4):
+            raise InvalidInput(
+                f"pass a key and {what}: one limpet.Key, or app, user and id, first."
+            )
+        given, last = given[:-1], given[-1]
+    return key_of(*given), last
+
+
 def own_key(app: str, user: str, id: str) -> Key:
     """The key of a new session, which is not one of ours. Raises InvalidKey, ReservedApp."""
     key = Key(app, user, id)

@@ -79,7 +79,13 @@ class Policies(Door):
         keeping_of(self._journal).forget(app)
 
     async def compact(
-        self, key: AnyKey | None = None, *, progress: Progress | None = None
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        progress: Progress | None = None,
     ) -> CompactReport:
         """Move events beyond their limits into cold segments, of one session or of all.
 
@@ -90,7 +96,7 @@ class Policies(Door):
         """
         from limpet.session.history.retention import compact
 
-        one = None if key is None else key_of(key)
+        one = None if key is None else key_of(key, user, id)
         return await compact(self._journal, one, check_progress(progress))
 
     def on_metric(self, hook: Hook) -> None:

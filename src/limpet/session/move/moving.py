@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 from limpet.errors import InvalidInput
 from limpet.model import Key, described
-from limpet.session.arguments import AnyKey, check_progress, key_of
+from limpet.session.arguments import AnyKey, check_progress, key_and, key_of
 from limpet.session.door import Door
 from limpet.store.paging.cursor import check_app
 from limpet.store.protocol import Progress
@@ -20,7 +20,13 @@ if TYPE_CHECKING:
 class Moving(Door):
     """What brings sessions from one store to another. Nothing of it is needed to start."""
 
-    async def export(self, key: AnyKey, path: str | Path) -> None:
+    @overload
+    async def export(self, key: AnyKey, /, path: str | Path) -> None: ...
+
+    @overload
+    async def export(self, app: str, user: str, id: str, /, path: str | Path) -> None: ...
+
+    async def export(self, *key: Any, path: str | Path | None = None) -> None:
         """Write the session to a file that proves itself: its whole log, with bodies opened.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
@@ -30,7 +36,8 @@ class Moving(Door):
         """
         from limpet.session.move.files import check_path, export_session
 
-        await export_session(self._journal, key_of(key), check_path(path))
+        named, target = key_and(key, path, "a path")
+        await export_session(self._journal, named, check_path(target))
 
     async def import_(self, path: str | Path) -> Key:
         """Adopt the session in a file: the same events, times and links, under the same key.
@@ -46,7 +53,10 @@ class Moving(Door):
 
     async def copy(
         self,
-        key: AnyKey | None = None,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
         *,
         app: str | None = None,
         to: CopyTarget,
@@ -65,7 +75,7 @@ class Moving(Door):
 
         if key is not None and app is not None:
             raise InvalidInput("copy takes a key or an app, not both. Leave one out for the other.")
-        if isinstance(key, str):
+        if isinstance(key, str) and user is None and id is None:
             raise InvalidInput(f"copy takes a key, not {described(key)}. Name an app by app=….")
         if not isinstance(to, (Moving, Adopter)) or getattr(to, "of", to) is self:
             raise InvalidInput(
@@ -74,7 +84,7 @@ class Moving(Door):
             )
         transfer = Transfer(self._journal, to.adopter, check_progress(progress))
         if key is not None:
-            return await transfer.one(key_of(key, reserved=True))
+            return await transfer.one(key_of(key, user, id, reserved=True))
         return await transfer.all(check_app(app))
 
     @property

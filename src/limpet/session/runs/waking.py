@@ -17,6 +17,7 @@ from limpet.session.arguments import (
     check_lease_seconds,
     check_limit,
     check_sessions,
+    key_and,
     key_of,
 )
 from limpet.session.door import Door
@@ -28,18 +29,20 @@ class Waking(Door):
     """One turn of one session; and dead letters."""
 
     async def wake(
-        self, key: AnyKey, harness: Any, *, lease_seconds: float = 30, **how: Any
+        self, key: AnyKey | str, *then: Any, lease_seconds: float = 30, **how: Any
     ) -> Any:
         """Run one bounded turn of this session, or nothing: `woken.ran`, `woken.reason`.
 
-        Takes no payload: what is to be done is in the log. Never raises what the harness raises:
-        that is `woken.error`, and recorded. `how` as for limpet.Worker: retries, on_mismatch,
+        The harness comes after the key: `wake(key, harness)`, `wake(app, user, id, harness)`. There
+        is no payload: what is to be done is in the log. Never raises what the harness raises: that
+        is `woken.error`, and recorded. `how` as for limpet.Worker: retries, on_mismatch,
         permissions, agent, state_type, migrations.
         """
         # The runtime stands above this room and is asked for by its name.
         wake = import_module("limpet.runtime.wake").wake
+        named, runs = key_and((key, *then), how.pop("harness", None), "a harness")
         seconds = check_lease_seconds(lease_seconds)
-        return await wake(self, key_of(key), harness, lease_seconds=seconds, **how)
+        return await wake(self, named, runs, lease_seconds=seconds, **how)
 
     def ringing(self, app: str | None = None) -> AbstractContextManager[asyncio.Event]:
         """A bell that rings when a session of this app may have become due; for workers."""
@@ -54,9 +57,17 @@ class Waking(Door):
         query = Query(app=check_sessions(app), labels=FrozenDict({DEAD: "yes"}))
         return await self._journal.store.heads(query, cursor=cursor, limit=check_limit(limit))
 
-    async def requeue(self, key: AnyKey, *, actor: str | None = None) -> Event:
+    async def requeue(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> Event:
         """Try a dead letter again, with all its attempts. Raises InvalidInput if it is none."""
-        session: Session[Any] = Session(self._journal, key_of(key))
+        session: Session[Any] = Session(self._journal, key_of(key, user, id))
         await session.refresh(tail=0)
         facts = session.head.facts
         if not is_dead(facts) and not is_held(facts):

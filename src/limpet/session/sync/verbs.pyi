@@ -900,7 +900,13 @@ class SyncLimpet:
         actor: str | None = None,
     ) -> None: ...
     def compact(
-        self, key: AnyKey | None = None, *, progress: Progress | None = None
+        self,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        progress: Progress | None = None,
     ) -> CompactReport: ...
     def on_metric(self, hook: Hook) -> None: ...
     def get_many(
@@ -925,19 +931,33 @@ class SyncLimpet:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page: ...
-    def export(self, key: AnyKey, path: str | Path) -> None: ...
+    @overload
+    def export(self, key: AnyKey, /, path: str | Path) -> None: ...
+    @overload
+    def export(self, app: str, user: str, id: str, /, path: str | Path) -> None: ...
     def import_(self, path: str | Path) -> Key: ...
     def copy(
         self,
-        key: AnyKey | None = None,
+        key: AnyKey | str | None = None,
+        user: str | None = None,
+        id: str | None = None,
+        /,
         *,
         app: str | None = None,
         to: SyncLimpet,
         progress: Progress | None = None,
     ) -> Copied: ...
-    def wake(self, key: AnyKey, harness: Any, *, lease_seconds: float = 30, **how: Any) -> Any: ...
+    def wake(self, key: AnyKey | str, *then: Any, lease_seconds: float = 30, **how: Any) -> Any: ...
     def dead_letters(self, *, app: str, limit: int = 50, cursor: str | None = None) -> Page: ...
-    def requeue(self, key: AnyKey, *, actor: str | None = None) -> Event: ...
+    def requeue(
+        self,
+        key: AnyKey | str,
+        user: str | None = None,
+        id: str | None = None,
+        /,
+        *,
+        actor: str | None = None,
+    ) -> Event: ...
     def watch(
         self, *, app: str | None = None, key: AnyKey | None = None, after: str | None = None
     ) -> Iterator[FeedEntry]: ...

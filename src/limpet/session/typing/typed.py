@@ -18,7 +18,7 @@ from limpet.model.state.semver import SchemaVersion, relation
 from limpet.model.state.state import Record, State, decode_fields, encode_fields
 from limpet.model.state.update import Planned, plan_update, rests_on
 from limpet.session.known import own_ops
-from limpet.session.typing.upgrade import Forward
+from limpet.session.typing.upgrade import Forward, misfit
 
 S = TypeVar("S", bound=State)
 
@@ -38,16 +38,19 @@ class Typed(Forward, Generic[S]):
         self._proven = False
 
     def view(self, head: Head, fields: FrozenDict) -> S:
-        """The typed form of the fields. Raises MigrationError, SchemaViolation."""
+        """The typed form of the fields. Raises MigrationError, SessionSchemaViolation."""
         self.check(head)
         seen = self._seen
         if seen is None or seen[0] is not fields:
-            seen = self._seen = (fields, self.fresh(fields))
+            try:
+                seen = self._seen = (fields, self.fresh(fields))
+            except SchemaViolation as error:
+                raise misfit(head, error) from error
             self._proven = True
         return seen[1]
 
     def prove(self, head: Head, fields: FrozenDict) -> None:
-        """Once: what is stored is what the class declares. Raises SchemaViolation.
+        """Once: what is stored is what the class declares. Raises SessionSchemaViolation.
 
         The store knows versions, not classes: another class of the same version must not write.
         """

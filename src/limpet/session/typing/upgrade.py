@@ -13,8 +13,10 @@ from typing import Any
 from limpet.errors import (
     InvalidInput,
     InvalidSchema,
+    SchemaViolation,
     SessionMigrationFailed,
     SessionSchemaIncompatible,
+    SessionSchemaViolation,
 )
 from limpet.model import OPS_PER_EVENT_MAX, Fact, FrozenDict, Head, PlainOp, scope_of
 from limpet.model.diff.diff import diff
@@ -69,14 +71,18 @@ class Forward:
     def migration(self, head: Head, fields: FrozenDict) -> Fact | None:
         """The event that makes stored state what the code expects; None if it can be read.
 
-        Checked before it is proposed: what comes out fits. Raises MigrationError, SchemaViolation.
+        Checked before it is proposed: what comes out fits. Raises MigrationError,
+        SessionSchemaViolation.
         """
         stored = head.schema_version
         if stored is None or not self.way(stored):
             return None
         migrated = self.migrations.migrate(fields, stored, self.code)
         self._refuse_shared(stored, fields, migrated)
-        self.fit(migrated.fields)
+        try:
+            self.fit(migrated.fields)
+        except SchemaViolation as error:
+            raise misfit(head, error) from error
         return schema.migrated(
             stored,
             str(self.code),
@@ -100,6 +106,11 @@ class Forward:
                 reason = f"made {name!r}, which is not one of the session's own fields"
                 step = migrated.path[-1].step
                 raise SessionMigrationFailed(stored, str(self.code), step, reason)
+
+
+def misfit(head: Head, error: SchemaViolation) -> SessionSchemaViolation:
+    """The error with its session, so that a worker's loop can go on with the others."""
+    return SessionSchemaViolation(head.key, error.field, error.expected, error.actual)
 
 
 def ops_between(before: FrozenDict, after: FrozenDict) -> tuple[PlainOp, ...]:
