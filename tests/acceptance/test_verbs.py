@@ -81,6 +81,14 @@ async def test_half_a_key_is_refused_by_the_part_that_is_missing(
             await verb(*key)
 
 
+async def test_a_key_without_what_follows_it_is_refused(lp: Limpet, s: Session) -> None:
+    """The error says what is missing; a path or a harness is never taken for a part of a key."""
+    for verb, words in ((lp.export, "a key and a path"), (lp.wake, "a key and a harness")):
+        for given in ((s.key,), ("support", "ada", "one"), ("support",)):
+            with pytest.raises(errors.InvalidInput, match=words):
+                await verb(*given)
+
+
 async def test_a_session_tells_its_app_user_and_id(s: Session, lp: Limpet) -> None:
     """Without a look into its key; a handle that has read nothing does, too."""
     for known in (s, lp.session(*PARTS)):
