@@ -88,6 +88,15 @@ async def test_checkpoints_of_two_handles_are_numbered_once(lp: limpet.Limpet) -
     assert (await lp.verify()).ok
 
 
+@pytest.mark.parametrize("full", [True, False])
+async def test_a_checkpoint_is_of_the_newest_state(lp: limpet.Limpet, *, full: bool) -> None:
+    """Also by an object that does not know what others have written since it was loaded."""
+    s = await session(lp)
+    await (await lp.get(s.key, actor="agent:other")).append("agent.did", set={"n": 9})
+    ref = await s.checkpoint(full=full)
+    assert (ref.seq, await s.state_at(ref)) == (5, {"n": 9})
+
+
 @pytest.mark.arguments
 async def test_wrong_arguments_are_refused(lp: limpet.Limpet) -> None:
     """Nothing is recorded then."""
@@ -370,3 +379,56 @@ async def test_each_checkpoint_is_measured(lp: limpet.Limpet) -> None:
     }
     with pytest.raises(InvalidInput):
         lp.on_metric(3)  # type: ignore[arg-type]
+
+
+# --- what a session knows of them ----------------------------------------------------------------
+
+
+async def test_a_session_knows_its_newest_checkpoint(lp: limpet.Limpet, url: str) -> None:
+    """Its number and time: at once where it was made, elsewhere when it is loaded or refreshed."""
+    s = await session(lp)
+    other = await lp.get(s.key)
+    assert (s.checkpoint_seq, s.last_checkpoint_at) == (0, None)
+    assert (other.checkpoint_seq, other.last_checkpoint_at) == (0, None)
+    version = s.version
+    await s.checkpoint()
+    await s.checkpoint("again", full=False)
+    newest = (await s.checkpoints()).items[0]
+    loaded, (many,) = await lp.get(s.key), await lp.get_many([s.key])
+    assert many is not None
+    for each in (s, other, loaded, many):
+        assert (each.checkpoint_seq, each.last_checkpoint_at) == (2, newest.at)
+        assert each.version == version
+    await s.unpin(newest.ref)
+    assert (await lp.get(s.key)).checkpoint_seq == 2  # its number is not used again
+    if url != "memory://":
+        async with limpet.open(url) as elsewhere:
+            far = await elsewhere.get(s.key, actor="agent:far")
+            assert (far.checkpoint_seq, far.last_checkpoint_at) == (2, newest.at)
+            await far.checkpoint()
+        assert s.checkpoint_seq == 2
+        assert (await s.refresh()).checkpoint_seq == 3
+    assert (await lp.verify()).ok
+
+
+async def test_a_session_knows_the_checkpoints_that_a_policy_makes(lp: limpet.Limpet) -> None:
+    """Without being loaded again."""
+    await lp.checkpointing("shop", CheckpointPolicy(events=("agent.did",)))
+    s = await session(lp, events=2)
+    assert (s.checkpoint_seq, s.last_checkpoint_at) == (2, (await s.checkpoints()).items[0].at)
+
+
+async def test_who_has_the_key_next_has_no_checkpoints(lp: limpet.Limpet) -> None:
+    """Nor has a fork; a handle that was never loaded does not know."""
+    s = await session(lp)
+    await s.checkpoint()
+    fork = await s.fork()
+    assert (fork.checkpoint_seq, (await lp.get(fork.key)).checkpoint_seq) == (0, 0)
+    await lp.delete(s.key)
+    again = await lp.create("shop", "ada", "1", reuse_deleted=True)
+    assert (again.checkpoint_seq, (await lp.get(s.key)).checkpoint_seq) == (0, 0)
+    with pytest.raises(limpet.SessionNotLoaded):
+        _ = lp.session(again.key).checkpoint_seq
+    handle = lp.session(again.key, actor="a")
+    await handle.checkpoint()
+    assert handle.checkpoint_seq == 1

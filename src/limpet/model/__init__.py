@@ -27,6 +27,7 @@ from limpet.model.events import (
     to_time,
     to_us,
 )
+from limpet.model.facts.checkpoints import NO_CHECKPOINT, LastCheckpoint, last_checkpoint
 from limpet.model.facts.creation import CREATED
 from limpet.model.facts.inputs import PROCESSED
 from limpet.model.facts.view import Facts
@@ -155,6 +156,7 @@ __all__ = [
     "MARKS_SWEPT",
     "MEDIA_TYPE_CHARS_MAX",
     "NAME_CHARS_MAX",
+    "NO_CHECKPOINT",
     "OPS_PER_EVENT_MAX",
     "PAGE_MAX",
     "PARTIALS_WAITING_MAX",
@@ -201,6 +203,7 @@ __all__ = [
     "Head",
     "Inc",
     "Key",
+    "LastCheckpoint",
     "Lease",
     "Merge",
     "Op",
@@ -236,6 +239,7 @@ __all__ = [
     "is_input",
     "is_leased",
     "is_reserved",
+    "last_checkpoint",
     "lasting",
     "left_until",
     "locked",

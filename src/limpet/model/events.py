@@ -238,16 +238,20 @@ def prepare(draft: Draft, *, id: str, actor: str | None) -> Prepared:
 
 def prepare_plain(fact: Fact, *, id: str, actor: str) -> Prepared:
     """Like `prepare`, for facts whose constructors put nothing but texts, numbers in 64 bits and
-    lists of them into their data: it needs no second look. Names are the runtime's own."""
-    data = fact.data
-    raw = try_encode(Body(data, ())) if type(data) is dict and fact.delete == () else None
+    lists of them into their data: it needs no second look. Operations, if there are any, are a
+    tuple, on names of the session, with such values. The actor was checked."""
+    data, ops = fact.data, fact.ops
+    plain = type(data) is dict and type(ops) is tuple and not fact.set and fact.delete == ()
+    raw = try_encode(Body(data, ops)) if plain else None  # type: ignore[arg-type]  # a tuple
     if raw is None or len(raw) > EVENT_BYTES_MAX:
         return prepare(fact, id=id, actor=actor)
     given = fact.id is not None
     id = id if fact.id is None else fact.id
     ids = (fact.cause, fact.invocation_id, fact.correlation_id, fact.wake_id)
     digest = header_digest((id, fact.type, actor, *ids))
-    body: Any = (freeze(data), (), (), False, (), raw, digest)
+    frozen = freeze(data)
+    plain_ops = tuple([op.resolve(o, frozen) for o in ops])
+    body: Any = (frozen, ops, plain_ops, False, (), raw, digest)
     return Prepared(id, given, fact.type, actor, *ids, *body)
 
 

@@ -18,6 +18,7 @@ from limpet.model.chain import genesis
 from limpet.model.events import CHILD_ENDED, to_time
 from limpet.model.facts import (
     archive,
+    checkpoints,
     creation,
     forks,
     inputs,
@@ -81,6 +82,8 @@ _FOLDS: Final[Mapping[str, Fold]] = {
     outcomes.EVALUATED: outcomes.fold_evaluated,
     memory.WRITTEN: memory.fold,
     setup.ATTACHED: setup.fold,
+    checkpoints.RECORDED: checkpoints.fold_recorded,
+    checkpoints.UNPINNED: checkpoints.fold_unpinned,
     priority.PRIORITIZED: priority.fold,
     retention.RETENTION_SET: retention.fold,
     schema.MIGRATED: schema.fold,

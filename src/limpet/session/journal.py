@@ -26,6 +26,8 @@ from limpet.model import (
     Commit,
     Draft,
     Fact,
+    Key,
+    LastCheckpoint,
     Prepared,
     prepare,
     prepare_plain,
@@ -51,6 +53,10 @@ class Keeper(Protocol):
 
     async def after(self, answers: Sequence[Committed], /) -> None:
         """What follows from what was recorded. Raises nothing of ours."""
+        ...
+
+    def last_checkpoint(self, key: Key, uid: str, /) -> LastCheckpoint:
+        """The newest checkpoint that this process has made of a session."""
         ...
 
     async def close(self) -> None:
@@ -108,7 +114,7 @@ class Journal:
         return prepare(draft, id=self.new_id(), actor=actor)
 
     def prepare_plain(self, fact: Fact, actor: str) -> Prepared:
-        """A fact of the runtime, with nothing in it that needs to be looked at."""
+        """A fact with nothing in it that needs to be looked at: see `model.events`."""
         return prepare_plain(fact, id=self.new_id(), actor=actor)
 
     async def commit(self, commits: Sequence[Commit]) -> tuple[Committed, ...]:

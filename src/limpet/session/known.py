@@ -13,7 +13,18 @@ from typing import Any
 from msgspec import structs
 
 from limpet.errors import InvalidInput, SessionCorrupt, SessionDeleted, SessionNotLoaded
-from limpet.model import EMPTY, PROCESSED, TAIL_KEPT, Event, FrozenDict, Head, Key, Prepared
+from limpet.model import (
+    EMPTY,
+    NO_CHECKPOINT,
+    PROCESSED,
+    TAIL_KEPT,
+    Event,
+    FrozenDict,
+    Head,
+    Key,
+    LastCheckpoint,
+    Prepared,
+)
 from limpet.model import ops as op
 from limpet.store.protocol import Committed, Loaded, scope_fields
 from limpet.store.scopes import Scopes
@@ -26,6 +37,7 @@ class Known:
         "_kept_max",
         "_unread",
         "_values",
+        "checkpoint",
         "damaged",
         "events",
         "fields",
@@ -45,6 +57,7 @@ class Known:
         self.temp: FrozenDict = EMPTY
         self.events: list[Event] = []  # the tail, and at most a quarter more: see `_extend`
         self._kept_max = TAIL_KEPT
+        self.checkpoint: LastCheckpoint | None = None  # None: never loaded
         self.damaged: tuple[int, ...] = ()
         self._unread = False  # an event of the tail could not be read
         self._values: FrozenDict | None = None
@@ -121,6 +134,7 @@ class Known:
     def begin(self, committed: Committed, drafts: tuple[Prepared, ...]) -> None:
         """A session just created: its commit also answered all app: and user: names."""
         self.scopes = Scopes()
+        self.note_checkpoint(NO_CHECKPOINT)
         self.absorb(committed, drafts)
 
     def take(self, loaded: Loaded) -> None:
@@ -130,6 +144,8 @@ class Known:
         if self.scopes is None:
             self.scopes = Scopes()
         self._learn(loaded.scopes)
+        if loaded.checkpoint is not None:
+            self.note_checkpoint(loaded.checkpoint)
         if self.version > loaded.head.version:
             return
         self.maybe_head, self.fields, self.versions = loaded.head, loaded.fields, loaded.versions
@@ -137,6 +153,11 @@ class Known:
         self.events, self._kept_max = list(loaded.events), max(TAIL_KEPT, len(loaded.events))
         self.damaged = loaded.damaged
         self._unread = any([event.damage for event in loaded.events])
+
+    def note_checkpoint(self, found: LastCheckpoint) -> None:
+        """There is this checkpoint; a newer one may be known of."""
+        if self.checkpoint is None or found > self.checkpoint:
+            self.checkpoint = found
 
     def absorb(self, committed: Committed, drafts: tuple[Prepared | None, ...]) -> None:
         """What a commit left. An answer older than what is known adds only what is new.

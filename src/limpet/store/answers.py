@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from limpet.model import EMPTY, Event, FrozenDict, Head, Key, ScopeValue
+from limpet.model import EMPTY, Event, FrozenDict, Head, Key, LastCheckpoint, ScopeValue
 
 Order: TypeAlias = Literal["created", "updated", "key"]
 Ending: TypeAlias = Literal["deleted", "moved"]
@@ -43,6 +43,7 @@ class Loaded(msgspec.Struct, frozen=True):
     scopes: Mapping[str, ScopeValue]  # a value is unpacked when it is read; see store.scopes
     events: tuple[Event, ...]
     damaged: tuple[int, ...] = ()  # seqs whose bodies could not be read; state is without them
+    checkpoint: LastCheckpoint | None = None  # None: not asked for, or it cannot be read
 
 
 class NameSince(msgspec.Struct, frozen=True, gc=False):

@@ -152,11 +152,11 @@ class Store(Protocol):
         """The session and its last `tail` events (at or after `since_us`), from one instant.
 
         Fewer, if these are larger than a page (see `read`): the newest that fit, without a gap.
-        Without `scopes` it brings no app: or user: names. With them all come in one query, and the
-        value of a name is unpacked when it is read. One round trip, and a cost that does not grow
-        with the log. An unreadable event does not make the session unreadable: it is returned with
-        `damage` set and named in `damaged`. `at_least` is the token of a commit that the reading
-        must see; a store that cannot yet raises StoreBusy.
+        Without `scopes` it brings no app: or user: names, nor the newest checkpoint. With them all
+        come in one query, and the value of a name is unpacked when it is read. One round trip, and
+        a cost that does not grow with the log. An unreadable event does not make the session
+        unreadable: it is returned with `damage` set and named in `damaged`. `at_least` is the token
+        of a commit that the reading must see; a store that cannot yet raises StoreBusy.
         Raises SessionNotFound, SessionDeleted, SessionErased.
         """
         ...

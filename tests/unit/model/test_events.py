@@ -31,6 +31,7 @@ from limpet.model.events import (
     to_time,
     to_us,
 )
+from limpet.model.facts import checkpoints
 from limpet.model.facts.inputs import processed
 from limpet.model.facts.running import runs
 from limpet.model.limits import (
@@ -413,10 +414,12 @@ def test_a_plain_fact_is_prepared_as_any_other() -> None:
         answers=[4],
     )
     ended = runs.wake_completed("w", "t", "error", fence=2, error="no é")
-    for fact in (started, ended, runs.status_idle("end_turn", summary="x"), processed([1])):
+    kept = checkpoints.recorded({"number": 3, "seq": 9, "full": True, "trigger": "é"}, [1])
+    idle = runs.status_idle("end_turn", summary="x")
+    for fact in (started, ended, idle, processed([1]), kept):
         short = prepare_plain(fact, id="e", actor="worker:w")
         assert short == prepare(fact, id="e", actor="worker:w")
-        assert {type(value) for value in short.data.values()} <= {str, int, FrozenList}
+        assert {type(value) for value in short.data.values()} <= {str, int, bool, FrozenList}
 
 
 def test_a_plain_fact_that_cannot_be_stored_is_refused_like_any_other() -> None:

@@ -9,8 +9,9 @@ from limpet.errors import (
     NoCheckpoint,
     NoFullCheckpoint,
     SessionCorrupt,
+    SessionNotLoaded,
 )
-from limpet.model import Fold, checksum, described
+from limpet.model import NO_CHECKPOINT, Fold, LastCheckpoint, checksum, described
 from limpet.session.history.at import head_now
 from limpet.session.history.keeping import keeping_of
 from limpet.session.history.kept import Asked, Checkpoint, CheckpointPage
@@ -29,8 +30,28 @@ async def checkpoint(writer: Writer, asked: Asked) -> CheckpointRef:
     if asked.full not in (None, True, False):
         raise InvalidInput("full is True, False, or None: as the policy of the app says.")
     known = writer.known
-    made = await keeping_of(writer.journal).checkpoint(known.key, asked, uid=known.uid)
+    state = None
+    if known.maybe_head is not None and known.is_loaded and not known.damaged:
+        state = (known.maybe_head, known.fields)  # most often the newest: saves reading it
+    keeping = keeping_of(writer.journal)
+    made = await keeping.checkpoint(known.key, asked, uid=known.uid, state=state, newest=True)
+    known.note_checkpoint(LastCheckpoint(made.number, made.at_us))
     return made.ref
+
+
+def newest(writer: Writer) -> LastCheckpoint:
+    """The newest checkpoint as of the last load, or made by this process since.
+
+    Raises SessionNotLoaded.
+    """
+    known = writer.known
+    if known.uid is not None:
+        made = writer.journal.keeping.last_checkpoint(known.key, known.uid)
+        if made > (known.checkpoint or NO_CHECKPOINT):
+            known.note_checkpoint(made)
+    if known.checkpoint is None:
+        raise SessionNotLoaded("the newest checkpoint")
+    return known.checkpoint
 
 
 async def listed(writer: Writer, limit: int, cursor: str | None) -> CheckpointPage:

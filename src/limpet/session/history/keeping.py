@@ -14,7 +14,17 @@ from hashlib import sha256
 from typing import Final, TypeAlias
 
 from limpet.errors import LimpetError, SessionConflict, SessionCorrupt, SessionDeleted
-from limpet.model import UPDATE_TRIES_MAX, Commit, FrozenDict, Head, Key, canonical, is_reserved
+from limpet.model import (
+    NO_CHECKPOINT,
+    UPDATE_TRIES_MAX,
+    Commit,
+    FrozenDict,
+    Head,
+    Key,
+    LastCheckpoint,
+    canonical,
+    is_reserved,
+)
 from limpet.session.documents import Documents
 from limpet.session.history.bounds import Bounds
 from limpet.session.history.kept import Asked, Checkpoint, Kept, Taken
@@ -41,10 +51,11 @@ _Asker: TypeAlias = tuple[str, asyncio.AbstractEventLoop]  # an app, and the loo
 class _Pace:
     """How a session is going: since when, how many events since, and its checkpoints."""
 
-    __slots__ = ("kept", "last_us", "mutations", "uid")
+    __slots__ = ("kept", "last_us", "made", "mutations", "uid")
 
     def __init__(self, kept: Kept) -> None:
         self.kept, self.uid, self.last_us, self.mutations = kept, "", 0, 0
+        self.made = NO_CHECKPOINT  # here
 
 
 class _Rules:
@@ -106,6 +117,11 @@ class Keeping:
             except LimpetError as error:
                 SESSION.warning("checkpoint failed: session=%s code=%s", key, error.code)
 
+    def last_checkpoint(self, key: Key, uid: str) -> LastCheckpoint:
+        """The newest checkpoint that this process has made of a session."""
+        pace = self._paces.get(key)
+        return pace.made if pace is not None and pace.uid == uid else NO_CHECKPOINT
+
     # --- policies ------------------------------------------------------------------------------
 
     async def policy(self, app: str) -> CheckpointPolicy | None:
@@ -166,17 +182,21 @@ class Keeping:
         *,
         uid: str | None = None,
         state: tuple[Head, FrozenDict] | None = None,
+        newest: bool = False,
     ) -> Checkpoint:
-        """Record a checkpoint of the newest state; `state` is it, if that is known.
+        """Record a checkpoint of the newest state; `state` is it, if that is known. If it was
+        read a while ago and has to be the `newest`, the commit looks whether it is.
 
         Raises SessionCorrupt if an event cannot be read: what is not known is not vouched for.
         """
         policy = await self.policy(key.app) or _PLAIN
         for left in reversed(range(UPDATE_TRIES_MAX)):
-            taken = _taken(*(state or await self._newest(key, uid)))
+            known = state is not None
+            head, fields = state or await self._newest(key, uid)
+            taken = _taken(head, fields, newest=newest and known)
             try:
                 made = await self.kept(key).record(taken, asked, policy)
-            except SessionConflict:  # it moved on, and a full one is of the newest state
+            except SessionConflict:  # it moved on
                 state = None
                 if not left:
                     raise
@@ -188,6 +208,7 @@ class Keeping:
     def _note(self, uid: str, made: Checkpoint) -> None:
         pace = self._pace(made.ref.key)
         pace.uid, pace.last_us, pace.mutations = uid, made.at_us, 0
+        pace.made = LastCheckpoint(made.number, made.at_us)
         self._journal.metrics.measured(
             "session.checkpoint",
             session=made.ref.key,
@@ -213,7 +234,7 @@ class Keeping:
         if pace.uid != head.uid:
             last = await pace.kept.read(head.uid)
             pace.last_us = last[-1].at_us if last else head.created_us
-            pace.uid, pace.mutations = head.uid, 0
+            pace.uid, pace.mutations, pace.made = head.uid, 0, NO_CHECKPOINT
         pace.mutations += new
         elapsed_us = max(0, now_us - pace.last_us)
         due_us = interval_us(policy, pace.mutations, elapsed_us)
@@ -243,6 +264,6 @@ def keeping_of(journal: Journal) -> Keeping:
     return found
 
 
-def _taken(head: Head, fields: FrozenDict) -> Taken:
+def _taken(head: Head, fields: FrozenDict, *, newest: bool) -> Taken:
     raw = canonical(fields)
-    return Taken(head.uid, head.version, sha256(raw).hexdigest(), len(raw))
+    return Taken(head.uid, head.version, sha256(raw).hexdigest(), len(raw), newest)

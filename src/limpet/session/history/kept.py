@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -66,6 +67,7 @@ class Taken(msgspec.Struct, frozen=True):
     seq: int
     checksum: str
     size: int
+    newest: bool = False  # it is recorded only if the session has not moved on
 
 
 class Asked(NamedTuple):
@@ -95,14 +97,15 @@ class Kept:
         return self._shown(uid)
 
     async def record(self, taken: Taken, asked: Asked, policy: CheckpointPolicy) -> Checkpoint:
-        """Record one more. Raises SessionConflict if it is full and the session has moved on."""
+        """Record one more. Raises SessionConflict if the session has moved on and that matters: a
+        full one pins the newest state, and what was `taken` may have to be it."""
         if not self._version:
             await self.read(taken.uid)
         for left in reversed(range(UPDATE_TRIES_MAX)):
             made, dropped = self._next(taken, asked, policy)
             facts_ = [*self._begun(taken.uid), facts.recorded(_row(made), _numbers(dropped))]
             pin = made.number if made.full else None
-            at = taken.seq if made.full else None
+            at = taken.seq if made.full or taken.newest else None
             session = Commit(self.key, (), at, uid=taken.uid, pin=pin)
             if await self._commit(facts_, session, asked.actor, last=not left):
                 await self._let_go(dropped)
@@ -138,20 +141,24 @@ class Kept:
     ) -> tuple[Checkpoint, list[Checkpoint]]:
         """The checkpoint as it would be recorded, and those that a policy lets go with it."""
         same = self._same(taken.uid)
-        kept = self._state[facts.KEPT] if same else EMPTY
-        numbers = [int(each) for each in kept]  # in the order in which they were recorded
-        fulls = [row["full"] for row in kept.values()]
+        kept = self._state[facts.KEPT] if same else EMPTY  # in the order of their numbers
         full = asked.full
         if full is None:
-            full = True not in fulls[1 - policy.full_every :] if policy.full_every > 1 else True
+            since = islice(reversed(kept.values()), policy.full_every - 1)
+            full = not any([row["full"] for row in since])
         number = self._state[facts.LAST] + 1 if same else 1
         ref = CheckpointRef(self.key, number, taken.seq, taken.checksum)
         at = to_time(self._journal.now_us())
         made = Checkpoint(ref, _KINDS[full], asked.trigger, at, taken.size)
-        cut = max(0, len(numbers) + 1 - policy.keep)
-        while cut and not [*fulls, full][cut]:
-            cut -= 1  # what is kept begins with a full one
-        return made, [self._checkpoint(each, kept[str(each)]) for each in numbers[:cut]]
+        over = len(kept) + 1 - policy.keep
+        return made, self._first(kept, over, full=full) if over > 0 else []
+
+    def _first(self, kept: FrozenDict, over: int, *, full: bool) -> list[Checkpoint]:
+        """The oldest to let go of: so many, but what is kept begins with a full one."""
+        fulls = [*[row["full"] for row in islice(kept.values(), over + 1)], full]
+        while over and not fulls[over]:
+            over -= 1
+        return [self._checkpoint(int(each), kept[each]) for each in islice(kept, over)]
 
     def _same(self, uid: str) -> bool:
         return bool(self._state.get(facts.OF) == uid)
@@ -166,7 +173,7 @@ class Kept:
         self, new: Sequence[Fact], session: Commit, actor: str | None, *, last: bool
     ) -> bool:
         """Record facts of the log, if the session is there. False if another was faster."""
-        drafts = tuple([self._journal.prepare(fact, actor or SYSTEM) for fact in new])
+        drafts = tuple([self._journal.prepare_plain(fact, actor or SYSTEM) for fact in new])
         mine = Commit(self._log, drafts, self._version, reuse=not self._version)
         try:
             _, answer = await self._journal.commit((session, mine))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from limpet.errors import InvalidInput
-from limpet.model import Key
+from limpet.model import Key, to_time
 from limpet.session.arguments import (
     AnyKey,
     check_actor,
@@ -21,7 +21,7 @@ from limpet.session.history.refs import Blame, CheckpointRef, Lineage, Rewound
 from limpet.session.writer import Writer
 
 if TYPE_CHECKING:
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from limpet.model import Event, Path
     from limpet.model.diff.diff import Diff
@@ -172,6 +172,24 @@ class History(Generic[S]):
         from limpet.session.history.kept import Asked
 
         return await checkpoint(self.writer, Asked(trigger, full, self._acting(actor)))
+
+    @property
+    def checkpoint_seq(self) -> int:
+        """The number of the newest checkpoint, 0 before the first. It stays if that is let go.
+
+        As of the last load, and of what this process has made since. Raises SessionNotLoaded.
+        """
+        from limpet.session.history.checkpoints import newest
+
+        return newest(self.writer).number
+
+    @property
+    def last_checkpoint_at(self) -> datetime | None:
+        """When the newest checkpoint was made; None before the first. See checkpoint_seq."""
+        from limpet.session.history.checkpoints import newest
+
+        made = newest(self.writer)
+        return to_time(made.at_us) if made.number else None
 
     async def checkpoints(self, *, limit: int = 50, cursor: str | None = None) -> CheckpointPage:
         """The checkpoints that are kept, the newest first; `page.cursor` leads to the next page."""

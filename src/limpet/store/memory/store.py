@@ -18,6 +18,7 @@ from limpet.errors import (
     SessionHasForks,
 )
 from limpet.model import (
+    NO_CHECKPOINT,
     SALT_BYTES,
     Base,
     Commit,
@@ -25,11 +26,13 @@ from limpet.model import (
     Fold,
     FrozenDict,
     Key,
+    LastCheckpoint,
     ScopeValue,
     buried,
     canonical,
     checkpoints_of,
     is_reserved,
+    last_checkpoint,
     owner_of,
 )
 from limpet.store.blobs import Blobs
@@ -115,7 +118,12 @@ class MemoryStore(Leasing, Naming):
         sized = [kept.sized(seq) for seq in range(max(0, version - tail) + 1, version + 1)]
         events = newest_since(bare(newest(sized, tail)), since_us)
         fold, names = kept.fold, self.scopes(key.app, key.user) if scopes else Scopes()
-        return Loaded(fold.head, fold.fields, fold.versions, names, events)
+        checkpoint = self._checkpoint(key) if scopes else None
+        return Loaded(fold.head, fold.fields, fold.versions, names, events, checkpoint=checkpoint)
+
+    def _checkpoint(self, key: Key) -> LastCheckpoint:
+        log = self._kept.get(checkpoints_of(key))
+        return NO_CHECKPOINT if log is None else last_checkpoint(log.fold.head.facts)
 
     async def load_many(self, keys: Sequence[Key], *, tail: int) -> tuple[Loaded | None, ...]:
         self._check_open()

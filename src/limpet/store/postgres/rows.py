@@ -19,11 +19,13 @@ from limpet.model import (
     Facts,
     Head,
     Key,
+    LastCheckpoint,
     ScopeKey,
     ScopeValue,
     buried,
     decode_body,
     freeze,
+    last_checkpoint,
     scope_next,
 )
 from limpet.store.coding import REMOVED, SEALED, Codec, Damaged, bodies
@@ -45,7 +47,7 @@ def by_kind(found: list[Any]) -> dict[str, list[Any]]:
     return kinds
 
 
-_KINDS: Final = ("head", "snapshot", "base", "event", "name")
+_KINDS: Final = ("head", "snapshot", "base", "event", "name", "checkpoint")
 
 
 # --- heads ---------------------------------------------------------------------------------------
@@ -60,6 +62,15 @@ def facts_from(text: str | None) -> Facts:
     """The document of facts in a column."""
     facts: Facts = EMPTY if text is None else freeze(msgspec.json.decode(text))
     return facts
+
+
+def checkpoint_from(row: Any) -> LastCheckpoint | None:
+    """The newest checkpoint in the facts of their log; None if that cannot be read, which is no
+    reason not to read the session."""
+    try:
+        return last_checkpoint(facts_from(row["facts"]))
+    except (msgspec.MsgspecError, LookupError, TypeError):
+        return None
 
 
 def head_from(key: Key, row: Any) -> Head:

@@ -248,7 +248,8 @@ class PostgresStore:
         events = newest_since(bare(sized), asked.since_us)
         damaged = {*fold.damaged, *[event.seq for event in events if event.damage]}
         state = (head, fold.fields, fold.versions, found.scopes)
-        return Loaded(*state, events, tuple(sorted(damaged)))
+        checkpoint = found.checkpoint if asked.scopes else None
+        return Loaded(*state, events, tuple(sorted(damaged)), checkpoint)
 
     async def _with_parents(
         self, conn: Connection, head: Head, tail: int

@@ -15,6 +15,7 @@ from limpet.model import (
     SALT_BYTES,
     UPDATE_SLOT_BITS,
     Event,
+    Facts,
     Head,
     Key,
     Reasons,
@@ -239,8 +240,14 @@ def head_from(row: tuple[Any, ...]) -> Head:
 def _head_from(row: tuple[Any, ...]) -> Head:
     _, app, user, id, uid, version, link, created, updated, active, facts, floor, *lease = row
     times = (created, updated, active)
-    folded = EMPTY if facts is None else freeze(_facts(facts))
+    folded = facts_from(facts)
     return Head(Key(app, user, id), unpack_id(uid), version, link, *times, folded, floor, *lease)
+
+
+def facts_from(text: str | None) -> Facts:
+    """The document of facts in a column."""
+    facts: Facts = EMPTY if text is None else freeze(_facts(text))
+    return facts
 
 
 def tombstone_from(row: tuple[Any, ...]) -> Head:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from limpet.errors import InvalidEvent, SessionConflict, SessionDeleted, SessionNotFound
-from limpet.model import Commit
-from limpet.model.keys import checkpoints_of
+from limpet.model import NO_CHECKPOINT, Commit, Fact, Key, checkpoints_of
+from limpet.model.facts.checkpoints import checkpoints_created, recorded
 from limpet.store.protocol import Compacts, NameSince, Store
-from limpet.testing.commits import add, create, draft, key, load, log
+from limpet.testing.commits import add, create, creation, draft, key, load, log, ready
 from limpet.testing.histories import fork
 from limpet.testing.laws.log.facts import processed
 
 A, B, C = key("a"), key("b"), key("c")
+
+
+def begin(of: Key) -> Fact:
+    return checkpoints_created(checkpoints_of(of), "uid")
 
 
 class PastLaws:
@@ -82,6 +87,20 @@ class PastLaws:
         await store.unpin(A, [head.version])
         await store.unpin(A, [head.version])
         assert (await store.verify(None)).findings == ()
+
+    async def test_a_load_brings_the_newest_checkpoint(self, store: Store) -> None:
+        """As the head of their log has it; none is known of where shared names are not, either."""
+        row = {"number": 3, "at_us": 7, "seq": 1, "full": True}
+        await create(store, A)
+        await create(store, B)
+        await store.commit([Commit(checkpoints_of(A), (ready(begin(A)), ready(recorded(row))), 0)])
+        (one, two) = await store.load_many([B, A], tail=0)
+        assert (one and one.checkpoint, two and two.checkpoint) == (NO_CHECKPOINT, (3, 7))
+        assert (await load(store, A)).checkpoint == (3, 7)
+        assert (await store.load(A, tail=0, scopes=False)).checkpoint is None
+        await store.delete(A)
+        await store.commit([msgspec.structs.replace(creation(A), reuse=True)])
+        assert (await load(store, A)).checkpoint == NO_CHECKPOINT
 
     async def test_the_log_of_checkpoints_ends_with_its_session(self, store: Store) -> None:
         """Deleted and erased with it, in the same transaction."""

@@ -12,16 +12,19 @@ import msgspec
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
+    NO_CHECKPOINT,
     READ_PAGE_BYTES_MAX,
     Base,
     Event,
     Fold,
     Head,
     Key,
+    LastCheckpoint,
     ScopeKey,
     ScopeValue,
     based,
     blank,
+    checkpoints_of,
     replay_any,
 )
 from limpet.store.cache import Live
@@ -52,6 +55,7 @@ class Found(msgspec.Struct):
     live: Live
     events: tuple[tuple[Event, int], ...]  # each with the bytes of its encoded body
     scopes: Scopes
+    checkpoint: LastCheckpoint | None = NO_CHECKPOINT
 
 
 _PLAIN: Final = Asked()
@@ -79,10 +83,13 @@ class Reader:
         trip more; after some of them none, so that bad ones do not cost more than the log.
         """
         columns = [list(column) for column in zip(*map(_names, keys), strict=True)]
+        logs = [checkpoints_of(key) for key in keys] if asked.scopes else []
+        columns += [[log.user for log in logs], [log.id for log in logs]]
         more = (asked.tail, asked.scopes, asked.since_us, READ_PAGE_BYTES_MAX, below)
-        kinds = rows.by_kind(await conn.fetch(SQL["load"], *columns, *more))
+        kinds = rows.by_kind(await conn.fetch(SQL["load"], *columns[:3], *more, *columns[3:]))
         heads = {row["place"]: row for row in kinds["head"]}
         names = self._by_owner(kinds["name"])
+        kept = {row["place"]: rows.checkpoint_from(row) for row in kinds["checkpoint"]}
         events, starts = _by_place(kinds["event"]), _by_place(kinds["snapshot"] + kinds["base"])
         done: list[Found | None] = []
         for place, key in enumerate(keys, 1):
@@ -94,6 +101,8 @@ class Reader:
                 (found,) = await self.load_many(conn, [key], asked, lower, tried + 1)
             if found is not None and found.live.damaged:
                 found = await self._with_cold(conn, found, *of)
+            if found is not None:
+                found.checkpoint = kept.get(place, NO_CHECKPOINT)
             done.append(found)
         return done
 

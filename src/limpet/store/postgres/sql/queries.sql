@@ -1,7 +1,7 @@
 -- name: load
 -- Sessions by their keys ($1, $2, $3). One row for each thing: the head, its newest snapshot below $8 or
--- else what its log begins on, the events since the snapshot or of the tail, and the rows of the shared
--- names. `kind` says which; a column that a kind does not have is NULL. Of the tail ($4 events) as many of the
+-- else what its log begins on, the events since the snapshot or of the tail, the rows of the shared
+-- names, and of the log of its checkpoints ($9, $10, at its place) the head's facts. `kind` says which; a column that a kind does not have is NULL. Of the tail ($4 events) as many of the
 -- newest as fit a page of $7 bytes: their sizes are known without their bodies. A snapshot has the link of the
 -- event that it stands on.
 WITH s AS MATERIALIZED (
@@ -67,6 +67,14 @@ SELECT 'name', NULL, NULL, c.uid, c.version, NULL,
        o.app, o.owner, c.name, c.base, c.form
 FROM (SELECT s.app, '' AS owner FROM s UNION SELECT s.app, s.owner FROM s) o,
      LATERAL limpet.scopes_of(o.app, o.owner) c WHERE $5
+UNION ALL
+SELECT 'checkpoint', k.place, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, c.facts::text, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       NULL, NULL, NULL, NULL, NULL
+FROM unnest($9::text[], $10::text[]) WITH ORDINALITY AS k (owner, id, place)
+JOIN limpet.sessions c ON c.app = '$$checkpoints' AND c.owner = k.owner AND c.id = k.id
 
 -- name: states
 -- The end of a statement that begins WITH page AS …: the heads of a page, as heads.py asks for them,

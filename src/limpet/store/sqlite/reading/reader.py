@@ -17,13 +17,17 @@ import msgspec
 from limpet.errors import LimpetError, SessionDeleted, SessionErased, SessionNotFound
 from limpet.model import (
     EVENT_OVERHEAD_BYTES,
+    NO_CHECKPOINT,
     Base,
     Event,
     Fold,
     Head,
     Key,
+    LastCheckpoint,
     based,
     blank,
+    checkpoints_of,
+    last_checkpoint,
     replay_any,
 )
 from limpet.store.coding import (
@@ -104,6 +108,16 @@ class Reader:
         if found is None:
             raise SessionNotFound(key)
         return found
+
+    def checkpoint(self, key: Key) -> LastCheckpoint | None:
+        """The newest checkpoint of a session, from the head of their log; None if that cannot be
+        read, which is no reason not to read the session."""
+        log = checkpoints_of(key)
+        row = self.conn.execute(SQL["facts"], (log.app, log.user, log.id)).fetchone()
+        try:
+            return NO_CHECKPOINT if row is None else last_checkpoint(rows.facts_from(row[0]))
+        except (msgspec.MsgspecError, LookupError, TypeError):
+            return None
 
     def erasure(self, key_hash: bytes) -> Erasure | None:
         row = self.conn.execute(SQL["erased"], (key_hash,)).fetchone()

@@ -41,10 +41,11 @@ class Sessions:
             if head.floor and len(events) < tail:
                 events = self._with_parents(sid, head, events, tail)
             names = reader.scopes.all(key.app, key.user) if scopes else Scopes()
+            checkpoint = reader.checkpoint(key) if scopes else None
         events = newest_since(events[len(events) - min(tail, len(events)) :], since_us)
         own = [event.seq for event in events if event.damage and event.seq > head.floor]
         damaged = tuple(sorted({*damaged, *own}))  # what is below the floor is in the base
-        return Loaded(head, fold.fields, fold.versions, names, events, damaged)
+        return Loaded(head, fold.fields, fold.versions, names, events, damaged, checkpoint)
 
     def events(
         self, key: Key, after: int, limit: int, types: tuple[str, ...] | None, *, reverse: bool

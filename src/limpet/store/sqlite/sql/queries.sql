@@ -6,6 +6,9 @@ SELECT {head} FROM sessions s WHERE app = ? AND user = ? AND id = ?
 -- name: head_at
 SELECT {head} FROM sessions s WHERE sid = ?
 
+-- name: facts
+SELECT facts FROM sessions WHERE app = ? AND user = ? AND id = ?
+
 -- name: tombstone_at
 SELECT {tombstone} FROM tombstones WHERE sid = ?
 
