@@ -18,6 +18,10 @@ DEMO   := $(VENV)/.demo
 LOCKED := $(VENV)/.locked
 READY  := $(VENV)/.ready
 
+# Tests start hundreds of processes. Without bytecode each of them compiles the whole package, which
+# takes longer than its work.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-postgres test adapters quick mutants check format torture bench venv lock clean
 

@@ -14,7 +14,7 @@ import pytest
 import limpet
 from limpet import Draft, errors
 from tests.support.forked import in_child
-from tests.support.processes import ROOT, Child
+from tests.support.processes import ROOT, Interpreter
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ INTERRUPTED = "tests.support.interrupted"
 @pytest.mark.parametrize("role", ["watcher", "follower"])
 def test_an_interrupted_loop_ends_with_keyboard_interrupt(role: str, url: str) -> None:
     """Ctrl-C while a for loop waits for events is KeyboardInterrupt, and Limpet goes on."""
-    with Child(INTERRUPTED, role, url) as child:
+    with Interpreter(INTERRUPTED, role, url) as child:
         child.expect("waiting")
         child.interrupt()
         child.expect("interrupted after 1")
@@ -190,7 +190,7 @@ def test_an_interrupted_loop_ends_with_keyboard_interrupt(role: str, url: str) -
 
 def test_an_interrupted_call_is_taken_back(url: str) -> None:
     """Ctrl-C during an ordinary call is KeyboardInterrupt, and nothing of it goes on waiting."""
-    with Child(INTERRUPTED, "caller", url) as child:
+    with Interpreter(INTERRUPTED, "caller", url) as child:
         child.expect("waiting")
         child.interrupt()
         child.expect("interrupted")
@@ -202,7 +202,7 @@ def test_an_interrupted_call_is_taken_back(url: str) -> None:
 
 def test_an_interrupted_script_ends_as_any_other() -> None:
     """Ctrl-C that nobody catches leaves one traceback, of KeyboardInterrupt."""
-    with Child(INTERRUPTED, "script", "memory://") as child:
+    with Interpreter(INTERRUPTED, "script", "memory://") as child:
         child.expect("waiting")
         child.interrupt()
         child.end(-signal.SIGINT)

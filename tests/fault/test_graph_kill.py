@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.examples import tries
+from tests.support.processes import Child
 
-ROOT = Path(__file__).parents[2]
 NODES = [
     *[f"count {number}" for number in range(4)],
     *["one", "two"],
@@ -29,22 +27,14 @@ FINAL = {
 
 def run(folder: Path, die_at: int, *more: str) -> str | None:
     """What the process printed, or None if it was killed."""
-    done = subprocess.run(
-        [
-            *[sys.executable, "-W", "error", "-m", "tests.support.graph_runner"],
-            *[str(folder / "graph.db"), str(folder / "log"), str(die_at), *more],
-        ],
-        cwd=ROOT,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT / "src")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode == -signal.SIGKILL:
-        return None
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    arguments = (folder / "graph.db", folder / "log", die_at, *more)
+    with Child("tests.support.graph_runner", *arguments) as child:
+        printed = child.output()
+        if child.ended() == -signal.SIGKILL:
+            return None
+        child.end()
+        assert child.complaint() == ""
+    return printed
 
 
 def log(folder: Path) -> list[str]:

@@ -1,24 +1,37 @@
 """Processes under test: started, talked to in lines, killed.
 
+A process is forked from a server that has imported our packages, so that it starts in
+milliseconds. What a test does to it is what it would do to any process: its own memory, files and
+signals, and its own end.
+
 Nothing sleeps: whoever waits, waits for a line or for the end of a process, and not for ever.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import runpy
 import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
+from multiprocessing.reduction import DupFd
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS: Final = 60.0
+# What most processes under test import; the others import the rest by themselves.
+_WARM: Final = ["limpet", "limpet.store.open", "limpet.graph", "pydantic", "asyncpg"]
+_FORKS: Final = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(_WARM)
+Streams = tuple[int, int, int]
 
 
 def heed_interrupts() -> None:
@@ -37,14 +50,12 @@ class Child:
     ) -> None:
         self._patience = patience_seconds
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed in __exit__
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *map(str, args)],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            bufsize=0,
-        )
+        reads, self._in = os.pipe()
+        self._out, writes = os.pipe()
+        streams = (reads, writes, self._errors.fileno())
+        self._start(module, [str(each) for each in args], streams)
+        os.close(reads)
+        os.close(writes)
         self._text = b""
 
     def __enter__(self) -> Child:
@@ -57,33 +68,29 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
-        self._out.close()
-        self._in.close()
+        os.close(self._out)
+        os.close(self._in)
         self._errors.close()
 
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+    def _start(self, module: str, args: list[str], streams: Streams) -> None:
+        given = tuple([DupFd(each) for each in streams])
+        self._process = _FORKS.Process(target=_run, args=(module, args, given))
+        self._process.start()
+        self.pid = self._process.pid or 0
 
-    @property
-    def _out(self):
-        assert self._process.stdout is not None
-        return self._process.stdout
-
-    @property
-    def _in(self):
-        assert self._process.stdin is not None
-        return self._process.stdin
+    def _wait(self) -> int | None:
+        self._process.join(self._patience)
+        return self._process.exitcode
 
     def tell(self, line: str) -> None:
-        self._in.write(line.encode() + b"\n")
+        os.write(self._in, line.encode() + b"\n")
 
     def line(self) -> str | None:
         """The next whole line; None when the process has closed its output."""
         while b"\n" not in self._text:
             ready, _, _ = select.select([self._out], [], [], self._patience)
             assert ready, f"silent for {self._patience} s: {self.complaint()}"
-            more = os.read(self._out.fileno(), 65_536)
+            more = os.read(self._out, 65_536)
             if not more:
                 return None
             self._text += more
@@ -102,22 +109,56 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL: no handler, no flush, no goodbye."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGKILL)
-        self._process.wait(self._patience)
+        self._process.kill()
+        self._wait()
 
     def interrupt(self) -> None:
         """SIGINT, as Ctrl-C sends it."""
-        self._process.send_signal(signal.SIGINT)
+        os.kill(self.pid, signal.SIGINT)
+
+    def ended(self) -> int | None:
+        """Wait for its end: 0 if without an error, -n if by signal n."""
+        return self._wait()
 
     def end(self, code: int = 0) -> None:
-        """Wait for its end with this code: 0 if without an error, -n if by signal n."""
-        found = self._process.wait(self._patience)
+        """Wait for its end with this code."""
+        found = self.ended()
         assert found == code, f"ended with {found}: {self.complaint()}"
+
+    def output(self) -> str:
+        """Everything it prints until its end, which `end` has to judge."""
+        return "".join([f"{line}\n" for line in self.lines()])
 
     def complaint(self) -> str:
         self._errors.seek(0)
         return self._errors.read().decode(errors="replace")
+
+
+class Interpreter(Child):
+    """The same in an interpreter of its own, where its start or its end is what is tested."""
+
+    def _start(self, module: str, args: list[str], streams: Streams) -> None:
+        command, (stdin, stdout, stderr) = [sys.executable, "-m", module, *args], streams
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=stdin, stdout=stdout, stderr=stderr
+        )
+        self.pid = self._process.pid
+
+    def _wait(self) -> int | None:
+        return self._process.wait(self._patience)
+
+
+def _run(module: str, args: list[str], streams: tuple[Any, ...]) -> None:
+    """Be `python -m module args`, in the process that was forked for it."""
+    for number, stream in enumerate(streams):
+        given = stream.detach()
+        os.dup2(given, number)
+        os.close(given)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115  # for as long as the process lives
+    os.chdir(ROOT)
+    warnings.simplefilter("error")
+    sys.argv = [module, *args]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def spin(microseconds: float) -> None:
