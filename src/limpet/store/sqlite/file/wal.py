@@ -26,6 +26,9 @@ RESTART_SECONDS_MAX: Final = 0.5  # to wait for the write lock and, holding it, 
 FILE_BYTES_MAX: Final = 64 * 2**20  # of a log that a long reader made longer, once it begins again
 _FRAME_BYTES: Final = 4_096 + 24
 _STEP_BYTES: Final = 2 * 2**20
+# A write of megabytes becomes one huge page in the cache of newer kernels, and every fsync goes
+# through all of it: it took 155 instead of 85 µs of processor time for a commit of four pages.
+_CHUNK_BYTES: Final = 32 * 2**10
 
 
 class Wal:
@@ -143,7 +146,9 @@ def _add_zeros(path: str, length: int) -> int:
     try:
         size = os.fstat(handle).st_size
         if size < length:
-            os.write(handle, bytes(length - size))
+            zeros = memoryview(bytes(_CHUNK_BYTES))
+            for at in range(size, length, _CHUNK_BYTES):
+                os.write(handle, zeros[: length - at])
             os.fsync(handle)
         return max(size, length)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,4 +116,20 @@ def test_a_log_that_another_connection_cut_is_lengthened_again(log: Log) -> None
     other.close()
     assert log.bytes == 0
     log.write()
+    assert log.bytes >= 20 * FRAME
+
+
+def test_the_log_is_lengthened_by_small_writes(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may save the calls: one large write would make every later fsync slower."""
+    sizes: list[int] = []
+    whole = os.write
+
+    def write(handle: int, data: memoryview) -> int:
+        sizes.append(len(data))
+        return whole(handle, data)
+
+    monkeypatch.setattr(os, "write", write)
+    log.write()
+    assert len(sizes) > 1
+    assert max(sizes) <= 64 * 2**10
     assert log.bytes >= 20 * FRAME
