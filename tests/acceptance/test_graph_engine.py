@@ -141,6 +141,15 @@ async def test_an_id_is_a_text_that_is_not_empty(name: str, value: Any) -> None:
         await line(Count, up=up).compile().invoke(**{name: value})
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"metadata": [1]}, {"observers": 3}, {"observers": [3]}, {"observers": ["text"]}]
+)
+async def test_metadata_is_a_dict_and_observers_can_be_called(wrong: dict[str, Any]) -> None:
+    """Refused before anything runs: an observer that is none would only be a line in the log."""
+    with pytest.raises(limpet.GraphMisused, match=r"metadata|observer"):
+        await line(Count, up=up).compile().invoke(**wrong)
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 

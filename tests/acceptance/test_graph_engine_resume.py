@@ -575,6 +575,34 @@ async def test_a_record_of_another_graph_is_refused(checkpointer: Any) -> None:
     assert info.value.category == "checkpoint_record_invalid"
 
 
+async def test_a_record_of_another_session_is_refused(checkpointer: Any) -> None:
+    """A failed run and a completed one: neither goes on in the session of somebody else."""
+    made = nodes("a", "b", broken="b")
+    builder = line(Log, **made).with_checkpointer(checkpointer)
+    graph = builder.with_session_store(InMemorySessionStore()).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i", session_id="ada")
+    for last in ("i", "j"):
+        with pytest.raises(limpet.CheckpointRecordInvalid, match="another session"):
+            await graph.invoke(resume_invocation=last, session_id="bob")
+        await graph.invoke(resume_invocation=last, invocation_id=f"{last}2", session_id="ada")
+        if last == "i":
+            await graph.invoke(invocation_id="j", session_id="ada")
+
+
+async def test_an_id_that_an_invocation_has_already_is_refused(checkpointer: Any) -> None:
+    """Its record would be lost. Resuming it under its own id is what the caller may mean."""
+    made = nodes("a", "b", broken="b")
+    graph = line(Log, **made).with_checkpointer(checkpointer).compile()
+    with pytest.raises(limpet.NodeException):
+        await graph.invoke(invocation_id="i")
+    before = await checkpointer.load("i")
+    with pytest.raises(limpet.GraphMisused, match="already"):
+        await graph.invoke(invocation_id="i")
+    assert await checkpointer.load("i") == before
+    assert (await graph.invoke(resume_invocation="i", invocation_id="i")).log == ["a", "b"]
+
+
 async def test_a_record_whose_state_does_not_fit_runs_nothing() -> None:
     """It is a validation error at the entry."""
     checkpointer, made = PlainCheckpointer(), nodes("a")

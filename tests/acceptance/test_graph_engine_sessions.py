@@ -301,6 +301,32 @@ async def test_saves_of_one_invocation_do_not_conflict_with_each_other() -> None
     assert saved.version == 6
 
 
+class Unversioned(Tiny):
+    """Takes the keyword, keeps no versions and returns none."""
+
+    async def save(
+        self, session_id: str, record: SessionRecord, expected_version: int | None = None
+    ) -> None:
+        await super().save(session_id, record)
+
+
+async def test_conflicts_are_not_overlooked_where_a_store_has_no_versions() -> None:
+    """The run is refused, or its save is: what was asked for cannot be kept."""
+    store = Unversioned()
+
+    async def saves(s: Chat) -> dict[str, Any]:
+        await save_session()
+        return {"messages": ["a"]}
+
+    graph = line(Chat, saves=saves).with_session_store(store, conflicts="raise").compile()
+    with pytest.raises(limpet.SessionSaveFailed, match="no version") as info:
+        await graph.invoke(session_id="s")
+    assert info.value.result.messages == ["a"]
+    with pytest.raises(limpet.SessionLoadFailed, match="no version"):
+        await graph.invoke(session_id="s")
+    assert await line(Chat, a=gives()).with_session_store(store).compile().invoke(session_id="s")
+
+
 # --- stores that fail -----------------------------------------------------------------------------
 
 
@@ -452,14 +478,16 @@ async def test_the_memory_store_shares_nothing_with_its_callers() -> None:
 
 
 async def test_the_memory_store_forgets_what_is_deleted() -> None:
-    """A save afterwards is a new session."""
-    store = InMemorySessionStore()
-    for _ in range(2):
-        await store.save("s", SessionRecord(session_id="s", state={}))
+    """A save afterwards is a new session, whose versions are not those of the old one."""
+    store, record = InMemorySessionStore(), SessionRecord(session_id="s", state={})
+    old = [await store.save("s", record) for _ in range(2)]
     await store.delete("s")
     await store.delete("s")
     assert await store.load("s") is None
-    assert await store.save("s", SessionRecord(session_id="s", state={}), expected_version=0) == 1
+    assert await store.save("s", record, expected_version=0) not in old
+    for version in old:
+        with pytest.raises(limpet.SessionWriteConflict):
+            await store.save("s", record, expected_version=version)
 
 
 async def test_a_lock_of_the_memory_store_is_held_by_one() -> None:

@@ -472,6 +472,25 @@ async def test_a_signal_for_nothing_that_waits_is_refused(checkpointer: Any) -> 
         await graph.invoke(signal_payload={})
 
 
+async def test_a_signal_in_the_name_of_another_session_is_refused(checkpointer: Any) -> None:
+    """The run would read one customer's state and replace another's."""
+    store = InMemorySessionStore()
+    graph = shop(checkpointer).with_session_store(store).compile()
+    await store.save("bob", SessionRecord(session_id="bob", state={"item": "his own"}))
+    await graph.invoke(Order(item="secret"), session_id="ada", invocation_id="i")
+    before = await checkpointer.load("i")
+    with pytest.raises(limpet.SuspensionRecordInvalid, match="another session") as info:
+        await graph.invoke(resume_invocation="i", signal_payload={}, session_id="bob")
+    assert "ada" not in str(info.value)
+    assert await checkpointer.load("i") == before
+    bob = await store.load("bob")
+    assert bob is not None
+    assert bob.state == {"item": "his own"}
+    payload = {"approved": True}
+    final = await graph.invoke(resume_invocation="i", signal_payload=payload, session_id="ada")
+    assert final.item == "secret"
+
+
 async def test_of_two_signals_one_continues_the_run() -> None:
     """The other one finds it resumed, and its node does not run."""
     checkpointer = CheckedCheckpointer()

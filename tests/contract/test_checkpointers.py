@@ -12,13 +12,19 @@ import msgspec
 import pytest
 
 import limpet
-from limpet.errors import CheckpointRecordInvalid, InvalidInput, SessionWriteConflict
+from limpet.errors import (
+    CheckpointRecordInvalid,
+    InvalidInput,
+    InvalidQuery,
+    SessionWriteConflict,
+)
 from limpet.graph.checkpoint import (
     ChangeCheckpointer,
     CheckpointFilter,
     CheckpointRecord,
     ClaimingCheckpointer,
     Frame,
+    InMemoryCheckpointer,
     JointCheckpointer,
     Position,
 )
@@ -269,6 +275,25 @@ def test_a_number_to_keep_that_is_none_is_refused(keep: Any) -> None:
     """At once, not when the first invocation is complete."""
     with pytest.raises(InvalidInput, match="keep is a number"):
         SQLiteCheckpointer("x.db", keep=keep)
+    with pytest.raises(InvalidInput, match="keep is a number"):
+        InMemoryCheckpointer(keep=keep)
+
+
+@pytest.mark.arguments
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        CheckpointFilter(limit=0),
+        CheckpointFilter(limit="1"),  # type: ignore[arg-type]
+        CheckpointFilter(saved_after=datetime(2026, 1, 1)),  # noqa: DTZ001  # without a time zone
+        {"status": "running"},
+    ],
+)
+async def test_a_filter_that_is_none_is_refused(place: Place, wrong: Any) -> None:
+    """By every checkpointer in the same words."""
+    async with graph_stores.checkpointer(place) as cp:
+        with pytest.raises(InvalidQuery):
+            await cp.list(wrong)
 
 
 # --- together with a session ---------------------------------------------------------------------

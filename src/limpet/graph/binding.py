@@ -89,9 +89,10 @@ class Binding:
             plain, version = record.state, record.schema_version
             if not isinstance(plain, Mapping):
                 raise TypeError(f"the record's state is a {type(plain).__name__}, not a dict")
+            self._version = getattr(record, "version", None)
+            self._check_versions()
         except Exception as error:
             raise SessionLoadFailed(self.session_id, said(error)) from error
-        self._version = getattr(record, "version", None)
         wanted = config.stored.version
         if version != wanted:
             plain = config.migrations.migrate(dict(plain), version, wanted)
@@ -126,6 +127,7 @@ class Binding:
         """Save the session once: a store that refuses or fails is not asked again."""
         try:
             record = self.record(state)
+            self._check_versions()
             if self.expected is None:
                 version = await self._config.store.save(self.session_id, record)
             else:
@@ -137,6 +139,11 @@ class Binding:
         except Exception as error:
             raise SessionSaveFailed(self.session_id, said(error), result) from error
         self.saved(version)
+
+    def _check_versions(self) -> None:
+        """Without a version a conflict could not be seen: refuse rather than overwrite."""
+        if self._config.conflicts == "raise" and self._version is None:
+            raise TypeError("the store gives no version, which conflicts='raise' needs")
 
     @property
     def store(self) -> SessionStore:

@@ -18,17 +18,17 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from limpet.graph.arguments import exact, filter_of, keep_of
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore, page_of
-from limpet.model import STATE_DEPTH_MAX, PlainOp, freeze, thaw
+from limpet.model import PlainOp, freeze, thaw
 from limpet.model.ops import Add, Merge, Set, apply
-from limpet.model.values import round_trip, settle
 
 Document: TypeAlias = dict[str, Any]
 Status: TypeAlias = Literal["running", "suspended", "completed"]
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
-_decode_any: Final = msgspec.json.Decoder().decode
+_WHERE: Final = "a checkpoint"
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,7 +125,7 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     def to_bytes(self) -> bytes:
         """The document as JSON. Raises InvalidValue for what JSON cannot hold, such as NaN."""
-        return _encode(exact(self.to_document()))
+        return _encode(exact(self.to_document(), _WHERE))
 
     @classmethod
     def from_bytes(cls, data: bytes | str) -> CheckpointRecord:
@@ -252,11 +252,11 @@ class InMemoryCheckpointer:
 
     def __init__(self, *, keep: int | None = None) -> None:
         self._documents: dict[str, Any] = {}  # the invocation saved last is last
-        self._keep = keep
+        self._keep = keep_of(keep)
 
     async def save(self, record: CheckpointRecord, /) -> None:
         """Replace the record."""
-        self._put(record.invocation_id, freeze(exact(record.to_document())))
+        self._put(record.invocation_id, freeze(exact(record.to_document(), _WHERE)))
 
     async def save_changes(
         self,
@@ -297,7 +297,7 @@ class InMemoryCheckpointer:
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
         """Summaries in the order of their ids."""
-        wanted = filter or CheckpointFilter()
+        wanted = filter_of(filter, CheckpointFilter)
         records = [await self.load(name) for name in sorted(self._documents)]
         found = [r.summary() for r in records if r is not None and matches(r.summary(), wanted)]
         return page_of(found, [item.invocation_id for item in found], wanted.limit, wanted.cursor)
@@ -337,20 +337,14 @@ def document_of(part: Position | Frame | Slot) -> Document:
     return {"node": part.node, "state": part.state, "progress": progress}
 
 
-def exact(value: Any) -> Any:
-    """A plain copy of a JSON value. Raises InvalidValue for what JSON would change, such as NaN."""
-    trip = round_trip(value, _decode_any)
-    return settle(value, "a checkpoint", depth_max=STATE_DEPTH_MAX) if trip is None else trip[1]
-
-
 def _plain(ops: Iterable[PlainOp]) -> tuple[PlainOp, ...]:
     """The operations with values of their own: nothing in the record is shared with the run."""
     made: list[PlainOp] = []
     for op in ops:
         if isinstance(op, (Set, Merge)):
-            made.append(type(op)(op.path, exact(op.value)))
+            made.append(type(op)(op.path, exact(op.value, _WHERE)))
         elif isinstance(op, Add):
-            made.append(Add(op.path, exact(op.items)))
+            made.append(Add(op.path, exact(op.items, _WHERE)))
         else:
             made.append(op)  # it has no values
     return tuple(made)

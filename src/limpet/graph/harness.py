@@ -14,6 +14,8 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 import msgspec
 
 from limpet.errors import (
+    CheckpointNotFound,
+    CheckpointRecordInvalid,
     GraphMisused,
     MigrationError,
     StateValidationError,
@@ -33,6 +35,8 @@ Bucket: TypeAlias = Literal["session_terminating", "retryable_transient", "user_
 # An error of these ends the session: trying again gives the same.
 _TERMINATING: Final = (MigrationError,)
 _CORRECTABLE: Final = (
+    CheckpointNotFound,
+    CheckpointRecordInvalid,
     GraphMisused,
     StateValidationError,
     SuspensionRecordInvalid,

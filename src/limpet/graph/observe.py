@@ -21,6 +21,9 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from limpet.errors import GraphMisused
+from limpet.model import described
+
 _LOG: Final = logging.getLogger("limpet.graph")
 
 Phase: TypeAlias = Literal["started", "completed", "suspended"]
@@ -47,6 +50,13 @@ class NodeEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Observer: TypeAlias = Callable[[NodeEvent], Awaitable[None] | None]
+
+
+def checked_observer(observer: Observer) -> Observer:
+    """The observer, if it can be called. Raises GraphMisused."""
+    if not callable(observer):
+        raise GraphMisused(f"{described(observer)} is not an observer. Pass a function.")
+    return observer
 
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,13 +7,15 @@ protocol. A store of your own needs no base class: four coroutines with these na
 
 from __future__ import annotations
 
-import copy
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from limpet.errors import InvalidCursor, SessionWriteConflict
+from limpet.errors import InvalidCursor, InvalidInput, SessionWriteConflict
+from limpet.graph.arguments import exact, filter_of, session_key
+from limpet.model import described
 
 T = TypeVar("T")
 
@@ -82,7 +84,7 @@ class SessionStore(Protocol):
 
         A store may also accept `expected_version=`: the `version` of the record that the caller
         loaded, 0 if there was none. It then raises SessionWriteConflict, and changes nothing, if
-        the stored version is another one. It may return the new version. A save after a delete
+        the stored version is another one, and returns the new version. A save after a delete
         starts a new session.
         """
         ...
@@ -110,56 +112,71 @@ class SessionLocks(Protocol):
 
 
 class InMemorySessionStore:
-    """A session store for tests and experiments: everything ends with the process."""
+    """A session store for tests and experiments: everything ends with the process.
+
+    It refuses what the other stores refuse. A version is never used twice for one id, also if the
+    session is deleted in between.
+    """
 
     def __init__(self) -> None:
         self._records: dict[str, SessionRecord] = {}
-        self._locks: dict[str, Any] = {}
+        self._versions: dict[str, int] = {}  # the last one of each id, deleted or not
+        self._locks: dict[str, asyncio.Lock] = {}
 
     async def load(self, session_id: str, /) -> SessionRecord | None:
         """The newest record, as a copy."""
-        return copy.deepcopy(self._records.get(session_id))
+        found = self._records.get(session_key(session_id))
+        return None if found is None else _copied(found)
 
     async def save(
         self, session_id: str, record: SessionRecord, /, *, expected_version: int | None = None
     ) -> int:
         """Replace the record. Returns its version."""
-        old = self._records.get(session_id)
-        found = 0 if old is None or old.version is None else old.version
+        old = self._records.get(session_key(session_id))
+        found = 0 if old is None else self._versions[session_id]
+        made = _copied(checked_record(record))
         if expected_version is not None and expected_version != found:
             raise SessionWriteConflict(session_id, expected_version, found)
-        now = datetime.now(UTC)
+        now, version = datetime.now(UTC), self._versions.get(session_id, 0) + 1
+        self._versions[session_id] = version
         self._records[session_id] = msgspec.structs.replace(
-            copy.deepcopy(record),
+            made,
             session_id=session_id,
             created_at=now if old is None else old.created_at,
             updated_at=now,
-            version=found + 1,
+            version=version,
         )
-        return found + 1
+        return version
 
     async def delete(self, session_id: str, /) -> None:
         """Remove the session, if there is one."""
-        self._records.pop(session_id, None)
+        self._records.pop(session_key(session_id), None)
 
     async def list(self, filter: SessionFilter | None = None, /) -> Listing[SessionSummary]:
         """Summaries in the order of their ids."""
-        wanted = filter or SessionFilter()
+        wanted = filter_of(filter, SessionFilter)
         found = [_summary(self._records[name]) for name in sorted(self._records)]
         found = [item for item in found if _matches(item, wanted)]
         return page_of(found, [item.session_id for item in found], wanted.limit, wanted.cursor)
 
     async def acquire_lock(self, session_id: str, /) -> None:
         """Wait for the session's lock and take it."""
-        import asyncio
-
-        await self._locks.setdefault(session_id, asyncio.Lock()).acquire()
+        await self._locks.setdefault(session_key(session_id), asyncio.Lock()).acquire()
 
     async def release_lock(self, session_id: str, /) -> None:
         """Release the lock, if it is held."""
-        lock = self._locks.get(session_id)
+        lock = self._locks.get(session_key(session_id))
         if lock is not None and lock.locked():
             lock.release()
+
+
+def checked_record(record: Any) -> SessionRecord:
+    """The record, if a store can keep one like it. Raises InvalidInput."""
+    if not isinstance(record, SessionRecord):
+        raise InvalidInput(f"{described(record)} is not a SessionRecord. Pass one.")
+    if not isinstance(record.state, dict) or not isinstance(record.schema_version, str):
+        raise InvalidInput("a session record has a dict as its state and a text as schema_version.")
+    return record
 
 
 def page_of(items: list[T], ids: list[str], limit: int | None, cursor: str | None) -> Listing[T]:
@@ -167,9 +184,13 @@ def page_of(items: list[T], ids: list[str], limit: int | None, cursor: str | Non
     if cursor is not None and not isinstance(cursor, str):
         raise InvalidCursor
     start = sum(1 for name in ids if name <= cursor) if cursor is not None else 0
-    stop = len(items) if limit is None else min(len(items), start + max(1, limit))
+    stop = len(items) if limit is None else min(len(items), start + limit)
     after = ids[stop - 1] if start < stop < len(items) else None
     return Listing.of(items[start:stop], after)
+
+
+def _copied(record: SessionRecord) -> SessionRecord:
+    return msgspec.structs.replace(record, state=exact(record.state, "the state"))
 
 
 def _summary(record: SessionRecord) -> SessionSummary:

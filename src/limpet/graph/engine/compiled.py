@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from limpet.errors import GraphMisused
 from limpet.graph.engine.draw import mermaid
 from limpet.graph.engine.invoke import Call, Ran, invoke
-from limpet.graph.observe import Drained, Observer, drain
+from limpet.graph.observe import Drained, Observer, checked_observer, drain
 from limpet.graph.plan import GraphPlan
 from limpet.graph.state import State
-from limpet.model import described
 
 S = TypeVar("S", bound=State)
 
@@ -60,9 +58,7 @@ class CompiledGraph(GraphPlan[S]):
 
     def attach_observer(self, observer: Observer) -> Observer:
         """Tell the observer about every invocation that starts from now on. Returns it."""
-        if not callable(observer):
-            raise GraphMisused(f"{described(observer)} is not an observer. Pass a function.")
-        self.observers = (*self.observers, observer)
+        self.observers = (*self.observers, checked_observer(observer))
         return observer
 
     def detach_observer(self, observer: Observer) -> None:

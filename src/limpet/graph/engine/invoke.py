@@ -16,10 +16,16 @@ from limpet.graph.binding import Binding
 from limpet.graph.checkpoint import Checkpointer, CheckpointRecord
 from limpet.graph.context import CURRENT, Invocation, Scope
 from limpet.graph.engine.ending import ending_of, finish, leave_record, suspended
-from limpet.graph.engine.resume import Start, load_record, start_of
+from limpet.graph.engine.resume import (
+    Start,
+    check_session,
+    check_unused,
+    load_record,
+    start_of,
+)
 from limpet.graph.engine.run import run_graph
 from limpet.graph.engine.track import LiveFrame, Tracker
-from limpet.graph.observe import Observer
+from limpet.graph.observe import Observer, checked_observer
 from limpet.graph.plan import GraphPlan
 from limpet.graph.suspend import SuspendSignal
 from limpet.model import described
@@ -50,6 +56,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
                 "signal_payload was given without resume_invocation. Pass the id of the invocation "
                 "that is suspended."
             )
+        if self.metadata is not None and not isinstance(self.metadata, Mapping):
+            raise GraphMisused(f"metadata is {described(self.metadata)}. Pass a dict.")
+
+    def watchers(self) -> tuple[Observer, ...]:
+        """The observers of this invocation alone."""
+        if self.observers is None:
+            return ()
+        if not isinstance(self.observers, Iterable):
+            raise GraphMisused(f"observers is {described(self.observers)}. Pass a list of them.")
+        return tuple([checked_observer(observer) for observer in self.observers])
 
 
 class Ran:
@@ -66,17 +82,13 @@ class Ran:
 async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
     """Run the graph; the final state, or `Suspended`."""
     call.check()
-    record, given = None, call.invocation_id
-    correlation_id = call.correlation_id
+    watchers, record = call.watchers(), None
     if call.resume_invocation is not None:
         signal = call.signal_payload is not None
         record = await load_record(graph.checkpointer, call.resume_invocation, signal=signal)
-        correlation_id = record.correlation_id
-        given = record.invocation_id if record.status == "suspended" else given
-    run = Invocation(
-        given or str(uuid4()), correlation_id or str(uuid4()), call.session_id, call.metadata
-    )
-    run.observers, run.tracer = tuple(call.observers or ()), graph.tracer
+        check_session(record, call.session_id, signal=signal)
+    run = Invocation(*await _ids(graph, call, record), call.session_id, call.metadata)
+    run.observers, run.tracer = watchers, graph.tracer
     run.deliveries, ran.invocation_id = graph.deliveries, run.invocation_id
     scope = Scope(run, graph)
     token = CURRENT.set(scope)
@@ -85,6 +97,23 @@ async def invoke(graph: GraphPlan[Any], call: Call, ran: Ran) -> Any:
             return await _run(scope, call, ran, record)
     finally:
         CURRENT.reset(token)
+
+
+async def _ids(
+    graph: GraphPlan[Any], call: Call, record: CheckpointRecord | None
+) -> tuple[str, str]:
+    """The ids of the invocation and of its correlation.
+
+    A suspended invocation keeps its own. An id of the caller's must be new: its record would take
+    the place of another's, which may be paused.
+    """
+    correlation_id = call.correlation_id if record is None else record.correlation_id
+    given = call.invocation_id
+    if record is not None and record.status == "suspended":
+        given = record.invocation_id
+    elif given is not None and given != call.resume_invocation and graph.checkpointer is not None:
+        await check_unused(graph.checkpointer, given)
+    return given or str(uuid4()), correlation_id or str(uuid4())
 
 
 async def _run(scope: Scope, call: Call, ran: Ran, record: CheckpointRecord | None) -> Any:

@@ -16,6 +16,7 @@ from limpet.errors import (
     CheckpointLoadFailed,
     CheckpointNotFound,
     CheckpointRecordInvalid,
+    GraphMisused,
     StateValidationError,
     SuspensionRecordInvalid,
     SuspensionResumePayloadInvalid,
@@ -38,11 +39,7 @@ async def load_record(
     checkpointer: Checkpointer | None, invocation_id: str, *, signal: bool
 ) -> CheckpointRecord:
     """The record to resume. Raises CheckpointNotFound, or for a signal SuspensionRecordInvalid."""
-    try:
-        record = None if checkpointer is None else await checkpointer.load(invocation_id)
-    except Exception as error:
-        reason = said(error)
-        raise CheckpointLoadFailed(invocation_id, reason) from error
+    record = None if checkpointer is None else await _loaded(checkpointer, invocation_id)
     if record is None:
         if signal:
             raise SuspensionRecordInvalid(invocation_id, "no such invocation is stored")
@@ -55,6 +52,23 @@ async def load_record(
         reason = "it has completed" if record.status == "completed" else running
         raise SuspensionRecordInvalid(invocation_id, reason)
     return record
+
+
+async def check_unused(checkpointer: Checkpointer, invocation_id: str) -> None:
+    """Refuse an id that an invocation has already."""
+    if await _loaded(checkpointer, invocation_id) is not None:
+        raise GraphMisused(
+            f"there is an invocation {invocation_id!r} already. Resume it with resume_invocation, "
+            "or choose another id."
+        )
+
+
+def check_session(record: CheckpointRecord, session_id: str | None, *, signal: bool) -> None:
+    """Refuse to resume an invocation of one session in another, whose state it would replace."""
+    if session_id is None or record.session_id in (None, session_id):
+        return
+    kind = SuspensionRecordInvalid if signal else CheckpointRecordInvalid
+    raise kind(record.invocation_id, "it belongs to another session")
 
 
 def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payload: Any) -> Start:
@@ -79,6 +93,13 @@ def start_of(graph: GraphPlan[Any], record: CheckpointRecord, initial: Any, payl
         frames = _signalled(graph, frames, record, payload)
     root = frames[0]
     return Start(graph.plan.load(root.state, where), root.node, (frames[1:], root.progress))
+
+
+async def _loaded(checkpointer: Checkpointer, invocation_id: str) -> Any:
+    try:
+        return await checkpointer.load(invocation_id)
+    except Exception as error:
+        raise CheckpointLoadFailed(invocation_id, said(error)) from error
 
 
 # --- where it stood -------------------------------------------------------------------------------

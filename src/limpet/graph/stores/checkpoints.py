@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Final, Self, TypeGuard
 
 from limpet.errors import InvalidInput, SessionWriteConflict
+from limpet.graph.arguments import filter_of
 from limpet.graph.checkpoint import CheckpointFilter, CheckpointRecord, CheckpointSummary, matches
 from limpet.graph.sessions import Listing, SessionRecord, SessionStore
 from limpet.graph.stores.documents import RACES, Documents, Handle, Moved, own
@@ -159,11 +160,11 @@ class StoredCheckpoints:
 
     async def list(self, filter: CheckpointFilter | None = None, /) -> Listing[CheckpointSummary]:
         """Summaries in the order in which the invocations began."""
-        wanted = filter or CheckpointFilter()
+        wanted = filter_of(filter, CheckpointFilter)
         found: list[CheckpointSummary] = []
         cursor, limit = wanted.cursor, wanted.limit
         while True:
-            left = _PAGE if limit is None else min(_PAGE, max(1, limit) - len(found))
+            left = _PAGE if limit is None else min(_PAGE, limit - len(found))
             labels = labels_asked(wanted)
             page = await self.documents.page(labels=labels, limit=left, cursor=cursor, state=True)
             found += [item for item in summaries(page) if matches(item, wanted)]

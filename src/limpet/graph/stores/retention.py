@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from limpet.errors import InvalidInput
+from limpet.graph.arguments import keep_of
 from limpet.graph.stores.documents import Documents
 
 _PAGE: Final = 100  # records that one page reads
@@ -18,9 +18,7 @@ class Retention:
     """
 
     def __init__(self, documents: Documents, keep: int | None) -> None:
-        if keep is not None and (type(keep) is not int or keep < 1):
-            raise InvalidInput(f"keep is a number of invocations from 1, not {keep!r}")
-        self._documents, self._keep = documents, keep
+        self._documents, self._keep = documents, keep_of(keep)
         self._kept: list[str] | None = None  # the one that was completed first is first
         self._since_read = 0
 

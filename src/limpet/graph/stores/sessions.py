@@ -11,8 +11,15 @@ import os
 from types import TracebackType
 from typing import Any, Self
 
-from limpet.errors import InvalidInput, SessionWriteConflict
-from limpet.graph.sessions import Listing, SessionFilter, SessionRecord, SessionSummary
+from limpet.errors import SessionWriteConflict
+from limpet.graph.arguments import filter_of, session_key
+from limpet.graph.sessions import (
+    Listing,
+    SessionFilter,
+    SessionRecord,
+    SessionSummary,
+    checked_record,
+)
 from limpet.graph.stores.documents import Documents, Handle, Moved, own
 from limpet.graph.stores.labels import SCHEMA, label_text, schema_label, schema_of
 from limpet.graph.stores.locks import Locks
@@ -30,7 +37,7 @@ class StoredSessions:
 
     async def load(self, session_id: str, /) -> SessionRecord | None:
         """The newest record; None if there is none."""
-        session = await self.documents.find(_checked(session_id))
+        session = await self.documents.find(session_key(session_id))
         if session is None:
             return None
         head = session.head
@@ -51,7 +58,7 @@ class StoredSessions:
         The last save wins. With `expected_version`, the version of the record that was loaded, or
         0 if there was none, it raises SessionWriteConflict if the session has moved on.
         """
-        documents, id = self.documents, _checked(session_id)
+        documents, id = self.documents, session_key(session_id)
         fields, labels = document_of(record)
         try:
             return await documents.replace(id, fields, labels, expected=expected_version)
@@ -60,15 +67,15 @@ class StoredSessions:
 
     async def delete(self, session_id: str, /) -> None:
         """Delete the session with its log. A later save begins a new one. Idempotent."""
-        await self.documents.delete(_checked(session_id))
+        await self.documents.delete(session_key(session_id))
 
     async def list(self, filter: SessionFilter | None = None, /) -> Listing[SessionSummary]:
         """Summaries in the order in which the sessions were created."""
-        wanted = filter or SessionFilter()
+        wanted = filter_of(filter, SessionFilter)
         found: list[SessionSummary] = []
         cursor, limit = wanted.cursor, wanted.limit
         while True:
-            left = PAGE_MAX if limit is None else min(PAGE_MAX, max(1, limit) - len(found))
+            left = PAGE_MAX if limit is None else min(PAGE_MAX, limit - len(found))
             page = await self.documents.page(**_query(wanted), limit=left, cursor=cursor)
             found += [_summary(head) for head in page.items if _passes(head, wanted)]
             cursor = page.cursor
@@ -80,15 +87,15 @@ class StoredSessions:
 
         A process that dies loses its locks within 30 seconds. Saves do not ask for the lock.
         """
-        await self._locks.acquire(_checked(session_id))
+        await self._locks.acquire(session_key(session_id))
 
     async def release_lock(self, session_id: str, /) -> None:
         """Release the lock that this object holds. Does nothing if it holds none."""
-        await self._locks.release(_checked(session_id))
+        await self._locks.release(session_key(session_id))
 
     async def session(self, session_id: str, /) -> Handle | None:
         """The session itself, with its log; None if there is none."""
-        return await self.documents.find(_checked(session_id))
+        return await self.documents.find(session_key(session_id))
 
     async def close(self) -> None:
         """Release its locks and its database. A later call opens the database again."""
@@ -132,13 +139,8 @@ class PostgresSessionStore(StoredSessions):
 
 def document_of(record: SessionRecord) -> tuple[dict[str, Any], dict[str, str | None]]:
     """The fields and labels of a record's document."""
+    checked_record(record)
     return record.state, {SCHEMA: schema_label(record.schema_version)}
-
-
-def _checked(session_id: Any) -> str:
-    if not isinstance(session_id, str) or not session_id:
-        raise InvalidInput(f"a session id is a text that is not empty, not {session_id!r}")
-    return session_id
 
 
 def _query(wanted: SessionFilter) -> dict[str, Any]:
