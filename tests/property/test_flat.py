@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from limpet.errors import LimpetError
-from limpet.model import Draft, Fold, Key, blank, record
+from limpet.model import Draft, Fold, Key, blank, is_run, record, record_run
 from limpet.model import events as model
 
 ID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -79,6 +79,51 @@ def test_a_union_folds_as_the_operations_do(many: list[Draft]) -> None:
         assert short.event == usual.event
         assert repr((one.fields, one.versions)) == repr((two.fields, two.versions))
         assert one == two
+
+
+steps = st.builds(
+    Draft,
+    type=st.sampled_from(["a.b", "a.b", "agent.said", "agent.message", "user.said", "system.tick"]),
+    data=st.dictionaries(st.text(max_size=3), scalars, max_size=2),
+    set=st.dictionaries(st.sampled_from("abc"), st.integers(0, 3), max_size=3),
+    inc=st.sampled_from([{}, {}, {}, {"n": 1}]),
+    id=st.sampled_from([None, None, None, "chosen"]),
+    input=st.sampled_from([False, False, False, True]),
+)
+
+
+@given(st.lists(steps, max_size=4), st.lists(steps, min_size=1, max_size=5), st.integers(0, 9))
+def test_a_run_is_recorded_as_one_after_the_other(
+    before: list[Draft], many: list[Draft], now_us: int
+) -> None:
+    """Events, links, state and head, whatever the session was before; else it is not a run."""
+    fold = Fold(blank(Key("a", "u", "s"), "u", 1))
+    for draft in before:
+        if not isinstance(found := prepared(draft), str):
+            fold, _ = record(fold, found, 5, SALT)
+    run = [found for draft in many if not isinstance(found := prepared(draft), str)]
+    if not run or not is_run(fold, run):
+        return
+    salts = [bytes([number]) * 16 for number in range(len(run))]
+    after, recorded = record_run(fold, run, now_us, iter(salts).__next__)
+    for draft, salt, each in zip(run, salts, recorded, strict=True):
+        fold, alone = record(fold, draft, now_us, salt)
+        assert each == alone
+    assert after == fold
+    assert repr((after.fields, after.versions)) == repr((fold.fields, fold.versions))
+
+
+@given(st.lists(steps, min_size=1, max_size=5))
+def test_events_that_do_more_than_set_names_are_no_run(many: list[Draft]) -> None:
+    """Inputs, chosen ids, other operations, and types that facts follow from."""
+    fold, _ = record(Fold(blank(Key("a", "u", "s"), "u", 1)), prepared(Draft(type="a.b")), 5, SALT)
+    run = [found for draft in many if not isinstance(found := prepared(draft), str)]
+    plain = [
+        draft.type in ("a.b", "agent.said") and not (draft.input or draft.id or draft.inc)
+        for draft in many
+        if not isinstance(prepared(draft), str)
+    ]
+    assert is_run(fold, run) == all(plain)
 
 
 def test_a_caller_that_changes_its_data_later_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from limpet.model import ops as op
 from limpet.model.chain import header_digest
 from limpet.model.events import Event, Origin, Prepared, is_input
 from limpet.model.facts.inputs import PROCESSED
-from limpet.model.fold import Fold, Recorded
+from limpet.model.fold import Fold, Recorded, event_of
 from limpet.model.values import FrozenDict
 
 
@@ -62,22 +62,7 @@ def linked(fold: Fold, drafts: Sequence[Prepared]) -> tuple[head.Head, list[Reco
         seq, at_us = after.version + 1, origin.at_us
         digest = chain.body_digest(origin.salt, draft.raw)
         link = chain.link(after.link, seq, at_us, draft.header, digest)
-        event = Event(
-            seq,
-            draft.id,
-            draft.type,
-            draft.actor,
-            at_us,
-            draft.data,
-            draft.ops,
-            draft.cause,
-            draft.invocation_id,
-            draft.correlation_id,
-            draft.wake_id,
-            0 if draft.input else None,
-            None,
-            link,
-        )
+        event = event_of(draft, seq, at_us, link)
         made.append(Recorded(event, draft, origin.salt, digest))
         after = head.advance(after, draft.type, draft.data, at_us, link, at_us, input=draft.input)
     return after, made

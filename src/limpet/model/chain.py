@@ -13,11 +13,13 @@ so a short erased body cannot be guessed from its digest.
 from __future__ import annotations
 
 from hashlib import sha256
+from struct import Struct
 from typing import Final
 
 from limpet.model.canonical import canonical
 
 SALT_BYTES: Final = 16
+_numbers: Final = Struct(">Qq").pack  # the seq, and the time, which may lie before 1970
 
 
 def genesis(uid: str) -> bytes:
@@ -48,6 +50,4 @@ def body_digest(salt: bytes, raw: bytes) -> bytes:
 
 
 def link(previous: bytes, seq: int, at_us: int, header: bytes, body: bytes) -> bytes:
-    return sha256(
-        previous + seq.to_bytes(8, "big") + at_us.to_bytes(8, "big", signed=True) + header + body
-    ).digest()
+    return sha256(b"".join((previous, _numbers(seq, at_us), header, body))).digest()

@@ -51,11 +51,12 @@ class Fact(Draft, frozen=True, gc=False, kw_only=True):
 
 def sets_only(draft: Draft) -> bool:
     """Whether the draft changes state by nothing but `set`."""
-    for given in (draft.set, draft.merge, draft.add, draft.inc):
-        if type(given) is not dict:
-            return False
-    more = draft.merge or draft.add or draft.inc
-    return not more and draft.delete == () and draft.ops == ()
+    merge, add, inc = draft.merge, draft.add, draft.inc
+    if merge or add or inc or draft.delete != () or draft.ops != ():
+        return False
+    return (
+        type(draft.set) is dict and type(merge) is dict and type(add) is dict and type(inc) is dict
+    )
 
 
 def set_all(
@@ -66,9 +67,12 @@ def set_all(
     ops = []
     for name, value in given.items():
         path = _own_path(name)
-        if path is None or not is_exact(value):
+        if path is None:
             return None
-        if type(value) is str and _reference(value, data) is not None:
+        if type(value) is str:
+            if len(value) >= _REFER_CHARS_MIN and _reference(value, data) is not None:
+                return None
+        elif not is_exact(value):
             return None
         ops.append(op.Set(path, value))
         sets[name] = value

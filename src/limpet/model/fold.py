@@ -6,7 +6,7 @@ again. Every store calls these two and computes state in no other way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias
 
 import msgspec
@@ -79,7 +79,24 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         salt = origin.salt
     digest = chain.body_digest(salt, draft.raw)
     link = chain.link(before.link, seq, at_us, draft.header, digest)
-    event = Event(
+    event = event_of(draft, seq, at_us, link)
+    after = head.advance(before, draft.type, draft.data, at_us, link, now_us, input=draft.input)
+    if origin is None:
+        if before.facts:
+            head.check_phase(before, draft.type, input=draft.input)
+        head.check_facts(before.facts, after.facts, draft.type, draft.data)
+    recorded = Recorded(event, draft, salt, digest)
+    if draft.sets is None:
+        return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded
+    fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
+    _join(fields, draft.sets)
+    _join(versions, dict.fromkeys(draft.sets, seq))
+    return Fold(after, fields, versions, fold.damaged), recorded
+
+
+def event_of(draft: Prepared, seq: int, at_us: int, link: bytes) -> Event:
+    """The event that a draft becomes in this place."""
+    return Event(
         seq,
         draft.id,
         draft.type,
@@ -95,17 +112,38 @@ def record(fold: Fold, draft: Prepared, now_us: int, salt: bytes) -> tuple[Fold,
         None,
         link,
     )
-    after = head.advance(before, draft.type, draft.data, at_us, link, now_us, input=draft.input)
-    if origin is None:
-        if before.facts:
-            head.check_phase(before, draft.type, input=draft.input)
-        head.check_facts(before.facts, after.facts, draft.type, draft.data)
-    recorded = Recorded(event, draft, salt, digest)
-    if draft.sets is None:
-        return _folded(fold, after, draft.plain_ops, scoped=draft.scoped), recorded
+
+
+def is_run(fold: Fold, drafts: Sequence[Prepared]) -> bool:
+    """Whether `record_run` may record these: new ones, not inputs, that at most set names of the
+    session and change no fact of its head."""
+    for draft in drafts:
+        if draft.input or draft.caller_chose_id or (draft.plain_ops and draft.sets is None):
+            return False  # what is adopted has a chosen id, too
+    return head.is_moved_by(fold.head, {draft.type for draft in drafts})
+
+
+def record_run(
+    fold: Fold, drafts: Sequence[Prepared], now_us: int, salt: Callable[[], bytes]
+) -> tuple[Fold, list[Recorded]]:
+    """What `record` makes of a run of drafts (see `is_run`), one after the other: each is linked,
+    and all of them are folded at once."""
+    before = fold.head
+    at_us = max(now_us, before.updated_us)
+    seq, link, recorded = before.version, before.link, []
+    for draft in drafts:
+        seq, salted = seq + 1, salt()
+        digest = chain.body_digest(salted, draft.raw)
+        link = chain.link(link, seq, at_us, draft.header, digest)
+        recorded.append(Recorded(event_of(draft, seq, at_us, link), draft, salted, digest))
+    after = head.moved(before, seq, link, at_us, {draft.type for draft in drafts})
+    sets = [(rec.event.seq, rec.draft.sets) for rec in recorded if rec.draft.sets is not None]
+    if not sets:
+        return Fold(after, fold.fields, fold.versions, fold.damaged), recorded
     fields, versions = FrozenDict(fold.fields), FrozenDict(fold.versions)
-    _join(fields, draft.sets)
-    _join(versions, dict.fromkeys(draft.sets, seq))
+    for seq, values in sets:
+        _join(fields, values)
+        _join(versions, dict.fromkeys(values, seq))
     return Fold(after, fields, versions, fold.damaged), recorded
 
 

@@ -7,7 +7,7 @@ types to those modules. A new fact changes no store.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
@@ -275,6 +275,35 @@ def _advanced(
     if "inputs" in facts and (late := inputs.hasten(facts, at.now_us)):
         facts = with_changes(facts, late)
     return facts
+
+
+def is_moved_by(head: Head, types: Iterable[str]) -> bool:
+    """Whether events of these types, which are not inputs, only move the head: they are not its
+    first, they change none of its facts, and none of these refuses them."""
+    facts = head.facts
+    if head.version == head.floor or "inputs" in facts or "phase" in facts:
+        return False
+    return not any([type in _FOLDS or type in _CHECKS for type in types])
+
+
+def moved(head: Head, version: int, link: bytes, at_us: int, types: Iterable[str]) -> Head:
+    """The head after events of these types, which only moved it: see `is_moved_by`."""
+    active = any([_traits(type).active for type in types])
+    return Head(
+        head.key,
+        head.uid,
+        version,
+        link,
+        head.created_us,
+        at_us,
+        at_us if active else head.active_us,
+        head.facts,
+        head.floor,
+        head.fence,
+        head.lease_us,
+        head.worker,
+        head.leased_us,
+    )
 
 
 class _Traits(NamedTuple):

@@ -159,6 +159,8 @@ def frozen_copy(value: dict[str, Any], depth_left: int = 2) -> FrozenDict | None
         kind = type(inner)
         if kind is str or inner is None or kind is bool:
             continue
+        if kind is float and inner - inner == 0.0:  # finite: most numbers need no call
+            continue
         if kind is dict and depth_left:
             inside: Any = frozen_copy(inner, depth_left - 1)
         elif kind is list and len(inner) <= _COPIED_MAX:

@@ -96,7 +96,8 @@ class Journal:
 
     def check_open(self) -> None:
         """Raise StoreClosed or StoreForked if nothing can be asked any more."""
-        _ = self.store
+        if self._store is None or self._pid != os.getpid():
+            _ = self.store
 
     def lifecycle(self, app: str) -> Lifecycle:
         """What `lp.lifecycle` declared for the sessions of an app, or nothing."""

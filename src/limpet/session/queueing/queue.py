@@ -187,9 +187,10 @@ class Queue:
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = _Line(key)
-        if not line.parts or not line.parts[-1].takes(writes, size):
-            line.parts.append(_Part(writes))
-        part = line.parts[-1]
+        part = line.parts[-1] if line.parts else None
+        if part is None or not part.takes(writes, size):
+            part = _Part(writes)
+            line.parts.append(part)
         part.drafts.append(draft)
         part.size += size
         self._events += 1

@@ -57,6 +57,8 @@ class Codec:
         The place may be left out where nothing is sealed or bound. Raises Unready if the keys of
         its owner are not at hand.
         """
+        if not (self.seals or bound) and len(raw) < COMPRESS_BYTES_MIN:
+            return 0, raw, crc32(raw)
         flags, stored = 0, raw
         if len(raw) >= COMPRESS_BYTES_MIN:
             smaller = _zstd().compress(raw, _LEVEL)

@@ -42,7 +42,9 @@ from limpet.model import (
     blank,
     checksum,
     encode,
+    is_run,
     record,
+    record_run,
     scope_next,
     scope_of,
     scope_ops,
@@ -174,6 +176,10 @@ class Plan:
             fold = self._admit(commit, fold)
             if commit.drafts[0].origin is not None and events.count(None) == len(events):
                 fold, events = self._adopt(key, fold, commit.drafts)
+            elif len(events) > 1 and is_run(fold, commit.drafts):
+                fold, recorded = record_run(fold, commit.drafts, self._now_us, self._salt)
+                self.records += [(key, rec) for rec in recorded]
+                events = [rec.event for rec in recorded]
             for place, draft in enumerate(commit.drafts):
                 if events[place] is None and draft.caller_chose_id:
                     events[place] = self._twice(key, draft)  # the same id twice in one commit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any, Final
 from zlib import crc32
 
@@ -50,9 +49,6 @@ _PLAIN: Final = (0, ADOPTED)  # flags of a body that is neither compressed nor s
 _NO_IDS: Final = [None] * 4  # cause, invocation, correlation, wake
 _NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * 4
 
-_is_uuid: Final = re.compile(
-    "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-).fullmatch
 _facts: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -61,9 +57,14 @@ _facts: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 def pack_id(id: str | None) -> bytes | str | None:
     """A UUID in its usual form as 16 bytes, anything else as it is."""
-    if id is None or len(id) != 36 or not _is_uuid(id):
+    if id is None or len(id) != 36 or not id[8] == id[13] == id[18] == id[23] == "-":
         return id
-    return bytes.fromhex(id.replace("-", ""))
+    digits = id.replace("-", "")
+    try:
+        packed = bytes.fromhex(digits)
+    except ValueError:
+        return id
+    return packed if packed.hex() == digits else id  # capitals, say, would be lost
 
 
 def unpack_id(id: bytes | str) -> str:
