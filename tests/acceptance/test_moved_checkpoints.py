@@ -206,17 +206,16 @@ async def test_a_copy_brings_the_checkpoints_of_its_sessions(
     """Of one session, of an app or of everything; a second copy sends what came since."""
     source, target = pair
     await filled(source)
-    of = [KEY] if what == "key" else []
-    how: dict[str, Any] = {"to": target, **({"app": "support"} if what == "app" else {})}
-    copied = await source.copy(*of, **how)
+    how: dict[str, Any] = {"key": {"key": KEY}, "app": {"app": "support"}, "everything": {}}[what]
+    copied = await source.copy(to=target, **how)
     assert (copied.sessions, copied.events, copied.checkpoints, copied.ok) == (1, 9, 10, True)
     assert await shown(target) == await shown(source)
     assert {2, 6} <= set(await pinned(target))
-    assert await source.copy(*of, **how) == limpet.Copied(0, 0)
+    assert await source.copy(to=target, **how) == limpet.Copied(0, 0)
     s = await source.get(KEY, actor="agent:main")
     await s.append("agent.message", set={"n": 100})
     await s.checkpoint("later", full=True)
-    copied = await source.copy(*of, **how)
+    copied = await source.copy(to=target, **how)
     assert (copied.events, copied.checkpoints) == (1, 1)
     assert await shown(target) == await shown(source)
     assert {2, 6, 10} <= set(await pinned(target))

@@ -83,7 +83,6 @@ class Policies(Door):
         key: AnyKey | str | None = None,
         user: str | None = None,
         id: str | None = None,
-        /,
         *,
         progress: Progress | None = None,
     ) -> CompactReport:

@@ -21,12 +21,12 @@ class Moving(Door):
     """What brings sessions from one store to another. Nothing of it is needed to start."""
 
     @overload
-    async def export(self, key: AnyKey, /, path: str | Path) -> None: ...
+    async def export(self, key: AnyKey, path: str | Path) -> None: ...
 
     @overload
     async def export(self, app: str, user: str, id: str, /, path: str | Path) -> None: ...
 
-    async def export(self, *key: Any, path: str | Path | None = None) -> None:
+    async def export(self, key: Any, *then: Any, path: str | Path | None = None) -> None:
         """Write the session to a file that proves itself: its whole log, with bodies opened.
 
         The file must not exist yet; it appears complete or not at all, readable by this user only.
@@ -36,7 +36,7 @@ class Moving(Door):
         """
         from limpet.session.move.files import check_path, export_session
 
-        named, target = key_and(key, path, "a path")
+        named, target = key_and((key, *then), path, "a path")
         await export_session(self._journal, named, check_path(target))
 
     async def import_(self, path: str | Path) -> Key:
@@ -56,7 +56,6 @@ class Moving(Door):
         key: AnyKey | str | None = None,
         user: str | None = None,
         id: str | None = None,
-        /,
         *,
         app: str | None = None,
         to: CopyTarget,

@@ -62,7 +62,6 @@ class Waking(Door):
         key: AnyKey | str,
         user: str | None = None,
         id: str | None = None,
-        /,
         *,
         actor: str | None = None,
     ) -> Event:

@@ -908,7 +908,6 @@ class SyncLimpet:
         key: AnyKey | str | None = None,
         user: str | None = None,
         id: str | None = None,
-        /,
         *,
         progress: Progress | None = None,
     ) -> CompactReport: ...
@@ -936,7 +935,7 @@ class SyncLimpet:
         cursor: str | None = None,
     ) -> Page: ...
     @overload
-    def export(self, key: AnyKey, /, path: str | Path) -> None: ...
+    def export(self, key: AnyKey, path: str | Path) -> None: ...
     @overload
     def export(self, app: str, user: str, id: str, /, path: str | Path) -> None: ...
     def import_(self, path: str | Path) -> Key: ...
@@ -945,7 +944,6 @@ class SyncLimpet:
         key: AnyKey | str | None = None,
         user: str | None = None,
         id: str | None = None,
-        /,
         *,
         app: str | None = None,
         to: SyncLimpet,
@@ -958,7 +956,6 @@ class SyncLimpet:
         key: AnyKey | str,
         user: str | None = None,
         id: str | None = None,
-        /,
         *,
         actor: str | None = None,
     ) -> Event: ...
