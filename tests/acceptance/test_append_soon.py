@@ -421,7 +421,8 @@ async def test_a_busy_store_keeps_the_queue_for_a_write_and_empties_it_for_a_flu
         assert await steps(lp, "one") == [2, 3]
 
 
-async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet) -> None:
+@pytest.mark.parametrize("typed", [False, True])
+async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet, typed: bool) -> None:
     """What a flush resumes is resumed when it is done: a hook of that may wait for anybody."""
     other, third = await sessions(lp, "other", "third")
     said: list[str] = []
@@ -438,11 +439,15 @@ async def test_a_hook_may_queue_flush_and_wait_for_who_writes(lp: Limpet) -> Non
         said.append(session.id)
 
     idle = limpet.Timeouts(idle=timedelta(microseconds=1))
-    await lp.create("idle", "ada", "one", timeouts=idle, actor="a")
+    how: Any = {"state": Order()} if typed else {}
+    await lp.create("idle", "ada", "one", timeouts=idle, actor="a", **how)
     await lp.sweep()
     lp.lifecycle("idle", after={("resumed", "active"): hook})
     other.append_soon("a.b", {"n": 0})
-    lp.session("idle", "ada", "one", actor="a").append_soon("user.message", {"text": "hi"})
+    as_what: Any = {"state_type": Order} if typed else {}
+    sets: Any = {"set": {"total": 1}} if typed else {}
+    one = lp.session("idle", "ada", "one", actor="a", **as_what)
+    one.append_soon("user.message", {"text": "hi"}, **sets)
     async with asyncio.timeout(20):
         await lp.flush()
     assert said == ["one"]

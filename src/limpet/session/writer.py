@@ -116,9 +116,9 @@ class Writer:
             lease_lost(error, lease, "commit")
             raise
         known.absorb(committed, drafts)
-        if committed.head.facts and is_roused(committed.head):
-            await self._owner._rouse()
-            await self.load(tail=_TAIL)
+        roused = bool(committed.head.facts) and is_roused(committed.head)
+        if roused and not self.journal.queue.rouses_later(self):
+            await self.rouse()
         return committed.events
 
     # --- for the queue: see `queueing.queue` ---------------------------------------------------

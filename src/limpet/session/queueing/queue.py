@@ -238,6 +238,13 @@ class Queue:
         await self._rouse()
         self._check(lines)
 
+    def rouses_later(self, writes: Writes) -> bool:
+        """Whether the commit was made by a flush, which resumes the session when it is over."""
+        if self._is_inside():
+            self._roused.append(writes)
+            return True
+        return False
+
     async def close(self) -> None:
         """Take no more events, and flush."""
         self._closed = True
